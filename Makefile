@@ -111,10 +111,11 @@ _range:
 test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, nothing of ours
 	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)
 
-lint: $(STAMP) ## style, format and types
-	@echo "Checking style, format and types ..."
+lint: $(STAMP) ## style, format, spelling and types
+	@echo "Checking style, format, spelling and types ..."
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m ruff format --check
+	@git ls-files -z | xargs -0 $(BIN)/python -m codespell_lib
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m mypy tools examples benchmarks
 	@$(BIN)/python -m mypy -p tests

@@ -1,6 +1,7 @@
-"""Run engines: ``Engine.load(path)``, then ``engine.generate(prompts, SamplingParams())``. Needs no torch, no onnx.
+"""Runs engines: ``Engine.load(path)``, then ``engine.generate(prompts, SamplingParams())``.
 
-Names are imported when they are first used: what reads a manifest, or the table of draft methods, loads no runtime.
+Requires neither torch nor onnx. Names are imported on first use, so reading a manifest or the table of draft methods
+loads no runtime.
 """
 
 from __future__ import annotations

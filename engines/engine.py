@@ -1,4 +1,4 @@
-"""The engine: load an engine folder, and generate with it."""
+"""The engine: load an engine folder, and generate text with it."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ Check = Literal["hashes", "sizes"]
 
 
 class Engine:
-    """A loaded engine, which runs requests of any thread at once: as many as it was loaded for, and others wait.
+    """A loaded engine. Any thread can submit requests; up to ``max_batch_size`` run at once, and others wait.
 
-    A thread of its own makes the passes; it begins with the first request. ``with Engine.load(...) as engine`` closes
-    it at the end of the block; one that nobody holds any more ends what it was given, and its thread with it.
+    A background thread runs the passes; it starts with the first request. ``with Engine.load(...) as engine`` closes
+    the engine at the end of the block. An engine that is garbage-collected first finishes its requests.
 
-    ``draft`` names the draft method, ``policy`` chooses K for each round, where a call
-    does not say it; both are those of the build by default. ``checked`` says what of the files was compared with the
-    manifest when they were loaded.
+    ``draft`` is the default draft method, and ``policy`` chooses K for each round; both default to those of the build.
+    ``checked`` says what of the files was compared with the manifest on load.
     """
 
     def __init__(
@@ -69,9 +68,9 @@ class Engine:
         self._factory = RequestFactory(folder, manifest, tokenizer, draft, policy, shows_logits=backend.shows_logits)
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
-                f"prefix_cache_bytes is {prefix_cache_bytes}, and this engine cannot keep prompts",
-                why="only engines of ONNX Runtime can",
-                fix="leave it out",
+                f"prefix_cache_bytes is {prefix_cache_bytes}, but this engine cannot keep prompts",
+                why="only ONNX Runtime engines can",
+                fix="remove it",
             )
         self._loop = Loop(backend, self.max_seq_len, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
         weakref.finalize(self, self._loop.retire).atexit = False
@@ -88,19 +87,27 @@ class Engine:
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
     ) -> Engine:
-        """Check the folder against its manifest, then load it with room for ``max_batch_size`` rows.
+        """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
-        ``threads`` is for the CPU; None chooses. ``max_queue_size`` requests may wait while so many run; ``submit``
-        raises ``QueueFull`` for more, and calls that return a text wait. ``max_prefill_tokens`` is how much of prompts
-        is read between two rounds of requests that run: less lets their tokens come more evenly, more lets a long
-        prompt begin earlier. ``prefix_cache_bytes`` of memory keep prompts that were read, for others that begin alike;
-        0 keeps none. ``check`` compares the files' hashes with the manifest's, which reads all of them, or their sizes
-        alone. Raises ``UsageError`` for what no machine or no plan can do, and
-        ``EnvironmentProblem`` for a folder that is missing, damaged, too new, for another backend, or too large here.
+        Args:
+            path: The engine folder.
+            max_batch_size: The maximum number of requests that run at once.
+            threads: CPU threads; None chooses a number.
+            check: ``"hashes"`` compares the files' hashes with the manifest's, which reads all files; ``"sizes"``
+                compares only their sizes.
+            max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that; calls
+                that return a text wait instead.
+            max_prefill_tokens: Prompt tokens that are read between two rounds of running requests. A smaller number
+                gives running requests a steadier token rate; a larger one lets long prompts start sooner.
+            prefix_cache_bytes: Memory for the caches of prompts, reused by prompts with the same beginning; 0 keeps
+                none.
+
+        Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
+        damaged, too new, for another backend, or too large for this machine.
         """
         slots = integer("max_batch_size", max_batch_size, 1)
         if threads is not None:
-            threads = integer("threads", threads, 1, most_threads(), fix="leave it out, and the engine chooses")
+            threads = integer("threads", threads, 1, most_threads(), fix="remove it to let the engine choose")
         if not isinstance(check, str) or check not in get_args(Check):
             raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
@@ -130,9 +137,9 @@ class Engine:
         return engine
 
     def close(self, *, drain: bool = False) -> None:
-        """End what runs and waits, with the ``finish_reason`` "abort", or let it come to its end (``drain``).
+        """Cancel all requests with ``finish_reason`` "abort", or finish them first (``drain``).
 
-        Takes nothing more, and returns when all has ended. A second call does nothing.
+        Accepts no more requests, and returns when all have ended. A second call does nothing.
         """
         self._loop.close(drain=flag("drain", drain))
 
@@ -144,54 +151,54 @@ class Engine:
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The K that the build chose, with which calls begin; 0 where it was built for plain decoding."""
+        """The K that the build chose, used as the initial K of calls; 0 for an engine built for plain decoding."""
         return self.manifest.speculation.num_speculative_tokens
 
     @property
     def max_seq_len(self) -> int:
-        """The most tokens of a request, prompt and new ones together."""
+        """The maximum number of tokens of a request, prompt and new tokens together."""
         return self.manifest.shapes.max_seq_len
 
     @property
     def load_now(self) -> Load:
-        """How many requests run and wait at this moment."""
+        """The current numbers of running and waiting requests, and the use of the caches."""
         return self._loop.load
 
     def require_open(self) -> None:
-        """Raise ``EngineClosed`` where it was closed, and ``EngineFailed`` where it cannot run any request."""
+        """Raise ``EngineClosed`` if the engine was closed, or ``EngineFailed`` if it can no longer run requests."""
         self._loop.require_open()
 
     @property
     def grammars(self) -> GrammarTally:
-        """What became of the forms that texts were asked to have, counted since it was loaded."""
+        """Statistics of structured outputs since the engine was loaded."""
         return self._factory.grammars
 
     @property
     def can_chat(self) -> bool:
-        """Whether it has a chat template. Raises ``EnvironmentProblem`` for one that is damaged."""
+        """Return whether the engine has a chat template. Raises ``EnvironmentProblem`` if the template is damaged."""
         return self._factory.conversations.has_template
 
     @property
     def answer_style(self) -> Style | None:
-        """How chat answers call tools and tell thoughts, by the template; None where they are text and nothing else.
+        """The format of tool calls and reasoning in chat answers, from the template; None if answers are plain text.
 
-        With ``"channels"`` (GPT-OSS) the text of a chat shows the special tokens between its channels.
+        With ``"channels"`` (GPT-OSS) the text of a chat answer includes the special tokens between its channels.
         """
         return self._factory.conversations.style
 
     def spoken(self, answer: str) -> str:
-        """Return what the text of a chat answer says: without thoughts, where the model tells them apart."""
+        """Return the visible part of a chat answer, without reasoning if the model marks it."""
         return spoken(answer) if self.answer_style == "channels" else answer
 
     @property
     def can_call_tools(self) -> bool:
-        """Whether its chat template shows tools, and calls of them in a form that can be read out of an answer."""
+        """Return whether the chat template supports tools, with calls in a supported format."""
         return self._factory.can_call_tools
 
     def prepare_forms(self) -> None:
-        """Read the vocabulary for forms of texts, which the first request that has one would wait for otherwise.
+        """Load the vocabulary for structured outputs, which the first request with one would otherwise wait for.
 
-        Does nothing without the extra ``[grammar]``. A server calls it in a thread of its own when it answers.
+        Does nothing without the ``[grammar]`` extra. A server calls it in a separate thread after startup.
         """
         self._factory.prepare_forms()
 
@@ -202,14 +209,14 @@ class Engine:
         *,
         disable_additional_properties: bool = True,
     ) -> StructuredOutputsParams:
-        """Return the form of an answer that calls ``tools``, ``most`` times at most (1 or None), and says nothing else.
+        """Return structured output parameters for an answer that consists only of calls of ``tools``.
 
-        Arguments have the keys that their schemas declare and no others, unless a schema says ``additionalProperties``
-        or ``disable_additional_properties`` is False.
+        ``most`` is the maximum number of calls, 1 or None for any number. Arguments contain only keys that their
+        schemas declare, unless a schema says ``additionalProperties`` or ``disable_additional_properties`` is False.
+        Use the result as ``SamplingParams.structured_outputs`` of a chat with the same tools, in OpenAI's format.
 
-        It is for ``SamplingParams.structured_outputs`` of a chat with the same tools, as OpenAI has them. Raises
-        ``UsageError`` for parameters that are no schema of an object, or that this model's calls cannot hold to, and
-        for a model without such calls.
+        Raises ``UsageError`` for parameters that are not an object schema, for schemas that the model's call format
+        cannot enforce, and for a model without a supported call format.
         """
         return self._factory.calls(tools, most, disable_additional_properties=disable_additional_properties)
 
@@ -219,13 +226,14 @@ class Engine:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         **drafts: Unpack[DraftOptions],
     ) -> list[RequestOutput]:
-        """Continue every prompt (text or token ids); results in the order of the prompts.
+        """Continue every prompt (text or token ids) and return the results in the order of the prompts.
 
-        ``params`` is one policy for all or one each. ``num_speculative_tokens`` is K of every round, 0 for plain
-        decoding; with ``"auto"`` K follows what pays, which is the default unless the build was told a K. All give the
-        same text. So does any ``draft``: ``"ngram"`` looks drafts up in the text, ``"none"`` is K = 0, None is what the
-        engine was built with, which ``"peagle"`` and ``"eagle3"`` name. Raises ``UsageError`` for an empty,
-        too long or out-of-range prompt, an illegal K, or drafts that the engine has no room for.
+        ``params`` is one policy for all prompts or a list with one each. ``num_speculative_tokens`` is K of every
+        round: 0 is plain decoding, and ``"auto"`` adapts K to what pays off, which is the default unless the build was
+        given a K. The text is the same for every K and for every ``draft``: ``"ngram"`` looks drafts up in the text,
+        ``"none"`` is K = 0, ``"peagle"`` and ``"eagle3"`` name the built-in head, and None uses the engine's own
+        method. Raises ``UsageError`` for a prompt that is empty, too long or out of range, an invalid K, or drafts that
+        the engine has no room for.
         """
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))
@@ -235,16 +243,16 @@ class Engine:
             self._factory.request(f"prompts[{i}]", prompt, each, *how, Delivery(in_pieces=False, at_end=ended.release))
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
         ]
-        # To be dropped with this call, however it ends.
+        # Released with this call, however it ends, which cancels the requests.
         submissions = [Submission(each.prompt, each.delivery) for each in requests]
-        ahead = 2 * self._loop.slots  # the next in line is there, and other callers need not wait for all of these
+        ahead = 2 * self._loop.slots  # keeps the slots full without filling the queue for other callers
         try:
             self._loop.submit(requests[:ahead], waits=True)
             for request in requests[ahead:]:
                 ended.acquire()
                 self._loop.submit([request], waits=True)
             return [each.result() for each in submissions]
-        except KeyboardInterrupt:  # its traceback would keep the submissions
+        except KeyboardInterrupt:  # its traceback would keep the submissions alive
             for each in submissions:
                 each.cancel()
             raise KeyboardInterrupt from None
@@ -257,11 +265,11 @@ class Engine:
         timeout: float | None = None,
         **drafts: Unpack[DraftOptions],
     ) -> Submission:
-        """Hand a prompt over, and return at once: text comes as it is made, whatever else the engine does.
+        """Submit a prompt and return immediately; its text arrives while the engine runs.
 
-        Any thread may do so at any time. After ``timeout`` seconds, the time in the queue included, it ends with what
-        it has got and the ``finish_reason`` "timeout". Raises ``QueueFull`` where too many wait, ``EngineClosed``, and
-        what ``generate`` does.
+        Any thread may call this at any time. After ``timeout`` seconds, including time in the queue, the request ends
+        with the text so far and ``finish_reason`` "timeout". Raises ``QueueFull`` if too many requests wait,
+        ``EngineClosed``, and the errors of ``generate``.
         """
         return self._submitted(self._factory.prompt(prompt, params, **drafts), timeout, waits=False)
 
@@ -273,27 +281,27 @@ class Engine:
         timeout: float | None = None,
         **drafts: Unpack[DraftOptions],
     ) -> AsyncSubmission:
-        """Do what ``submit`` does for ``async for`` and ``await``; its errors come there."""
+        """Return ``submit`` for ``async for`` and ``await``, which raise its errors."""
         return AsyncSubmission(lambda: self.submit(prompt, params, timeout=timeout, **drafts))
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **drafts: Unpack[DraftOptions]) -> Stream:
-        """Continue one prompt, giving text as it comes. Same arguments and errors as ``generate``."""
+        """Continue one prompt and yield text as it arrives. Same arguments and errors as ``generate``."""
         return Stream(self._submitted(self._factory.prompt(prompt, params, **drafts), waits=True))
 
     def chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> RequestOutput:
-        """Answer a conversation, whose messages go through the model's own chat template.
+        """Answer a conversation, rendered by the model's own chat template.
 
-        ``messages`` are as OpenAI has them: ``{"role": ..., "content": ...}``, the content a text or a list of text
-        parts. ``tools`` and ``documents`` are for templates that know them, ``chat_template_kwargs`` are variables of
-        the template, such as ``enable_thinking``. Special tokens that a content spells out (``<|im_end|>``) are encoded
-        as such, as ``transformers`` and vLLM do: take them out of text that you do not trust. No token is added to what
-        the template writes, and the text of the result has none.
+        ``messages`` have OpenAI's format: ``{"role": ..., "content": ...}``, with the content a string or a list of
+        text parts. ``tools`` and ``documents`` are passed to templates that support them. ``chat_template_kwargs`` are
+        template variables, such as ``enable_thinking``. Special tokens in the content (``<|im_end|>``) are encoded as
+        special tokens, as in ``transformers`` and vLLM; remove them from untrusted text. No special tokens are added to
+        the rendered text, and the text of the result contains none.
 
         The answer ends at the engine's end-of-text tokens, and at the special token that follows an answer in the
-        template. Raises ``UsageError`` for messages of another form, those that the template refuses, a conversation
-        that is too long, and an engine without a chat template; ``EnvironmentProblem`` for a template that is none, or
+        template. Raises ``UsageError`` for invalid messages, messages that the template rejects, a conversation that is
+        too long, and an engine without a chat template. Raises ``EnvironmentProblem`` for a template that is invalid or
         takes too long.
         """
         stream = self.stream_chat(messages, params, **options)
@@ -308,7 +316,7 @@ class Engine:
     def stream_chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Stream:
-        """Answer a conversation, giving text as it comes. Same arguments and errors as ``chat``."""
+        """Answer a conversation and yield text as it arrives. Same arguments and errors as ``chat``."""
         return Stream(self._submitted(self._factory.conversation(messages, params, **options), waits=True))
 
     def submit_chat(
@@ -319,7 +327,7 @@ class Engine:
         timeout: float | None = None,
         **options: Unpack[ChatOptions],
     ) -> Submission:
-        """Hand a conversation over, and return at once: ``submit`` for ``chat``, whose errors it raises too."""
+        """Submit a conversation and return immediately: ``submit`` for ``chat``, with the errors of both."""
         return self._submitted(self._factory.conversation(messages, params, **options), timeout, waits=False)
 
     def submit_chat_async(
@@ -330,28 +338,28 @@ class Engine:
         timeout: float | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncSubmission:
-        """Do what ``submit_chat`` does for ``async for`` and ``await``; its errors come there."""
+        """Return ``submit_chat`` for ``async for`` and ``await``, which raise its errors."""
         return AsyncSubmission(lambda: self.submit_chat(messages, params, timeout=timeout, **options))
 
     def chat_prompt(self, messages: Sequence[Message], **options: Unpack[TemplateOptions]) -> tuple[str, list[int]]:
-        """Return what ``chat`` would give to the model: the text that the template writes, and its token ids.
+        """Return the prompt that ``chat`` would give to the model: the rendered text and its token ids.
 
-        Raises ``PromptTooLong`` where its characters alone show that it cannot fit.
+        Raises ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
         """
         return self._factory.written(messages, **options)
 
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
-        """The target's logits after every token of ``token_ids``, f32 [len, V], from one pass between others."""
+        """Return the target's logits after every token of ``token_ids``, f32 [len, V], from one pass between others."""
         ids = self._factory.ids("token_ids", token_ids)
         return self._loop.alone(lambda: self._backend.target_logits(ids))
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
-        """The drafter's logits for the K tokens after the one that greedy adds to ``token_ids``, f32 [K, Vd]."""
+        """Return the drafter's logits f32 [K, Vd] after ``token_ids`` and one token of greedy decoding."""
         ids, k = self._factory.ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
         if self.manifest.drafter is None:
-            raise UsageError("this engine has no drafter", why="only a drafter has logits", fix="ask one that has")
+            raise UsageError("this engine has no drafter", why="draft logits need one", fix="use an engine with a head")
         if k == 0:
-            raise UsageError("num_speculative_tokens is 0", why="then nothing is drafted", fix="ask for 1 or more")
+            raise UsageError("num_speculative_tokens is 0", why="nothing is drafted then", fix="use 1 or more")
         return self._loop.alone(lambda: self._backend.draft_logits(ids, k))
 
     def _submitted(self, request: Request, timeout: float | None = None, *, waits: bool) -> Submission:

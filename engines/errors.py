@@ -1,4 +1,4 @@
-"""Errors of a running engine: a full queue, a prompt that is too long, a closed engine, a pass that failed."""
+"""Errors of a running engine: full queue, prompt too long, closed engine, failed pass."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from ..plugins.errors import EnvironmentProblem, PeagleError, UsageError
 
 
 class QueueFull(EnvironmentProblem):
-    """The engine has as many requests as it was loaded for; ``limit`` is how many, those that run included."""
+    """The queue is full. ``limit`` is the maximum number of requests, running ones included."""
 
     def __init__(self, limit: int, slots: int) -> None:
         self.limit = limit
         super().__init__(
-            f"the engine has {limit} requests, and takes no more",
-            why=f"{slots} run at once, and {limit - slots} may wait",
-            fix="submit again when one has ended, or load the engine with a larger max_queue_size",
+            f"the queue is full: the engine has {limit} requests",
+            why=f"{slots} can run at once and {limit - slots} can wait",
+            fix="retry when a request has finished, or load the engine with a larger max_queue_size",
         )
 
 
 class PromptTooLong(UsageError):
-    """A prompt does not fit the model's context; ``max_seq_len`` is its length in tokens, new ones included.
+    """A prompt does not fit the context. ``max_seq_len`` is the context length in tokens, new tokens included.
 
-    ``length`` counts ``unit``s of the prompt: "tokens", or "characters" where those alone show that it cannot fit.
+    ``length`` counts ``unit``s of the prompt: "tokens", or "characters" if those alone show that it cannot fit.
     """
 
     def __init__(self, name: str, length: int, max_seq_len: int, *, unit: str = "tokens") -> None:
         self.length, self.unit, self.max_seq_len = length, unit, max_seq_len
         super().__init__(
-            f"{name} has {length} {unit}, and this model's maximum context length is {max_seq_len} tokens",
-            why=f"{max_seq_len - 1} tokens cannot hold so much text"
+            f"{name} has {length} {unit}, but this model's maximum context length is {max_seq_len} tokens",
+            why=f"{max_seq_len - 1} tokens cannot encode that many characters"
             if unit == "characters"
-            else "the context holds the prompt and at least one new token",
+            else "the context must hold the prompt and at least one new token",
             fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild with a larger --max-seq-len",
         )
 
 
 class EngineClosed(UsageError):
-    """The engine was closed, and takes no requests."""
+    """The engine was closed and accepts no requests."""
 
     def __init__(self) -> None:
-        super().__init__("the engine is closed", why="close() ends it for good", fix="load it again")
+        super().__init__("the engine is closed", why="close() was called", fix="load it again")
 
 
 class EngineFailed(EnvironmentProblem):
-    """A pass failed, and ended every request there was; ``usable`` says whether the engine takes new ones."""
+    """A pass failed, which ended all requests. ``usable`` says whether the engine accepts new ones."""
 
     def __init__(self, cause: BaseException, *, usable: bool) -> None:
         self.usable = usable
         if isinstance(cause, PeagleError):
             super().__init__(cause.what, why=cause.why, fix=cause.fix)
         else:
-            fix = "submit the request again" if usable else "load the engine again"
-            super().__init__("a pass of the engine failed", why=f"{type(cause).__name__}: {cause}", fix=fix)
+            fix = "retry the request" if usable else "load the engine again"
+            super().__init__("the engine failed during a pass", why=f"{type(cause).__name__}: {cause}", fix=fix)
         self.__cause__ = cause
 
 
 def require_process(pid: int) -> None:
-    """Raise ``UsageError`` in a process that is a fork of ``pid``, which loaded the engine: threads are not copied."""
+    """Raise ``UsageError`` in a fork of process ``pid``, which loaded the engine: threads are not copied."""
     if os.getpid() != pid:
         raise UsageError(
             "this engine was loaded before the process was forked",
-            why=f"its threads are those of process {pid}, and a fork has none of them",
+            why=f"its threads belong to process {pid}; a fork does not copy them",
             fix="load the engine in each process, after the fork",
         )

@@ -1,7 +1,7 @@
-"""The loop: the one thread that owns an engine's scheduler, and the doors by which other threads reach it.
+"""The engine loop: the one thread that owns an engine's scheduler, and the methods by which other threads reach it.
 
-Requests come in through a queue that never blocks the loop, and go out through a ``Delivery`` each. The thread begins
-with the first request, sleeps while there is nothing to do, and ends with the engine.
+Requests arrive through a queue that never blocks the loop, and results leave through one ``Delivery`` each. The thread
+starts with the first request, sleeps while there is nothing to do, and ends with the engine.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .scheduling.scheduler import Scheduler
 
 T = TypeVar("T")
 
-# Loops whose thread may run when the interpreter ends, which must not find it inside of a native call.
+# Loops whose threads must end before the interpreter exits, which must not happen during a native call.
 _OPEN: weakref.WeakSet[Loop] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
 class Load:
-    """Requests that are in a slot, and that wait for one; of the caches, tokens that they hold and have room for.
+    """The load: running and waiting requests, and the tokens that the caches hold and have room for.
 
     ``warnings`` are those of the engine, as in results.
     """
@@ -50,22 +50,22 @@ class Load:
 
     @property
     def cache_share(self) -> float:
-        """The part of all caches that holds tokens, 0 to 1."""
+        """The fraction of all caches that holds tokens, 0 to 1."""
         return self.cached_tokens / self.cache_tokens if self.cache_tokens else 0.0
 
 
 class _Alone:
-    """A call that needs every slot to be idle."""
+    """A call that runs while every slot is idle."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.done = call, Future[Any]()
 
 
 class Loop:
-    """Runs requests on a backend until it is closed; ``limit`` is the most that it has, waiting and running.
+    """Runs requests on a backend until it is closed. ``limit`` is the maximum number of waiting and running requests.
 
-    ``max_prefill_tokens`` is how much of prompts is read between two rounds of requests that run, and
-    ``prefix_cache_bytes`` the memory for prompts that others may begin with.
+    ``max_prefill_tokens`` is the number of prompt tokens read between two rounds of running requests.
+    ``prefix_cache_bytes`` is the memory for prompts that later prompts can share.
     """
 
     def __init__(
@@ -86,17 +86,17 @@ class Loop:
         self._inbox: SimpleQueue[Request | _Alone | None] = SimpleQueue()  # None: close
         self._alone: deque[_Alone] = deque()
         self._room = threading.Condition()
-        self._here: set[Request | _Alone] = set()  # that were handed over and have not ended; changed under the lock
-        self._count = 0  # of the requests among those
+        self._here: set[Request | _Alone] = set()  # submitted and not ended; guarded by the lock
+        self._count = 0  # requests among them
         self._is_closed = self._is_ending = self._drops = False
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
-    # ------------------------------------------------------------------------------------------ from any thread
+    # -------------------------------------------------------------------------------------- called from any thread
 
     def submit(self, requests: Sequence[Request], *, waits: bool) -> None:
-        """Hand requests over, together as far as there is room; ``waits`` for more, or raises ``QueueFull``."""
+        """Submit requests, as many together as fit; ``waits`` for room for the rest, otherwise raises ``QueueFull``."""
         require_process(self._pid)
         left = deque(requests)
         while left:
@@ -115,7 +115,10 @@ class Loop:
                     self._inbox.put(request)
 
     def alone(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` does, made by the loop's thread when nothing runs; what waits, waits for it."""
+        """Run ``call`` in the loop's thread while no request runs, and return its result.
+
+        Waiting requests wait for it.
+        """
         require_process(self._pid)
         job = _Alone(call)
         with self._room:
@@ -131,7 +134,7 @@ class Loop:
         return result
 
     def close(self, *, drain: bool = False) -> None:
-        """Take nothing more, end what there is, or let it come to its end (``drain``), and wait for the thread."""
+        """Accept no more requests, cancel the current ones or let them finish (``drain``), and wait for the thread."""
         if os.getpid() != self._pid:
             return
         self.retire(drain=drain)
@@ -140,7 +143,7 @@ class Loop:
             thread.join()
 
     def retire(self, *, drain: bool = True) -> None:
-        """Take nothing more, and return at once."""
+        """Accept no more requests, and return at once."""
         if os.getpid() != self._pid:
             return
         with self._room:
@@ -151,7 +154,7 @@ class Loop:
 
     @property
     def load(self) -> Load:
-        """What it has at this moment, seen from another thread."""
+        """The current load, as seen from another thread."""
         scheduler, count = self._scheduler, self._count
         running, held = (0, 0) if scheduler is None else (scheduler.num_running, scheduler.num_committed)
         room = self.slots * self._max_seq_len
@@ -159,16 +162,16 @@ class Loop:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What users of the engine should know of how it goes."""
+        """Warnings for the users of the engine."""
         return (self._misfit.warning,) if self._misfit.warning else ()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes nothing more."""
+        """Return whether the loop accepts no more requests."""
         return self._is_closed or self._failure is not None
 
     def require_open(self) -> None:
-        """Raise ``EngineClosed`` or ``EngineFailed`` where it takes nothing more."""
+        """Raise ``EngineClosed`` or ``EngineFailed`` if the loop accepts no more requests."""
         if self._is_closed:
             raise EngineClosed
         if self._failure is not None:
@@ -182,17 +185,17 @@ class Loop:
             thread.start()
         except RuntimeError as error:
             raise EnvironmentProblem(
-                "the engine's thread cannot be started", why=str(error), fix="allow more threads (ulimit -u)"
+                "cannot start the engine's thread", why=str(error), fix="allow more threads (ulimit -u)"
             ) from error
         _OPEN.add(self)
         self._thread = thread
 
-    # ------------------------------------------------------------------------------------------ in the thread
+    # --------------------------------------------------------------------------------------- in the loop's thread
 
     def _run(self) -> None:
-        """Work until the engine is closed. However the thread ends, no request is left that waits for it.
+        """Run until the engine is closed. However the thread ends, every pending request is ended.
 
-        What ends it is caught whatever it is: a panic of a library in Rust is no ``Exception``.
+        All exceptions are caught: panics of Rust libraries are not subclasses of ``Exception``.
         """
         try:
             while not (self._is_ending and self._is_idle):
@@ -209,7 +212,7 @@ class Loop:
         return not self._alone and (self._scheduler is None or self._scheduler.is_idle)
 
     def _take_in(self) -> None:
-        """Take what came in; sleep until something does where there is nothing to do."""
+        """Process incoming items; sleep until one arrives if there is nothing to do."""
         may_sleep = self._is_idle and not self._is_ending
         while True:
             try:
@@ -219,7 +222,7 @@ class Loop:
             may_sleep = False
             if item is None:
                 self._is_ending = True
-            elif item not in self._here:  # it ended with the requests of a pass that failed
+            elif item not in self._here:  # it ended when a pass failed
                 continue
             elif isinstance(item, _Alone):
                 self._alone.append(item)
@@ -273,7 +276,7 @@ class Loop:
             self._room.notify()
 
     def _begin_anew(self, error: BaseException) -> None:
-        """End everything there is with the error, and begin anew. Raises what keeps it from that."""
+        """End all requests with the error and reset the scheduler. Raises if that fails."""
         self._scheduler = None
         self._alone.clear()
         try:
@@ -284,7 +287,7 @@ class Loop:
         self._end_all(error, usable=True)
 
     def _give_up(self, failure: BaseException, error: BaseException | None = None) -> None:
-        """Take nothing more because of ``failure``, and end everything there is with the ``error`` before it."""
+        """Accept no more requests because of ``failure``, and end all requests, with ``error`` if given."""
         with self._room:
             self._failure = self._failure or failure
             self._room.notify_all()
@@ -295,7 +298,7 @@ class Loop:
             here = list(self._here)
         for each in here:
             self._ended(each)
-            with suppress(Exception):  # who reads one of them must not keep the others waiting
+            with suppress(Exception):  # one failing reader must not block the others
                 failed = EngineFailed(error, usable=usable)
                 if isinstance(each, Request):
                     each.delivery.fail(failed)

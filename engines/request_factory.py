@@ -1,4 +1,4 @@
-"""From what a caller says to a request: a prompt or a conversation, how tokens are chosen, and who drafts them."""
+"""Builds requests from the arguments of a call: prompt or conversation, sampling policy and draft method."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Prompt = str | Sequence[int]
 
 
 class DraftOptions(TypedDict, total=False):
-    """What a call may say of drafts; what it does not say, or None, is the engine's."""
+    """Draft options of a call; missing ones, or None, take the engine's defaults."""
 
     num_speculative_tokens: DraftsAsked | None
     draft: str | None
 
 
 class TemplateOptions(TypedDict, total=False):
-    """What a conversation may have besides messages, for templates that know it."""
+    """Additional inputs of a conversation, for templates that support them."""
 
     tools: Sequence[Mapping[str, Any]] | None
     documents: Sequence[Mapping[str, Any]] | None
@@ -48,11 +48,11 @@ class TemplateOptions(TypedDict, total=False):
 
 
 class ChatOptions(DraftOptions, TemplateOptions, total=False):
-    """What a call with a conversation may say."""
+    """Options of a chat call."""
 
 
 class RequestFactory:
-    """Makes the requests of one engine; whatever cannot be done is refused here, before anything runs."""
+    """Creates and validates the requests of one engine; invalid ones are refused before anything runs."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class RequestFactory:
         *,
         shows_logits: bool,
     ) -> None:
-        """``draft`` and ``policy`` are used where a call does not say other ones, None is what was built.
+        """``draft`` and ``policy`` are the defaults for calls; None takes those of the build.
 
-        ``shows_logits``: tokens can be chosen, and looked at, on the host.
+        ``shows_logits`` says that the backend exposes logits, so that tokens can be chosen on the host.
         """
         self._manifest, self._tokenizer, self._shows_logits = manifest, tokenizer, shows_logits
         self._method = manifest.draft_method if draft is None else usable_method(manifest, draft)
@@ -79,21 +79,21 @@ class RequestFactory:
     def decoding(
         self, draft: str | None = None, num_speculative_tokens: DraftsAsked | None = None
     ) -> tuple[DraftMethod, Policy]:
-        """The draft method and the policy of a call that says this."""
+        """Return the draft method and the policy for a call's options."""
         return decoding(self._manifest, self._method, self._policy, self._adaptive, draft, num_speculative_tokens)
 
     def ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
-        """Token ids that fit the vocabulary and the caches. Raises ``UsageError`` by ``name``."""
+        """Return token ids that fit the vocabulary and the caches. Raises ``UsageError`` with ``name``."""
         return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._manifest.shapes.max_seq_len)
 
     def _encoded(self, name: str, prompt: Prompt) -> Sequence[int]:
-        """The ids of a prompt. Raises ``PromptTooLong`` for a text that is certainly too long; it is not encoded."""
+        """Return the ids of a prompt. Raises ``PromptTooLong`` without encoding if the text is certainly too long."""
         if not isinstance(prompt, str):
             return prompt
         return self._tokenizer.encode(text_of(name, prompt), max_seq_len=self._manifest.shapes.max_seq_len, name=name)
 
     def prompt(self, prompt: Prompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]) -> Request:
-        """The request of the one prompt of a call."""
+        """Return the request for a single prompt."""
         (each,) = params_of(params, 1)
         return self.request("prompt", prompt, each, *self.decoding(**drafts))
 
@@ -106,7 +106,7 @@ class RequestFactory:
         draft: str | None = None,
         **options: Unpack[TemplateOptions],
     ) -> Request:
-        """The request of a conversation."""
+        """Return the request for a conversation."""
         decoded = self.decoding(draft, num_speculative_tokens)
         (each,) = params_of(params, 1)
         _, ids = self.written(messages, **options)
@@ -122,34 +122,34 @@ class RequestFactory:
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[str, list[int]]:
-        """The text that the template writes of a conversation, and its token ids."""
+        """Return the rendered text of a conversation and its token ids."""
         return self.conversations.prompt(messages, tools, documents, chat_template_kwargs)
 
     @property
     def grammars(self) -> GrammarTally:
-        """What became of the forms that requests had."""
+        """Statistics of structured outputs."""
         return self._grammars.tally
 
     @property
     def can_call_tools(self) -> bool:
-        """Whether the template shows tools, and calls in a form that is read, of tokens that are not left out."""
+        """Return whether the template supports tools, with calls in a supported and visible format."""
         return can_call(self.conversations.style, self._tokenizer.added_texts())
 
     def prepare_forms(self) -> None:
-        """Read what forms need, where requests can have them."""
+        """Load the vocabulary for structured outputs, if the engine supports them."""
         if self._shows_logits:
             self._grammars.prepare()
 
     def calls(
         self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True
     ) -> StructuredOutputsParams:
-        """The form of an answer that calls tools, ``most`` at most, and says nothing else. Raises ``UsageError``."""
+        """Return the form of an answer that only calls tools, at most ``most`` times. Raises ``UsageError``."""
         style = self.conversations.style
         if style is None or not self.can_call_tools:
             raise UsageError(
-                "tools cannot be called by this model",
-                why=f"its chat template has no calls in a form that is read here ({READ})",
-                fix="describe them in a message, and ask for JSON by structured_outputs",
+                "tools are not supported by this model",
+                why=f"its chat template has no supported tool call format ({READ})",
+                fix="describe the tools in a message, and request JSON with structured_outputs",
             )
         return call_form(tools, style, most=most, disable_additional_properties=disable_additional_properties)
 
@@ -165,7 +165,10 @@ class RequestFactory:
         *,
         shows_special: bool = False,
     ) -> Request:
-        """The request of one prompt, which the caller knows by ``name``; ``ends`` are further ids that end its text."""
+        """Return the request for one prompt.
+
+        Errors refer to it as ``name``; ``ends`` are additional ids that end its text.
+        """
         manifest, tokenizer = self._manifest, self._tokenizer
         ids = self.ids(name, self._encoded(name, prompt))
         room = min(params.max_tokens, manifest.shapes.max_seq_len - len(ids))

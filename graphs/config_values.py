@@ -1,4 +1,4 @@
-"""The values of a ``config.json``, checked: types, ranges and sizes. What is wrong is a problem, and all are told."""
+"""Read and check values of a ``config.json``: types, ranges and sizes. All invalid values are reported together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..plugins.problems import Problems, shown
 
 Config = Mapping[str, Any]
 
-# The largest sizes that are read, some ten times those of the largest published models: what is above is a mistake,
-# and would keep a machine busy until its memory is full.
+# The largest supported sizes, about ten times those of the largest published models. Larger ones are mistakes, which
+# would keep a machine busy until its memory is full.
 _LARGEST = {
     "num_hidden_layers": 1_000,
     "num_attention_heads": 4_096,
@@ -28,8 +28,8 @@ _LARGEST = {
 }
 _LARGEST_INT = 2**31 - 1
 
-ROPE_THETA = 10000.0  # of transformers, where a config does not say
-# The numbers that each type of RoPE needs; these types fit one table of positions.
+ROPE_THETA = 10000.0  # the default in transformers
+# The required numbers of each supported RoPE type; these types fit one table of positions.
 ROPE_NEEDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -43,7 +43,7 @@ _ROPE_NUMBERS = frozenset({
 
 
 def positive(config: Config, name: str, problems: Problems, place: str = "") -> int | None:
-    """A size from the config, None where it says nothing; ``place`` is what its name begins with in the file."""
+    """Return a size from the config, None if absent; ``place`` is the prefix of its name in the file."""
     value = config.get(name)
     if value is None:
         return None
@@ -52,13 +52,13 @@ def positive(config: Config, name: str, problems: Problems, place: str = "") -> 
         return None
     most = _LARGEST.get(name, _LARGEST_INT)
     if value > most:
-        problems.add(f"config entry {place}{name} is {shown(repr(value))}, and {most} is the most here")
+        problems.add(f"config entry {place}{name} is {shown(repr(value))}; the limit is {most}")
         return None
     return value
 
 
 def flag(config: Config, name: str, problems: Problems) -> bool | None:
-    """A switch from the config, None where it says nothing."""
+    """Return a boolean from the config, None if absent."""
     value = config.get(name)
     if value is None or isinstance(value, bool):
         return value
@@ -67,7 +67,7 @@ def flag(config: Config, name: str, problems: Problems) -> bool | None:
 
 
 def number(config: Config, name: str, problems: Problems, *, least: float, below: float = math.inf) -> float | None:
-    """A finite number from the config, at least ``least`` and less than ``below``; None where it says nothing."""
+    """Return a finite number from the config, at least ``least`` and less than ``below``; None if absent."""
     value = config.get(name)
     if value is None:
         return None
@@ -79,7 +79,7 @@ def number(config: Config, name: str, problems: Problems, *, least: float, below
 
 
 def names(config: Config, name: str, known: Sequence[str], count: int, problems: Problems) -> None:
-    """Check a list of one of the ``known`` names for each of ``count`` layers, if there is one."""
+    """Check an optional list with one of the ``known`` names for each of ``count`` layers."""
     value = config.get(name)
     if value is None:
         return
@@ -87,19 +87,19 @@ def names(config: Config, name: str, known: Sequence[str], count: int, problems:
         problems.add(f"config entry {name} must be a list of names, not {shown(repr(value))}")
         return
     if len(value) != count:
-        problems.add(f"config entry {name} names {len(value)} layers, and num_hidden_layers is {count}")
+        problems.add(f"config entry {name} lists {len(value)} layers, but num_hidden_layers is {count}")
     unknown = sorted(set(value) - set(known))
     if unknown:
-        problems.add(f"config entry {name} has {', '.join(map(shown, unknown))}: layers here are {' or '.join(known)}")
+        problems.add(f"config entry {name} has {', '.join(map(shown, unknown))}; supported are {' and '.join(known)}")
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is a finite number above 0."""
+    """Return True for a finite number above 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
 
 
 def rope_numbers(stated: Config, kind: str, needs: Sequence[str], problems: Problems) -> None:
-    """Check the numbers that a RoPE of this type must have, and those that it may have."""
+    """Check the required and optional numbers of a RoPE type."""
     for name in (*needs, *sorted(_ROPE_NUMBERS.intersection(stated).difference(needs))):
         value = stated.get(name)
         if not is_positive(value) and (name in needs or value is not None):

@@ -1,4 +1,4 @@
-"""Semantic graphs as files, kept between stages: structure only, its weights are names."""
+"""Semantic graphs as files, stored between stages: structure only, with the names of the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def save(model: ir.Model, path: Path) -> None:
 
 
 def load(path: Path) -> ir.Model:
-    """Read a graph that ``save`` wrote."""
+    """Read a graph written by ``save``."""
     import onnx
     import onnx_ir as ir
 

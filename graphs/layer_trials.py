@@ -1,8 +1,8 @@
-"""Trials with a few layers of a target, which tell how large its whole graph will be.
+"""Trace a few layers of a target to estimate the size of its whole graph.
 
-Layers of one kind have the same nodes (``Family.layer_kinds``). So the nodes of the whole are those of a base, which
-has layers of every kind, plus for each further layer what one more of its kind adds. Every trial is a subset of the
-target's own layers that ends in the last one, which some modelling code treats apart.
+Layers of one kind have the same nodes (``Family.layer_kinds``). The whole graph therefore has the nodes of a base, with
+layers of every kind, plus for each further layer the nodes that another layer of its kind adds. Every trial is a subset
+of the target's own layers that includes the last one, which some modelling code treats differently.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from .trace import Dtype, trace_target
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-_CACHE = 64  # any length will do: nodes do not depend on it, and the tables' bytes are proportional to it
+_CACHE = 64  # arbitrary: nodes do not depend on it, and table bytes are proportional to it
 _HALVES = ("cos", "sin")
-_TAPS = 2  # one node joins the streams of any number of taps but one
+_TAPS = 2  # one node joins the streams of any number of taps except one
 
 
 @dataclass(frozen=True)
 class LayerTrial:
-    """A target of a few layers: how many of each kind, and its semantic graph."""
+    """A target with a few layers: the number of each kind, and its semantic graph."""
 
     layers: Mapping[str, int]
     model: ir.Model
 
     def lowered(self, lowering: Lowering) -> ir.Model:
-        """Lower a copy of the trial's graph; the semantic one stays as it is."""
+        """Lower a copy of the trial's graph; the semantic one stays unchanged."""
         copy = ir.from_proto(ir.to_proto(self.model))
         return lower(copy, lowering, cache_length=_CACHE).model
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The trials of one target: ``more[kind]`` is ``base`` with one more layer of that kind.
+    """The trials of one target: ``more[kind]`` is ``base`` with another layer of that kind.
 
-    ``layers`` counts the whole target's by kind.
+    ``layers`` counts the whole target's layers by kind.
     """
 
     layers: Mapping[str, int]
@@ -66,14 +66,14 @@ class Trials:
         return dict((+total).most_common())
 
     def table_bytes(self, lowering: Lowering) -> int:
-        """The bytes that the rotary tables of the lowered graph have for every position."""
+        """Return the bytes of the rotary tables of the lowered graph per position."""
         tables = {f"{path}.{half}" for path in loads(self.base.model.metadata_props[ROPE_METADATA]) for half in _HALVES}
         values = self.base.lowered(lowering).graph.initializers.items()
         return sum(int(value.const_value.nbytes) for name, value in values if name in tables) // _CACHE
 
     @property
     def traced_layers(self) -> int:
-        """The number of layers of the base."""
+        """The number of layers in the base."""
         return sum(self.base.layers.values())
 
 
@@ -83,9 +83,9 @@ Step = Callable[[str], AbstractContextManager[object]]
 def run_trials(
     config: Mapping[str, Any], spec: TargetSpec, dtype: Dtype = "float32", *, step: Step = nullcontext
 ) -> Trials:
-    """Trace a few layers of the target, with taps if it has any. Takes seconds, and no weights.
+    """Trace a few layers of the target, with taps if it has any. Takes seconds and needs no weights.
 
-    ``step`` is told what is done, and entered while it is.
+    ``step`` receives the description of each step, and is the context for it.
     """
     family = family_for(config)
     kinds = family.layer_kinds(family.text(config))
@@ -108,7 +108,7 @@ def run_trials(
 
 
 def base_layers(kinds: Sequence[str], at_least: int) -> list[int]:
-    """Choose the last layer of every kind, and the first ones of all until there are ``at_least`` layers."""
+    """Choose the last layer of every kind, and then the first ones until there are ``at_least`` layers."""
     last = {kind: i for i, kind in enumerate(kinds)}
     others = [i for i in range(len(kinds)) if i not in last.values()]
     return sorted([*last.values(), *others[: max(at_least - len(last), 0)]])

@@ -1,4 +1,4 @@
-"""What a library raises over a configuration, turned into a ``BuildError`` that names the file and what was said."""
+"""Convert library exceptions about a configuration to a ``BuildError`` with the file and the original message."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..plugins.problems import shown
 
 @contextmanager
 def modelling(file: str, what: str = "cannot be made a model of") -> Iterator[None]:
-    """Run the modelling code of ``transformers`` inside, over the configuration in ``file``.
+    """Context for running the modelling code of ``transformers`` on the configuration in ``file``.
 
-    Its own errors, and torch's, are of any class: values that nobody checks fail wherever they are first used. A
-    missing package is no fault of the configuration.
+    Its exceptions, and torch's, can be of any class, because unchecked values fail wherever they are first used. A
+    missing package is not reported as an error of the configuration.
     """
     try:
         yield
@@ -25,5 +25,5 @@ def modelling(file: str, what: str = "cannot be made a model of") -> Iterator[No
         raise BuildError(
             f"{file} {what}",
             why=shown(f"transformers says: {type(error).__name__}: {' '.join(lines[:3])}"),
-            fix="use the config.json that belongs to the weights; see docs/evidence.md for the models that were tested",
+            fix="use the config.json that belongs to the weights; docs/evidence.md lists the tested models",
         ) from error

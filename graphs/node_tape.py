@@ -1,4 +1,4 @@
-"""A tape on which nodes are written like calls."""
+"""A tape that records nodes written as calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from onnx_ir.tape import Tape
 
 
 class Nodes(Tape):
-    """``op.Add(a, b)`` makes a node, keeps it in ``op.nodes`` and gives its only output."""
+    """``op.Add(a, b)`` creates a node, stores it in ``op.nodes``, and returns its only output."""
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         return lambda *inputs, **attributes: self.op(op_type, inputs, attributes)
 
     def constant(self, value: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        """Make a constant of exactly this type."""
+        """Create a constant of exactly this type."""
         return self.Constant(value=ir.tensor(np.asarray(value).astype(dtype.numpy())))

@@ -1,11 +1,11 @@
-"""The semantic ops as torch operators, so that ``torch.export`` keeps each as one node, and as ONNX schemas.
+"""Semantic ops as torch operators, so that ``torch.export`` keeps each as one node, and as ONNX schemas.
 
 Every ``OpSpec`` becomes ``torch.ops.peagle.<name>``: its eager form is the spec's NumPy reference, its shape rule the
-spec's, its ONNX form one node of the ``peagle`` domain. Two further operators only keep a standard ONNX op whole while
-tracing: ``rms_norm`` (RMSNormalization-23) and ``rope`` (RotaryEmbedding-23 over a table).
+spec's, its ONNX form one node of the ``peagle`` domain. Two further operators keep a standard ONNX op whole during
+tracing: ``rms_norm`` (RMSNormalization-23) and ``rope`` (RotaryEmbedding-23 with a table).
 
-The name of an op must be unique across every domain: ``onnx.reference`` refuses to import when an op of ours is called
-like a standard one.
+The name of an op must be unique across all domains: ``onnx.reference`` cannot be imported if one of our ops has the
+name of a standard one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTRIBUTE = {float: OpSchema.AttrType.FLOAT, int: OpSchema.AttrType.INT, str: O
 
 
 def torch_name(op: str) -> str:
-    """The name of an op as a torch operator: ``AcceptPrefix`` is ``accept_prefix``."""
+    """Return the name of an op as a torch operator: ``AcceptPrefix`` becomes ``accept_prefix``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower()
 
 
@@ -42,7 +42,7 @@ def _signature(spec: OpSpec) -> str:
 
 
 def _as_returned(outputs: Iterable[Tensor]) -> Tensor | tuple[Tensor, ...]:
-    """A schema of one result returns the tensor, not a tuple."""
+    """Unwrap a single result: its schema returns the tensor, not a tuple."""
     first, *others = outputs
     return (first, *others) if others else first
 
@@ -77,7 +77,7 @@ def _fake(spec: OpSpec) -> Callable[..., Tensor | tuple[Tensor, ...]]:
 
 
 def _translation(spec: OpSpec) -> Callable[..., Any]:
-    """The ONNX form: one node. The exporter reads the signature to tell inputs from attributes."""
+    """Return the ONNX form: one node. The exporter uses the signature to distinguish inputs from attributes."""
     import onnxscript
 
     opset = onnxscript.values.Opset(DOMAIN, VERSION)
@@ -123,14 +123,14 @@ def _standard_translations() -> dict[Any, Callable[..., Any]]:
         return op.RotaryEmbedding(x, cos, sin, positions)
 
     def softmax(x, dim: int, dtype: int = -1):  # type: ignore[no-untyped-def]
-        # onnxscript's own casts the result: routers, which ask for float32, would choose among rounded probabilities.
+        # onnxscript's own casts the result: routers, which need float32, would choose among rounded probabilities.
         return op.Softmax(x if dtype == -1 else op.Cast(x, to=dtype), axis=dim)
 
     return {ours.rms_norm.default: rms_norm, ours.rope.default: rope, aten.softmax.int: softmax}
 
 
 def register() -> torch.library.Library:
-    """Define the operators that this process has not yet; the library must outlive its uses, so it is kept."""
+    """Define the missing operators in this process; the library is kept, because it must outlive its uses."""
     library = _library()
     for spec in OPS.values():
         name = torch_name(spec.name)
@@ -153,7 +153,7 @@ def _library() -> torch.library.Library:
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """The ``custom_translation_table`` for ``torch.onnx.export``."""
+    """Return the ``custom_translation_table`` for ``torch.onnx.export``."""
     register()
     register_schemas()
     ours = torch.ops.peagle
@@ -175,7 +175,7 @@ def _tensor(dtype: str) -> str:
 
 
 def schema(spec: OpSpec) -> OpSchema:
-    """The ``OpSchema`` of one spec; operands tied by ``same_as`` share a type variable."""
+    """Return the ``OpSchema`` of a spec; operands tied by ``same_as`` share a type variable."""
     variables = {
         f"T_{o.name}": [_tensor(dtype) for dtype in o.dtypes]
         for o in (*spec.inputs, *spec.outputs)
@@ -197,7 +197,7 @@ def schema(spec: OpSpec) -> OpSchema:
 
 
 def register_schemas() -> None:
-    """Make every op of ours known to ``onnx`` in this process (checker, shape inference, onnxscript)."""
+    """Register our ops with ``onnx`` in this process (checker, shape inference, onnxscript)."""
     for spec in OPS.values():
         if not onnx.defs.has(spec.name, DOMAIN):
             onnx.defs.register_schema(schema(spec))

@@ -1,4 +1,4 @@
-"""The embedding of a graph as its file holds it, for another graph that reads the same one."""
+"""The stored embedding of a graph, shared with another graph that uses the same one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .stream_weights import Run
 
 @dataclass(frozen=True)
 class StoredEmbedding:
-    """Where the table of an embedding lies, ``[V, H]``: wide, or as codes and scales in the form of ``weight``.
+    """Location of an embedding table, ``[V, H]``: wide, or as codes and scales in the form of ``weight``.
 
-    ``packed``: wide, and in tiles, because the head multiplies with it as well.
+    ``packed``: wide and in tiles, because the LM head uses the same table.
     """
 
     table: Run
@@ -27,13 +27,13 @@ class StoredEmbedding:
 
     @property
     def bytes(self) -> int:
-        """The bytes that it takes."""
+        """Its size in bytes."""
         return self.table.length + (self.scales.length if self.scales else 0)
 
     def put_into(self, name: str, model: ir.Model) -> dict[str, Run]:
-        """Let a graph look rows of its weight ``name`` up in this form; returns where its initializers lie.
+        """Make a graph look up its weight ``name`` in this form; returns the locations of its initializers.
 
-        One that is ``packed`` is put in when the rest of the graph is (``pack_wide``).
+        A ``packed`` one is inserted when the rest of the graph is packed (``pack_wide``).
         """
         if self.weight is None or self.scales is None:
             return {name: self.table}
@@ -42,9 +42,9 @@ class StoredEmbedding:
 
 
 def stored_embedding(semantic: ir.Model) -> StoredEmbedding | None:
-    """The embedding of a semantic graph whose weights are attached: what ``input_ids`` are looked up in.
+    """Return the embedding of a semantic graph with attached weights: the table that ``input_ids`` index.
 
-    None for one in a form that no other graph is given.
+    None if it has a form that cannot be shared.
     """
     ids = next(value for value in semantic.graph.inputs if value.name == "input_ids")
     for node in semantic.graph:
@@ -59,7 +59,7 @@ def stored_embedding(semantic: ir.Model) -> StoredEmbedding | None:
 
 
 def _of_codes(node: ir.Node | None) -> StoredEmbedding | None:
-    """The embedding that a node scales, where that is in blocks of unsigned codes."""
+    """Return the embedding that a node dequantizes, if it has blocks of unsigned codes."""
     if node is None or node.op_type != "DequantizeLinear":
         return None
     codes, scales, block = node.inputs[0], node.inputs[1], node.attributes.get_int("block_size", 0)
@@ -73,7 +73,7 @@ def _of_codes(node: ir.Node | None) -> StoredEmbedding | None:
 
 
 def _of_packed(node: ir.Node) -> StoredEmbedding:
-    """The embedding whose rows a node of ours looks up. How its scales are shaped says the format."""
+    """Return the embedding of a packed lookup node. The shape of its scales identifies the format."""
     _, codes, scales = node.inputs
     if codes is None or scales is None:
         raise ValueError("a lookup without a matrix")
@@ -84,5 +84,5 @@ def _of_packed(node: ir.Node) -> StoredEmbedding:
 def _run(value: ir.Value) -> Run:
     tensor = value.const_value
     if not isinstance(tensor, ir.ExternalTensor) or tensor.offset is None or tensor.length is None:
-        raise ValueError(f"{value.name} has no place in a file")
+        raise ValueError(f"{value.name} has no location in a file")
     return Run(str(tensor.location), tensor.offset, tensor.length)

@@ -1,4 +1,4 @@
-"""The stream of weights from a checkpoint into a lowered graph's external-data file, a few rows resident at a time."""
+"""Stream weights from a checkpoint into a lowered graph's external-data file, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .lowering.shared_passes import ROPE_METADATA, fill_rope_tables
 from .weight_cuts import Cut, whole_matrices
 
 ALIGNMENT = 4096  # ONNX Runtime maps the file; a mapped tensor starts on a page
-_SMALL = 64  # the same for what is smaller than a page: scales are many
+_SMALL = 64  # alignment of tensors smaller than a page, because there are many scales
 
 _HALVES = ("cos", "sin")
 
-# Gives one graph weight as consecutive runs of its values, in row-major order; an array does, row by row.
+# Yields a graph weight as consecutive runs of its values, in row-major order; an array works too, row by row.
 Read = Callable[[str], Iterable[Any]]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where one weight lies, in bytes: in a file beside the graph."""
+    """The location of one weight in a file beside the graph, in bytes."""
 
     file: str
     offset: int
@@ -38,7 +38,7 @@ class Run:
 
 
 def needed_weights(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight that a semantic graph needs a checkpoint for."""
+    """Return the shape of every weight that a semantic graph needs from a checkpoint."""
     tables = {f"{prefix}.{half}" for prefix in json.loads(semantic.metadata_props[ROPE_METADATA]) for half in _HALVES}
     return {
         str(name): tuple(int(d) for d in value.const_value.shape)
@@ -48,7 +48,7 @@ def needed_weights(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
 
 
 def _offsets(weights: tuple[GraphWeight, ...]) -> tuple[dict[tuple[str, ...], int], int]:
-    """Where the parts of each weight begin, and where all end."""
+    """Return the offsets of each weight's parts, and the end of all."""
     offsets: dict[tuple[str, ...], int] = {}
     end = 0
     for weight in weights:
@@ -62,9 +62,9 @@ def _offsets(weights: tuple[GraphWeight, ...]) -> tuple[dict[tuple[str, ...], in
 
 
 def leave(lowered: Lowered, runs: Mapping[str, Run]) -> Lowered:
-    """Let weights whose only part lies in a file already be read from there; returns the graph with the rest to write.
+    """Refer to weights whose only part is in a file already; returns the graph with the remaining ones to write.
 
-    What lies there as something else than the graph wants is written all the same.
+    Weights stored there in another form than the graph needs are written again.
     """
     rest = []
     for weight in lowered.weights:
@@ -84,12 +84,12 @@ def attach(
     position: Callable[[str], Any] = lambda _: 0,
     cuts: Mapping[str, Cut] | None = None,
 ) -> dict[str, Run]:
-    """Write ``path`` (the graph) and ``path.data`` (its weights); returns where in it every part lies.
+    """Write ``path`` (the graph) and ``path.data`` (its weights); returns the location of every part.
 
-    ``on_bytes`` is told of every write, for a progress bar; ``position(part)`` sorts the reads, so that a checkpoint is
-    read shard by shard. Parts that are ``cuts`` are not read themselves: what they are cut from is, once for all of
-    them. The graph is written last, so that its presence means the weights are whole. Raises ``BuildError`` on a tensor
-    of wrong size.
+    ``on_bytes`` is called with the size of every write, for a progress bar; ``position(part)`` sorts the reads, so that
+    a checkpoint is read shard by shard. Parts in ``cuts`` are not read directly: their source is read once for all of
+    them. The graph is written last, so that its presence means that the weights are complete. Raises ``BuildError``
+    for a tensor of wrong size.
     """
     cuts = cuts or {}
     data = path.with_name(path.name + ".data")
@@ -116,9 +116,9 @@ def attach(
 
 
 def refer(semantic: ir.Model, runs: Mapping[str, Run], cache_length: int) -> None:
-    """Let a semantic graph have its weights where a lowered one has them, so that it is whole without a second copy.
+    """Make a semantic graph refer to the weights of a lowered one, so that it is complete without a second copy.
 
-    Its rotary tables are filled for ``cache_length``; it can still be lowered for another one.
+    Its rotary tables are filled for ``cache_length``; it can still be lowered for another length.
     """
     shapes, rope = needed_weights(semantic), semantic.metadata_props[ROPE_METADATA]
     fill_rope_tables(semantic, cache_length)
@@ -132,7 +132,7 @@ def refer(semantic: ir.Model, runs: Mapping[str, Run], cache_length: int) -> Non
 
 
 def _place(model: ir.Model, weight: GraphWeight, file: str, offset: int) -> None:
-    """Let the graph's initializer be these bytes of the file."""
+    """Make the graph's initializer refer to these bytes of the file."""
     dtype, shape = ir.DataType(BY_NUMPY[weight.dtype].onnx), ir.Shape(weight.shape)
     tensor = ir.ExternalTensor(file, offset, weight.bytes, dtype, shape=shape, name=weight.name)
     model.graph.initializers[weight.name].const_value = tensor
@@ -141,7 +141,7 @@ def _place(model: ir.Model, weight: GraphWeight, file: str, offset: int) -> None
 def _write(
     descriptor: int, weight: GraphWeight, offset: int, read: Read, on_bytes: Callable[[int], None]
 ) -> dict[str, tuple[int, int]]:
-    """Write the parts of one weight, each one contiguous run, as they are stacked along axis 0; returns these."""
+    """Write the parts of one weight, stacked along axis 0; returns their locations."""
     end = offset + weight.bytes
     runs = {}
     for part in weight.parts:
@@ -162,7 +162,7 @@ def _write_cuts(
     read: Read,
     on_bytes: Callable[[int], None],
 ) -> dict[str, tuple[int, int]]:
-    """Write all weights that are cut from ``source``, each from its offset on, while that is read once."""
+    """Write all weights cut from ``source``, each from its offset on, reading the source once."""
     at = dict(places)
     if at:
         like = cuts[next(iter(at)).parts[0]]
@@ -185,7 +185,7 @@ def _put(
     weight: GraphWeight,
     on_bytes: Callable[[int], None],
 ) -> int:
-    """Write bytes of a weight that ends at ``end``; returns where they end."""
+    """Write bytes of a weight that ends at ``end``; returns the new offset."""
     if offset + content.size > end:
         raise _misfit(weight, "more")
     view = content.data
@@ -197,11 +197,11 @@ def _put(
 
 
 def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of rows in the file: codes of four bits two to a byte, low half first, also in a tensor of bytes."""
+    """Return the bytes of rows as stored: four-bit codes two per byte, low half first, also in a tensor of bytes."""
     kind, found = BY_NUMPY[weight.dtype], BY_NUMPY.get(str(rows.dtype))
     dtype, packed = kind.dtype, found is not None and found.codes_per_byte == 2
     if kind.is_code and rows.dtype != dtype and not (packed and kind is UINT8):
-        raise BuildError(f"{part} is to be stored as {weight.dtype} and was read as {rows.dtype}")
+        raise BuildError(f"{part} should be stored as {weight.dtype}, but was read as {rows.dtype}")
     if packed:
         halves = np.ascontiguousarray(rows).reshape(-1).view(np.uint8) & np.uint8(15)
         low: np.ndarray[Any, np.dtype[np.uint8]] = halves[0::2].copy()
@@ -211,16 +211,16 @@ def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtyp
         converted = np.ascontiguousarray(rows, dtype=dtype)
     if weight.dtype == "float16" and not np.isfinite(converted).all():
         raise BuildError(
-            f"{part} holds numbers that float16 has no place for",
-            why=f"its largest is {FLOAT16.largest:.0f}",
-            fix="build in bf16 (`--precision bf16`), or on ONNX Runtime, which computes in fp32",
+            f"{part}: values overflow float16",
+            why=f"the largest finite value of float16 is {FLOAT16.largest:.0f}",
+            fix="build in bf16 (`--precision bf16`), or for ONNX Runtime, which computes in fp32",
         )
     return converted.reshape(-1).view(np.uint8)
 
 
 def _misfit(weight: GraphWeight, what: str) -> BuildError:
     return BuildError(
-        f"{', '.join(weight.parts)} hold {what} than {weight.name} {list(weight.shape)} needs",
-        why="config.json and the weights disagree",
+        f"{', '.join(weight.parts)} have {what} values than {weight.name} {list(weight.shape)} needs",
+        why="config.json and the weights do not match",
         fix="use the config.json that belongs to these weights",
     )

@@ -1,8 +1,8 @@
-"""Tracing a target or a drafter to a semantic graph: structure only, weights stay on the meta device.
+"""Trace a target or a drafter to a semantic graph: structure only, with weights on the meta device.
 
 The result is an ``onnx_ir.Model`` (opset 24, IR 11) in standard ops plus the ``peagle`` domain. Batch, window width,
-emitted columns and cache length are symbolic. Weights are initializers without values, named as in the checkpoint (the
-drafter's: as in ``DrafterModules``); RoPE tables are initializers whose frequencies are kept in the model's metadata.
+emitted columns and cache length are symbolic. Weights are initializers without values, with the checkpoint's names (a
+drafter's: those of ``DrafterModules``); RoPE tables are initializers whose frequencies are in the model's metadata.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-# Example sizes: all different and neither 0 nor 1, so that nothing is specialised on them.
+# Example sizes: all different, and neither 0 nor 1, so that the export does not specialize on them.
 _B, _S, _E, _A, _T = 2, 5, 4, 7, 96
 
 
 def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
-    """The semantic graph of a target with its taps, if any; takes seconds (tiny) to minutes (full size).
+    """Return the semantic graph of a target with its taps, if any; takes seconds (tiny) to minutes (full size).
 
-    Weights, caches, ``aux_hidden`` and ``logits`` are of ``dtype``; the policy's inputs stay float32.
+    Weights, caches, ``aux_hidden`` and ``logits`` have the type ``dtype``; the sampling inputs stay float32.
     """
     family, model = skeleton.family, skeleton.modules_for_tracing()
     with modelling(skeleton.file):
@@ -79,7 +79,7 @@ def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32
 
 
 def trace_drafter(drafter: DrafterSpec, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
-    """The drafter's semantic graph for ``drafter`` on ``target``, which is of the same ``dtype``."""
+    """Return the semantic graph of ``drafter`` on ``target``, which has the same ``dtype``."""
     rotary, wide = drafter_rotary(drafter), _DTYPES[dtype]
     parallel = drafter.strategy == "parallel"
     kind = ParallelDrafter if parallel else AutoregressiveDrafter
@@ -106,12 +106,12 @@ def _rows(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _dims(*names: str) -> list[Any]:
-    """Make symbolic dims. The lower bound spares torch its guards on widths of 0 and 1; the graph has none."""
+    """Create symbolic dims. The lower bound avoids torch's guards on widths of 0 and 1; the graph has no bound."""
     return [Dim(n, min=4 if n == "E" else 2, max=1 << 20) for n in names]
 
 
 def _replace_rotary(model: nn.Module) -> dict[str, RotaryTable]:
-    """Put tables in the place of every rotary module; returns them by their path below the graph wrapper."""
+    """Replace every rotary module with tables; returns them by their path below the graph wrapper."""
     modules = {n: m for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")}
     for path, module in modules.items():
         parent, _, name = path.rpartition(".")
@@ -121,14 +121,14 @@ def _replace_rotary(model: nn.Module) -> dict[str, RotaryTable]:
 
 
 def _refuse_lost_buffers(model: nn.Module) -> None:
-    """Refuse what neither the checkpoint nor the family gives a value: it would be garbage in the engine."""
+    """Reject buffers that neither the checkpoint nor the family provides: they would be garbage in the engine."""
     state = set(model.state_dict())
     tables = {id(b) for m in model.modules() if isinstance(m, RotaryTable) for b in m.buffers()}
     lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in state and id(b) not in tables]
     if lost:
         raise BuildError(
-            f"nothing gives a value to {', '.join(lost)}",
-            why="the modelling code computes these buffers, and the trace has no values",
+            f"{', '.join(lost)}: no value is available",
+            why="the modelling code computes these buffers, but tracing has no values",
             fix="let the family's `prepare` compute them (docs/add-a-model.md)",
         )
 
@@ -179,7 +179,7 @@ def _trace(
 
 
 def _simplify(model: ir.Model) -> None:
-    """Fold and de-duplicate. The folder reads initializers, and ours have no values yet: they look away meanwhile."""
+    """Fold and de-duplicate. Initializers without values are hidden from the folder meanwhile, since it reads them."""
     import onnxscript
 
     valueless = {n: v.const_value for n, v in model.graph.initializers.items()}
@@ -192,9 +192,9 @@ def _simplify(model: ir.Model) -> None:
             value = model.graph.initializers[name]
             value.const_value = ir.ExternalTensor(
                 "weights", None, None, tensor.dtype, shape=tensor.shape, name=name
-            )  # structure only: the bytes are attached when the graph is lowered
+            )  # structure only: values are attached after lowering
     for node in model.graph.all_nodes():
-        node.metadata_props.clear()  # stack traces: most of the file otherwise
+        node.metadata_props.clear()  # stack traces, which would be most of the file
 
 
 def _on_meta(tensor: Any) -> bool:
@@ -203,7 +203,7 @@ def _on_meta(tensor: Any) -> bool:
 
 
 def _name_weights(model: ir.Model, prefix: str) -> None:
-    """Call initializers as in the checkpoint: the wrapper's own attribute is not part of a name."""
+    """Rename initializers as in the checkpoint, without the wrapper's own attribute."""
     for name in list(model.graph.initializers):
         value = model.graph.initializers[name]
         if isinstance(value.const_value, ir.ExternalTensor) and name.startswith(prefix) and prefix:
@@ -212,12 +212,12 @@ def _name_weights(model: ir.Model, prefix: str) -> None:
 
 
 def _name_dims(model: ir.Model) -> None:
-    """Call the dims what the graph contract calls them, everywhere in the graph."""
+    """Rename dims throughout the graph as in the graph contract."""
     inputs = {v.name: v for v in model.graph.inputs}
     emitted = inputs.get("uniform") or inputs["tokens"]
     ids, cache = inputs["input_ids"].shape, inputs["k_cache.0"].shape
     names = {str(ids[0]): "B", str(emitted.shape[1]): "E", str(cache[2]): "T"}
-    if "aux_hidden" in inputs:  # of a drafter; of an autoregressive one it may have no columns
+    if "aux_hidden" in inputs:  # in drafters; it can be empty in an autoregressive one
         names[str(inputs["aux_hidden"].shape[1])] = "A"
     names[str(ids[1])] = "S"
     produced = (value for node in model.graph for value in node.outputs)
@@ -232,7 +232,7 @@ def _renamed(dim: str, names: Mapping[str, str]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter, whose warnings name its own internals; the lowering and the tests check what matters."""
+    """Silence the exporter's warnings about its internals; the lowering and the tests check the result."""
     loggers = [logging.getLogger(n) for n in ("torch.onnx", "torch.export", "torch", "onnxscript", "onnx_ir")]
     levels = [x.level for x in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Initializers that are cut from a stack of matrices on its way into a file: some rows of each matrix, turned."""
+"""Initializers cut from a stack of matrices while it is streamed: some rows of each matrix, transposed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from ..plugins.errors import BuildError
 
 Array = np.ndarray[Any, Any]
-_TILE = 16  # rows that are turned at a time: of all of them at once the columns fit no cache
+_TILE = 16  # rows transposed at a time: the columns of all rows together exceed the CPU cache
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Some rows of each matrix ``[rows, columns]`` in the stack ``source``, turned: from ``first`` on in ``step``s.
+    """Some rows of each matrix ``[rows, columns]`` in the stack ``source``, transposed: from ``first``, by ``step``.
 
-    ``one``: these rows are all the same, and one of them is taken.
+    ``one``: these rows are all equal, and one of them is used.
     """
 
     source: str
@@ -29,13 +29,13 @@ class Cut:
     one: bool = False
 
     def of(self, stack: Array) -> Array:
-        """Cut ``[n, rows, columns]`` to ``[n, columns, rows / step]``. Raises ``BuildError`` where ``one`` is not."""
+        """Cut ``[n, rows, columns]`` to ``[n, columns, rows / step]``. ``BuildError`` if ``one`` does not hold."""
         kept = stack[:, self.first :: self.step]
         if self.one:
             if not np.array_equal(kept, np.broadcast_to(kept[:, :1], kept.shape)):
-                raise BuildError(f"rows of {self.source} differ", why="each matrix was to have one scale for all")
+                raise BuildError(f"rows of {self.source} differ", why="each matrix must have one common scale")
             kept = kept[:, :1]
-        raw = kept.view(np.dtype(f"u{kept.dtype.itemsize}"))  # types of machine learning are copied one by one
+        raw = kept.view(np.dtype(f"u{kept.dtype.itemsize}"))  # ml_dtypes types are copied element by element
         count, rows, columns = raw.shape
         turned = np.empty((count, columns, rows), raw.dtype)
         for at in range(0, rows, _TILE):
@@ -55,4 +55,4 @@ def whole_matrices(runs: Iterable[Array], rows: int, columns: int) -> Iterator[A
             yield values[:whole].reshape(-1, rows, columns)
             rest, count = [values[whole:]] if whole < count else [], count - whole
     if rest:
-        raise BuildError("a stack of matrices ends within one", why=f"{count} values are left of {size}")
+        raise BuildError("a stack of matrices ends inside a matrix", why=f"{count} values are left of {size}")

@@ -1,4 +1,4 @@
-"""The bundled prompts, used to choose K, to verify, to measure and to demonstrate. No head is trained on them."""
+"""Bundled prompts for choosing K, verification, measurements and demos. No head was trained on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEXTS = Path(__file__).parent / "texts"
 
 @dataclass(frozen=True)
 class Prompt:
-    """One text to be continued, or to be answered; ``kind`` is ``code`` or ``prose``."""
+    """A text to continue or a question; ``kind`` is ``code`` or ``prose``."""
 
     id: str
     text: str
@@ -25,19 +25,19 @@ class Prompt:
 
 
 def code_prompts(limit: int | None = None) -> list[Prompt]:
-    """The first ``limit`` beginnings of Python files, all by default."""
+    """Return the first ``limit`` beginnings of Python files, all by default."""
     return _read("code")[:limit]
 
 
 def questions(limit: int | None = None) -> list[Prompt]:
-    """The first ``limit`` user turns for a chat model, all by default: code first, then prose."""
+    """Return the first ``limit`` user turns for a chat model, all by default: code first, then prose."""
     return _read("questions")[:limit]
 
 
 def usual_prompts(engine: Engine, limit: int | None = None) -> list[list[int]]:
-    """Up to ``limit`` prompts of all kinds as token ids, such as the engine is likely to get.
+    """Return up to ``limit`` typical prompts of all kinds as token ids.
 
-    Questions in its own chat template; beginnings of Python files where it has none, or none that takes a question.
+    Questions use the engine's own chat template; without a usable one, beginnings of Python files replace them.
     """
     try:
         if engine.can_chat:
@@ -51,7 +51,7 @@ def usual_prompts(engine: Engine, limit: int | None = None) -> list[list[int]]:
 
 
 def question_ids(engine: Engine, question: Prompt) -> list[int]:
-    """A question as the only turn of a dialogue, in the engine's chat template. Raises what rendering raises."""
+    """Encode a question as a one-turn dialogue, in the engine's chat template. Raises what rendering raises."""
     return engine.chat_prompt([{"role": "user", "content": question.text}])[1]
 
 

@@ -1,6 +1,6 @@
-"""A checkpoint, as one set of named tensors: a folder of configuration and safetensors, or a GGUF file.
+"""A checkpoint as one set of named tensors: a folder with configuration and safetensors, or a GGUF file.
 
-Nothing else is ever opened.
+No other file is ever opened.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 MODELOPT_CONFIG = "hf_quant_config.json"
 GGUF = "gguf"
-PIECE = 4 << 20  # bytes of float32: what is read of a weight at a time stays in a cache on its way
+PIECE = 4 << 20  # bytes of float32 read at a time; this much stays in the CPU cache
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint: its configuration, and its tensors as the model computes with them, whatever stores them.
+    """An open checkpoint: its configuration, and its tensors in the model's own form, independent of storage.
 
-    ``source`` is the folder or the file that it was read from. ``format`` names the way the weights are stored;
-    ``companions`` are the scales it consumed, by stored name. ``gguf`` is the header of a GGUF file.
+    ``source`` is the folder or file that it was read from. ``format`` names the storage format of the weights;
+    ``companions`` are the scales that the format consumed, by stored name. ``gguf`` is the header of a GGUF file.
     """
 
     source: Path
@@ -58,7 +58,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, source: Path) -> Checkpoint:
-        """Read the configuration and all headers. One ``BuildError`` names all that is missing, damaged or unsafe."""
+        """Read the configuration and all headers. One ``BuildError`` lists all that is missing, damaged or unsafe."""
         source = source.resolve()
         return cls._of_file(source) if is_gguf(source) else cls._of_folder(source)
 
@@ -91,19 +91,19 @@ class Checkpoint:
         with problems.collecting():
             stored = stored_tensors(folder, problems)
         form, settings = format_of(config, modelopt, problems)
-        problems.raise_any()  # scales of shards that are absent would be missed for nothing
+        problems.raise_any()  # scales in missing shards would be reported as further problems
         view = form.view(stored, settings, problems)
         problems.raise_any()
         return cls(folder, config, view.tensors, view.companions, form.name)
 
     @property
     def folder(self) -> Path:
-        """The folder with its configuration and its tokenizer; that of a GGUF file is made of its header, and kept."""
+        """The folder with configuration and tokenizer; for a GGUF file it is generated from the header, and kept."""
         return self._side_files.path if self._side_files else self.source
 
     @property
     def config_file(self) -> Path:
-        """The file that says the configuration."""
+        """The file with the configuration."""
         return self.source if self.gguf else self.source / CONFIG
 
     @cached_property
@@ -112,12 +112,12 @@ class Checkpoint:
 
     @property
     def stored(self) -> str:
-        """What the numbers of a GGUF file are stored as, in words; empty for a folder."""
+        """A description of a GGUF file's storage types; empty for a folder."""
         return f"GGUF: {shares(self.tensors)}" if self.gguf else ""
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """The types of a GGUF file whose numbers were rounded when it was made."""
+        """The quantised types of a GGUF file."""
         return rounded_types(self.tensors) if self.gguf else ()
 
     @property
@@ -131,16 +131,16 @@ class Checkpoint:
         return sum(file.stat().st_size for file in {tensor.entry.file for tensor in self.tensors.values()})
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """One whole tensor: float32 and finite, or integers and booleans as stored."""
+        """Read one whole tensor: float32 and finite, or integers and booleans as stored."""
         tensor = self._tensor(name)
         return _rows(name, tensor, 0, _length(tensor))
 
     def pieces(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
-        """One tensor as slices along axis 0 of at most ``limit`` bytes, or of one row (or block of rows)."""
+        """Read one tensor in slices along axis 0 of at most ``limit`` bytes, or of one row (or block of rows)."""
         return (run.read() for run in self.runs(name, limit))
 
     def runs(self, name: str, limit: int = PIECE) -> Iterator[UnreadRows]:
-        """One tensor as the slices of ``pieces``, still to be read."""
+        """Return the slices of ``pieces``, not read yet."""
         tensor = self._tensor(name)
         of_row = math.prod(tensor.shape[1:])
         return (
@@ -149,47 +149,47 @@ class Checkpoint:
         )
 
     def fp8(self, name: str) -> ScaledFp8 | None:
-        """A tensor that is stored as E4M3 codes, with its scales; None for any other."""
+        """Return a tensor stored as E4M3 codes, with its scales; None for any other."""
         tensor = self.tensors.get(name)
         return tensor if isinstance(tensor, ScaledFp8) else None
 
     def codes(
         self, name: str, loss: Loss | None = None, scale: float | None = None, limit: int = PIECE
     ) -> Iterator[np.ndarray[Any, Any]]:
-        """The E4M3 codes of such a tensor, uint8, in the slices of ``pieces``; see ``ScaledFp8.codes``."""
+        """Read the E4M3 codes of such a tensor, uint8, in the slices of ``pieces``; see ``ScaledFp8.codes``."""
         tensor = self.fp8(name)
         if tensor is None:
             raise BuildError(f"{self.source}: {name} is not stored as FP8 with scales")
         return (tensor.codes(*some, loss, scale) for some in _slices(tensor, limit))
 
     def blocks(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
-        """A tensor of a GGUF file in the blocks that it is stored in, uint8 [rows, bytes]; slices as in ``pieces``."""
+        """Read a GGUF tensor in its stored blocks, uint8 [rows, bytes]; slices as in ``pieces``."""
         tensor = self._tensor(name)
         if not isinstance(tensor, GgufTensor):
-            raise BuildError(f"{self.source}: {name} is not stored in blocks of GGUF")
+            raise BuildError(f"{self.source}: {name} is not stored in GGUF blocks")
         return (tensor.blocks(*some) for some in _slices(tensor, limit))
 
     def position(self, name: str) -> tuple[str, int]:
-        """File and offset of a tensor: whoever reads in this order reads each file once, from front to back."""
+        """File and offset of a tensor: reading in this order reads each file once, from front to back."""
         entry = self._tensor(name).entry
         return str(entry.file), entry.begin
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the configuration and of every byte of the weights, whatever the folder is called.
+        """Hash of the configuration and of every byte of the weights, independent of the folder's name.
 
-        Large files are read once on a machine: see ``known_hashes``.
+        Large files are read once per machine: see ``known_hashes``.
         """
         return self._hashed(lambda _: None)
 
     def take_fingerprint(self, advance: Advance) -> None:
-        """Read all bytes for the ``fingerprint`` now; ``advance`` is told of the weights' as they are read."""
+        """Compute the ``fingerprint`` now, reading all bytes; ``advance`` receives the progress."""
         if "fingerprint" not in self.__dict__:
             self.__dict__["fingerprint"] = self._hashed(advance)
 
     def _hashed(self, advance: Advance) -> str:
         root = _place_of_hashes()
-        if self.gguf:  # its header says the configuration
+        if self.gguf:  # its header holds the configuration
             return entry_of(self.source, root, advance).sha256
         digest = hashlib.sha256()
         entries = [*(tensor.entry for tensor in self.tensors.values()), *self.companions.values()]
@@ -204,14 +204,14 @@ class Checkpoint:
             near = nearest(name, self.tensors)
             raise BuildError(
                 f"{self.source} has no tensor {name}",
-                why=f"the nearest names are {', '.join(near)}" if near else "no name in it is similar",
-                fix="check that the weights and config.json are of the same model",
+                why=f"similar names are {', '.join(near)}" if near else "no name in it is similar",
+                fix="check that the weights and config.json belong to the same model",
             )
         return self.tensors[name]
 
 
 def _place_of_hashes() -> Path | None:
-    """The cache of this user; None where there is no place for one."""
+    """Return the user's cache; None if there is none."""
     try:
         return cache_root()
     except EnvironmentProblem:
@@ -219,7 +219,7 @@ def _place_of_hashes() -> Path | None:
 
 
 def take_fingerprints(checkpoints: Sequence[Checkpoint], progress: Progress) -> None:
-    """Read all bytes of some checkpoints, which takes minutes for a large one, where it can be seen."""
+    """Fingerprint some checkpoints, with a progress display: reading a large one takes minutes."""
     with progress.step("read all weights", sum(checkpoint.stored_bytes for checkpoint in checkpoints)) as advance:
         for checkpoint in checkpoints:
             checkpoint.take_fingerprint(advance)
@@ -230,7 +230,7 @@ def _length(tensor: StoredTensor) -> int:
 
 
 def _slices(tensor: StoredTensor, limit: int) -> Iterator[tuple[int, int]]:
-    """Rows to read at a time: ``limit`` bytes of float32 at most, or one row (or block of rows)."""
+    """Yield row ranges to read at a time: at most ``limit`` bytes of float32, or one row (or block of rows)."""
     length = _length(tensor)
     rows = limit // max(4 * math.prod(tensor.shape[1:]), 1)
     step = max(rows // tensor.granule, 1) * tensor.granule

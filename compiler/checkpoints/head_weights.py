@@ -1,4 +1,4 @@
-"""The weights of a drafter's graph: in its own checkpoint, or in its target's where it leaves them out."""
+"""Weights of a drafter's graph, from its own checkpoint or, if omitted there, from its target's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROLES: Mapping[str, Role] = {EMBEDDING: "embedding", LM_HEAD: "lm_head"}
 
 
 def open_head(source: Path) -> Checkpoint:
-    """The checkpoint of a head. Projections that it stores fused are tensors of their own in it."""
+    """Open the checkpoint of a head. Projections stored fused appear as separate tensors."""
     checkpoint = Checkpoint.open(source)
     rows = rows_of_fused(checkpoint.shapes)
     parts = {name: RowsOfTensor(checkpoint.tensors[key], begin, end) for name, (key, begin, end) in rows.items()}
@@ -33,7 +33,7 @@ def open_head(source: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class RowsOfTensor:
-    """The rows ``begin`` to ``end`` of a fused tensor, as a tensor of their own: wide, whatever stores them."""
+    """Rows ``begin`` to ``end`` of a fused tensor as a separate tensor, dequantised."""
 
     whole: StoredTensor
     begin: int
@@ -65,14 +65,14 @@ class HeadWeights:
 
     @property
     def sources(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints that weights are read from."""
+        """The checkpoints that provide weights."""
         return (self.checkpoint, self.target.checkpoint) if self.head.shared else (self.checkpoint,)
 
     @property
     def has_targets_embedding(self) -> bool:
-        """Whether its embedding is the target's: left out, or stored once more, every number the same.
+        """True if the head's embedding equals the target's: omitted, or stored again with every value equal.
 
-        Both are read as far as they agree.
+        The comparison stops at the first difference.
         """
         if EMBEDDING in self.head.shared:
             return True
@@ -82,18 +82,18 @@ class HeadWeights:
         return _are_same(self.read(EMBEDDING, shape), self.target.read(its.name, shape))
 
     def runs(self, name: str, shape: Shape) -> Iterator[UnreadRows]:
-        """One weight as consecutive runs of rows that are still to be read."""
+        """Iterate over one weight as consecutive runs of rows, not read yet."""
         if name in self.head.shared:
             weight = target_weight(self.target, name)
             return self.target.runs(weight.name, weight.shape)
         return self.checkpoint.runs(self.head.keys[name])
 
     def read(self, name: str, shape: Shape) -> Iterator[Array]:
-        """One weight as consecutive runs of rows."""
+        """Iterate over one weight as consecutive runs of rows."""
         return (run.read() for run in self.runs(name, shape))
 
     def position(self, name: str, shape: Shape) -> tuple[str, int]:
-        """The file and the offset of its first rows."""
+        """Return the file and offset of the first rows."""
         if name in self.head.shared:
             weight = target_weight(self.target, name)
             return self.target.checkpoint.position(self.target.stored_as(weight.name, weight.shape))
@@ -101,14 +101,14 @@ class HeadWeights:
 
 
 def read_from_target(checkpoint: Checkpoint, head: DrafterSpec, target: Target | None) -> tuple[str, ...]:
-    """The weights of a head that a graph beside its target's can read there, as far as the ``target`` is at hand."""
+    """Return the head's weights that a graph can read from the ``target``, if it is present."""
     if EMBEDDING in head.shared:
         return (EMBEDDING,)
     return (EMBEDDING,) if target and HeadWeights(checkpoint, head, target).has_targets_embedding else ()
 
 
 def _are_same(first: Iterator[Array], second: Iterator[Array]) -> bool:
-    """Whether two runs of rows hold the same numbers, in pieces of any length."""
+    """Return True if two sequences of rows hold the same values, however they are split."""
     rest: Array | None = None
     for rows in first:
         at = 0
@@ -122,12 +122,12 @@ def _are_same(first: Iterator[Array], second: Iterator[Array]) -> bool:
 
 
 def target_weight(target: Target, name: str) -> RoledWeight:
-    """The weight of the target's graph that a drafter calls ``name``; of a tied head the embedding.
+    """Return the target's weight that a drafter calls ``name``; for a tied LM head, the embedding.
 
-    Raises ``BuildError`` for a target that has none.
+    Raises ``BuildError`` if the target has none.
     """
     by_role = {weight.role: weight for weight in reversed(target.skeleton.weights)}
     found = by_role.get(_ROLES[name]) or by_role.get("embedding")
     if found is None:
-        raise BuildError(f"the target has nothing that the drafter's {name} could be", fix="use a head that stores it")
+        raise BuildError(f"the target has no weight for the drafter's {name}", fix="use a head that stores it")
     return found

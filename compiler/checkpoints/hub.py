@@ -1,7 +1,7 @@
-"""Checkpoints from the Hugging Face Hub: only the files that a build reads, kept in the Hub's own cache.
+"""Checkpoints from the Hugging Face Hub: download only the files that a build reads, into the Hub's own cache.
 
-``HF_HOME``, ``HF_TOKEN``, ``HF_ENDPOINT`` and ``HF_HUB_OFFLINE`` mean what they always mean. What was downloaded once
-is found again without a network; a download that was cut off goes on with the files that are not complete.
+``HF_HOME``, ``HF_TOKEN``, ``HF_ENDPOINT`` and ``HF_HUB_OFFLINE`` have their usual meaning. Cached files are used
+without a network; an interrupted download resumes with the incomplete files.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ CHECKPOINT = (
     "chat_template.json",
     "*.jinja",
 )
-_BELOW = "*/*"  # other formats of the same weights lie in sub-folders, such as original/ and metal/
+_BELOW = "*/*"  # sub-folders such as original/ and metal/ hold other formats of the same weights
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _ID = re.compile(rf"{_PART}/{_PART}")
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,199}")
-_BYTES_ON_DISK = "huggingface_hub.snapshot_download"  # how the library names the bar that counts them
+_BYTES_ON_DISK = "huggingface_hub.snapshot_download"  # the library's name of the progress bar for them
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_RESUME = "run the same command again: files that are complete are kept"
+_RESUME = "run the same command again: completed files are kept"
 
 
 class Unreachable(EnvironmentProblem):
-    """The Hub does not hand out a checkpoint, and it is not in the cache (exit code 3)."""
+    """The Hub cannot be reached, and the checkpoint is not in the cache (exit code 3)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def is_id(name: str) -> bool:
-    """Whether ``name`` has the form ``owner/name`` of a repository of the Hub."""
+    """Return True if ``name`` has the form ``owner/name`` of a Hub repository."""
     return bool(_ID.fullmatch(name)) and "--" not in name and ".." not in name and not name.endswith(".git")
 
 
@@ -68,15 +68,15 @@ def download(
     files: Sequence[str] = CHECKPOINT,
     progress: Progress | None = None,
 ) -> Snapshot:
-    """The files of ``repo`` that match ``files``, at a branch, tag or commit; fetched unless they are in the cache.
+    """Download the files of ``repo`` that match ``files`` at a branch, tag or commit, unless they are cached.
 
-    Raises ``UsageError`` for an id or revision that does not exist, ``EnvironmentProblem`` when the Hub cannot be
-    reached or refuses, ``BuildError`` when the disk is full or the repository holds no safetensors.
+    Raises ``UsageError`` for an id or revision that does not exist, ``EnvironmentProblem`` if the Hub cannot be
+    reached or denies access, ``BuildError`` if the disk is full or the repository has no safetensors.
     """
     if not is_id(repo):
-        raise UsageError(f"{repo!r} is not an id of the Hugging Face Hub", fix="an id is OWNER/NAME")
+        raise UsageError(f"{repo!r} is not a Hugging Face Hub id", fix="use OWNER/NAME")
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
-        raise UsageError(f"the revision {revision!r} is neither a branch, a tag nor a commit")
+        raise UsageError(f"{revision!r} is not a branch, tag or commit")
     require("export", f"the download of {repo}", "huggingface_hub")
     import huggingface_hub
 
@@ -95,7 +95,7 @@ def download(
 
 
 def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
-    """Return what is still to be fetched; None when the Hub is not to be asked. Refuses what cannot end well."""
+    """Return the bytes left to download; None if offline. Raises early if the download cannot succeed."""
     import huggingface_hub as hub
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -116,7 +116,7 @@ def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
     if lacking:
         raise BuildError(
             f"{repo} has no {' and no '.join(lacking)}",
-            why="other formats of weights may hold code and are never fetched",
+            why="other weight formats can execute code and are never downloaded",
             fix="choose a repository that has them",
         )
     missing = {
@@ -126,12 +126,12 @@ def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
     }
     needed, free = sum(missing.values()), _free_bytes()
     if needed > free:
-        raise _full(repo, f"{size(needed)} are to be downloaded, {size(free)} are free")
+        raise _full(repo, f"the download needs {size(needed)}, {size(free)} are free")
     return needed
 
 
 def _bars(advance: Advance) -> Any:
-    """The library's progress bar, which shows nothing itself and tells ``advance`` what arrives on the disk."""
+    """Create a silent progress bar for the library that reports bytes on disk to ``advance``."""
     from huggingface_hub.utils import tqdm
 
     class Silent(tqdm):
@@ -149,7 +149,7 @@ def _bars(advance: Advance) -> Any:
 
 @contextmanager
 def _typed_errors(repo: str, revision: str | None) -> Iterator[None]:
-    """Whatever the library raises, as an error of ours."""
+    """Convert the library's exceptions to this package's errors."""
     try:
         yield
     except PeagleError:
@@ -164,27 +164,27 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     page = f"{constants.ENDPOINT}/{repo}"
     if isinstance(error, errors.GatedRepoError):
         return EnvironmentProblem(
-            f"access to {repo} has to be asked for",
-            why="its owner lets only those download it who accept the licence",
+            f"access to {repo} is restricted",
+            why="its owner requires users to accept the licence",
             fix=f"accept the licence at {page}, and set HF_TOKEN to a token of that account",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return UsageError(
             f"{repo} is not on the Hugging Face Hub, or is private",
-            why=f"{constants.ENDPOINT} does not show it to this user, and there is no folder of that name here",
-            fix="check the spelling; for a private one set HF_TOKEN",
+            why=f"{constants.ENDPOINT} does not show it to this user, and there is no local folder of that name",
+            fix="check the spelling; for a private repository, set HF_TOKEN",
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return UsageError(
             f"{repo} has no revision {revision or constants.DEFAULT_REVISION}",
-            why="it is no branch, tag or commit there",
-            fix=f"{page}/commits/main lists them",
+            why="it is not a branch, tag or commit there",
+            fix=f"see {page}/commits/main for the commits",
         )
     if isinstance(error, errors.HfHubHTTPError):
         return Unreachable(
-            f"{constants.ENDPOINT} does not hand out {repo}",
+            f"{constants.ENDPOINT} denies access to {repo}",
             why=f"it answered {error.response.status_code}: {_one_line(error)}",
-            fix="401 and 403 mean the token in HF_TOKEN; for anything else, try again later",
+            fix="for 401 and 403, check the token in HF_TOKEN; otherwise, try again later",
         )
     if isinstance(error, OSError) and error.errno in _FULL:
         return _full(repo, f"{size(_free_bytes())} are free")
@@ -192,12 +192,12 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
         return EnvironmentProblem(
             f"cannot write to {error.filename or constants.HF_HUB_CACHE}",
             why=_one_line(error),
-            fix="point HF_HOME to a folder that can be written to",
+            fix="set HF_HOME to a writable folder",
         )
     if is_offline_mode():
         return Unreachable(
-            f"{repo} is not in the cache, or not all of it",
-            why=f"HF_HUB_OFFLINE forbids a download; the cache is {constants.HF_HUB_CACHE}",
+            f"{repo} is not completely in the cache",
+            why=f"HF_HUB_OFFLINE disables downloads; the cache is {constants.HF_HUB_CACHE}",
             fix="unset HF_HUB_OFFLINE once, or pass the folder of a checkpoint",
         )
     cause = error.__cause__
@@ -214,9 +214,9 @@ def _full(repo: str, why: str) -> BuildError:
     from huggingface_hub import constants
 
     return BuildError(
-        f"the disk of {constants.HF_HUB_CACHE} has no room for {repo}",
+        f"the disk of {constants.HF_HUB_CACHE} has no space for {repo}",
         why=why,
-        fix=f"free some space, or point HF_HOME to another disk, then {_RESUME}",
+        fix=f"free some space, or set HF_HOME to a folder on another disk, then {_RESUME}",
     )
 
 

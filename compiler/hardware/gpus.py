@@ -1,4 +1,4 @@
-"""The GPUs that are known: their memory, what they compute in, and which TensorRT product makes plans for them."""
+"""Known GPUs: memory, supported number types, and the TensorRT product that builds plans for them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...plugins.tensorrt.import_tensorrt import Product
 PRODUCTS: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
 _GB = 10**9
 
-# TensorRT-RTX 1.7: its ComputeCapability values, without 75, which our kernels do not run on. It compiles ahead of
-# time, so none of these GPUs need be present.
+# ComputeCapability values of TensorRT-RTX 1.7, without 75, which this project's kernels do not support. It compiles
+# ahead of time, so none of these GPUs need be present.
 RTX_SMS = (80, 86, 89, 120, 121)
 DATA_CENTRE_SMS = (80, 90, 100, 103)
-# IMoELayer: TensorRT generates its code for these only.
+# IMoELayer: TensorRT supports it only on these.
 MOE_LAYER_SMS = (100, 103, 110)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``memory_bytes`` are those that ``source`` states, in GB of 10^9; nothing was measured."""
+    """A GPU. ``memory_bytes`` comes from ``source``, in GB of 10^9; it was not measured."""
 
     name: str
     sm: int
@@ -50,18 +50,18 @@ GPUS = {
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name, however it is spelt. Raises ``UsageError`` with those that come near."""
+    """Return a GPU by name, in any spelling. Raises ``UsageError`` with similar names."""
     if (gpu := GPUS.get(_key(name))) is not None:
         return gpu
     raise UsageError(
         f"the GPU {name!r} is not known",
         why=f"{_near(name)} {_known()}".lstrip(),
-        fix="name one of those, or leave the GPU out and compare the bytes yourself",
+        fix="use one of those, or omit the GPU and compare the bytes yourself",
     )
 
 
 def is_architecture(name: str) -> bool:
-    """Whether a name is that of an architecture (``sm_120``, ``sm120``, ``120``), which many GPUs have."""
+    """Return True for the name of an architecture (``sm_120``, ``sm120``, ``120``), rather than of a GPU."""
     return _ARCHITECTURE.fullmatch(name.strip().lower()) is not None
 
 
@@ -71,7 +71,7 @@ def sm_name(sm: int) -> str:
 
 
 def sm_number(name: str) -> int:
-    """The number of an architecture (``sm_120``) or of a known GPU's. Raises ``UsageError`` naming what comes near."""
+    """Return the number of an architecture (``sm_120``) or of a GPU's. Raises ``UsageError`` with similar names."""
     if match := _ARCHITECTURE.fullmatch(name.strip().lower().replace(" ", "-")):
         return int(match[1])
     if (gpu := GPUS.get(_key(name))) is not None:
@@ -79,49 +79,49 @@ def sm_number(name: str) -> int:
     raise UsageError(
         f"the GPU {name!r} is not known",
         why=_near(name) or _known(),
-        fix="name one of those, or the architecture of the GPU, such as sm_120",
+        fix="use one of those, or the architecture of the GPU, such as sm_120",
     )
 
 
 def sm_names(names: Sequence[str]) -> tuple[str, ...]:
-    """GPUs however they were named, as ``("sm_89", "sm_120")``: each once, in ascending order."""
+    """Normalize GPU names to ``("sm_89", "sm_120")``, without duplicates, in ascending order."""
     return tuple(sm_name(sm) for sm in sorted({sm_number(name) for name in names}))
 
 
 def supports(gpu: str, kind: str) -> bool:
-    """Whether a GPU (``sm_120``) computes with weights in a number format."""
+    """Return True if a GPU (``sm_120``) computes with weights in a number format."""
     return not lacks(int(gpu.removeprefix("sm_")), kind)
 
 
 def lacks(sm: int, kind: str) -> str:
-    """Why a GPU of ``sm`` (``120``) does not compute with weights in a format; empty where it does."""
+    """Explain why a GPU of ``sm`` (``120``) does not compute with weights in a format; empty if it does."""
     known = NUMBER_FORMATS.get(kind)
     if known is None or not known.is_quantized:
         return ""
     on = known.tensorrt
     if on is None:
-        return f"TensorRT does not multiply in {known.title}"
+        return f"TensorRT does not compute in {known.title}"
     if on.runs_on(sm):
         return ""
     if on.only:
         only = ", ".join(map(sm_name, on.only))
-        return f"TensorRT does not multiply in {known.title} on it ({sm_name(sm)}; only on {only})"
-    return f"it has no {known.title} arithmetic ({sm_name(sm)}; {known.title} begins with {sm_name(on.since)})"
+        return f"TensorRT does not compute in {known.title} on it ({sm_name(sm)}; only on {only})"
+    return f"it has no {known.title} arithmetic ({sm_name(sm)}; {known.title} requires {sm_name(on.since)} or newer)"
 
 
 def export_form(sms: Sequence[int]) -> str:
-    """The lowering that full TensorRT of today builds for GPUs of these SM numbers, as ``export --for`` names it."""
+    """Return the lowering, a value of ``export --for``, that the current TensorRT builds for these SM numbers."""
     return "tensorrt-sm100" if sms and set(sms) <= set(MOE_LAYER_SMS) else "tensorrt"
 
 
 def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int]) -> None:
-    """Refuse GPUs that ``product`` cannot build for on a machine that holds those of ``present`` (SM numbers).
+    """Check that ``product`` can build for ``gpus`` on a machine with GPUs of ``present`` (SM numbers).
 
-    Raises ``UsageError`` for what no machine can do, ``EnvironmentProblem`` for what this one cannot.
+    Raises ``UsageError`` if no machine can, ``EnvironmentProblem`` if this one cannot.
     """
     sms = [sm_number(name) for name in gpus]
     if not sms:
-        raise UsageError("no GPU to build for was named", fix="name one, for example --gpu sm_120")
+        raise UsageError("no GPU to build for", fix="add one, for example --gpu sm_120")
     if product == "tensorrt-rtx":
         _require_rtx(sms)
     else:
@@ -133,9 +133,9 @@ def _require_rtx(sms: Sequence[int]) -> None:
     if refused:
         alike = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
         raise UsageError(
-            f"TensorRT-RTX makes no code for {', '.join(map(sm_name, refused))}",
-            why=f"its targets are {', '.join(map(sm_name, RTX_SMS))}; data-centre GPUs belong to the full TensorRT",
-            fix=f"use --backend tensorrt on a host that has {_whose(refused[0])}, "
+            f"TensorRT-RTX does not support {', '.join(map(sm_name, refused))}",
+            why=f"it supports {', '.join(map(sm_name, RTX_SMS))}; data-center GPUs need the full TensorRT",
+            fix=f"use --backend tensorrt on a host with {_whose(refused[0])}, "
             f"or build for another GPU, for example --gpu {sm_name(alike[-1])}",
         )
 
@@ -144,7 +144,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
     if len(set(sms)) > 1:
         raise UsageError(
             f"TensorRT builds for one kind of GPU at a time, not {len(set(sms))}",
-            why="it chooses kernels by timing them on the GPU of the machine",
+            why="it chooses kernels by timing them on the local GPU",
             fix="build once on a host of each kind",
         )
     (sm,) = set(sms)
@@ -152,10 +152,9 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
         rtx = sm in RTX_SMS
         raise EnvironmentProblem(
             f"TensorRT cannot build for {sm_name(sm)} on this machine",
-            why=f"it builds for the GPU that is present, and {_here(present)}",
-            fix=f"build on a host that has {_whose(sm)}"
-            + (f", or ahead of time with --backend tensorrt-rtx --gpu {sm_name(sm)}" if rtx else "")
-            + "; the same command does it there, from the checkpoint",
+            why=f"it builds only for the local GPU, and {_here(present)}",
+            fix=f"run the same command on a host with {_whose(sm)}"
+            + (f", or build ahead of time with --backend tensorrt-rtx --gpu {sm_name(sm)}" if rtx else ""),
         )
 
 
@@ -173,10 +172,10 @@ def _key(name: str) -> str:
 
 
 def _near(name: str) -> str:
-    """Return a question with the known names that come near; empty where none does."""
+    """Return a question with similar known names; empty if there are none."""
     names = nearest(_key(name), GPUS, cutoff=0.5)
     return f"did you mean {' or '.join(names)}?" if names else ""
 
 
 def _known() -> str:
-    return f"the known ones are: {', '.join(GPUS)}"
+    return f"known GPUs are: {', '.join(GPUS)}"

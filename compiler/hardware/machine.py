@@ -1,4 +1,4 @@
-"""This machine as far as the choice of a backend depends on it: its GPUs and the TensorRT that is installed."""
+"""Facts about this machine for choosing a backend: its GPUs and the installed TensorRT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS = ("name", "compute_cap", "uuid", "memory.total", "driver_version")
 
 @dataclass(frozen=True)
 class LocalGpu:
-    """A GPU of this machine as the driver describes it, and its SM number (``100``)."""
+    """A GPU of this machine as reported by the driver, with its SM number (``100``)."""
 
     name: str
     sm: int
@@ -33,7 +33,7 @@ class LocalGpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the choice depends on: the GPUs, and the installed TensorRT products with their versions."""
+    """The GPUs, and the installed TensorRT products with their versions."""
 
     gpus: tuple[LocalGpu, ...] = ()
     products: Mapping[str, str] = field(default_factory=dict)
@@ -44,18 +44,18 @@ class Machine:
         return tuple(gpu.sm for gpu in self.gpus)
 
     def has(self, product: Product) -> bool:
-        """Whether a TensorRT product is installed."""
+        """Return True if a TensorRT product is installed."""
         return product in self.products
 
 
 def look() -> Machine:
-    """This machine, as its driver and its packages describe it; changes nothing and loads no TensorRT."""
+    """Inspect this machine through its driver and its packages; changes nothing and does not load TensorRT."""
     products = {str(product): number for product in _MODULES if (number := _product_version(product))}
     return Machine(_local_gpus(), products)
 
 
 def _product_version(product: Product) -> str:
-    """The version of an installed product; empty when it is not there."""
+    """Return the version of an installed product; empty if it is not installed."""
     if not is_there(_MODULES[product]):
         return ""
     for name in _DISTRIBUTIONS[product]:
@@ -67,7 +67,7 @@ def _product_version(product: Product) -> str:
 
 
 def _local_gpus() -> tuple[LocalGpu, ...]:
-    """GPUs that this process may use; none without a driver."""
+    """Return the GPUs available to this process; none without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not shutil.which("nvidia-smi") or (visible is not None and visible.strip() in ("", "-1")):
         return ()
@@ -81,7 +81,7 @@ def _local_gpus() -> tuple[LocalGpu, ...]:
 
 
 def _local_gpu(line: str) -> LocalGpu | None:
-    """The GPU of a line such as ``NVIDIA B200, 10.0, GPU-8f..., 183359 MiB, 580.65.06``, which has SM 100."""
+    """Parse a line such as ``NVIDIA B200, 10.0, GPU-8f..., 183359 MiB, 580.65.06``, which has SM 100."""
     cells = [cell.strip() for cell in line.rsplit(",", len(_FIELDS) - 1)]
     if len(cells) != len(_FIELDS) or not cells[0]:
         return None

@@ -1,4 +1,4 @@
-"""The memory that a process can have here, of the machine and of the groups that limit it (containers, SLURM jobs)."""
+"""Memory available to this process, considering the machine and its control groups (containers, SLURM jobs)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True)
 class _Files:
-    """What a version of Linux's control groups calls the figures of memory. What is cached is given up first."""
+    """Names of the memory files in one version of Linux control groups. Page cache counts as available."""
 
     limit: str
     used: str
@@ -29,9 +29,9 @@ _SECOND = _Files(
 
 
 def free_memory(root: Path = _ROOT) -> float:
-    """Return the bytes that a process can take before something is killed, swap included; inf where nobody says.
+    """Return the bytes that a process can allocate before something is killed, including swap; inf if unknown.
 
-    ``root`` is what ``/proc`` and ``/sys`` lie in.
+    ``root`` is the folder with ``/proc`` and ``/sys``.
     """
     free, swap = math.inf, 0
     with suppress(OSError, ValueError, KeyError):
@@ -42,7 +42,7 @@ def free_memory(root: Path = _ROOT) -> float:
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Every group around this process; a container shows its own where others have the machine's."""
+    """Yield every control group of this process; a container sees its own at the root."""
     base = root / "sys" / "fs" / "cgroup"
     lines: list[str] = []
     with suppress(OSError):
@@ -61,7 +61,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
 
 
 def _left(group: Path, files: _Files, swap: int) -> float:
-    """What a group still has; inf where it has no limit or is not shown."""
+    """Return the remaining memory of a group; inf if it is unlimited or not visible."""
     with suppress(OSError, ValueError):  # "max"
         limit = int((group / files.limit).read_text())
         said = _numbers(group / "memory.stat")
@@ -79,6 +79,6 @@ def _swap(group: Path, files: _Files, swap: int) -> int:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Read a file with a name and a number in each line."""
+    """Read a file with a name and a number on each line."""
     words = [line.split() for line in path.read_text(errors="replace").splitlines()]
     return {line[0]: int(line[1]) for line in words if len(line) > 1}

@@ -1,4 +1,4 @@
-"""The packages that this product is and that its builds need, with their installed versions."""
+"""Versions of this package and of the packages that builds need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
 def product_version() -> str:
-    """The version of this package, where it is installed."""
+    """Return the installed version of this package."""
     try:
         return version(PRODUCT)
     except PackageNotFoundError:
@@ -18,6 +18,6 @@ def product_version() -> str:
 
 
 def export_versions() -> dict[str, str]:
-    """Versions of the packages that trace. Raises ``EnvironmentProblem`` when the ``[export]`` extra is absent."""
+    """Return versions of the packages for tracing. Raises ``EnvironmentProblem`` without the ``[export]`` extra."""
     require("export", "building")
     return {package: version(package) for package in EXPORT_PACKAGES}

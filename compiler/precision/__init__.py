@@ -1,1 +1,1 @@
-"""Which number type each matrix has, where its codes and scales come from, and whether that took effect."""
+"""Precision: the number type of each matrix, its codes and scales, and the check that they took effect."""

@@ -1,4 +1,4 @@
-"""Which tables of types a backend and its GPUs can run, and for the others which legal one is nearest."""
+"""Legality of recipes per backend and GPU, with the nearest legal choice for the others."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .recipes import RECIPES, Recipe, is_calibrated_cache
 
 
 def lowering_for(name: str) -> Lowering:
-    """The lowering that ``--for`` names. Raises ``UsageError`` naming those that there are."""
+    """Return the lowering that ``--for`` names. Raises ``UsageError`` listing the available ones."""
     if name not in LOWERINGS:
         raise UsageError(
-            f"--for {name} does not exist", why=f"it is one of {', '.join(LOWERINGS)}", fix="try --for ort"
+            f"--for {name} does not exist", why=f"choose one of {', '.join(LOWERINGS)}", fix="try --for ort"
         )
     return LOWERINGS[name]
 
 
 def available(lowering: Lowering) -> tuple[str, ...]:
-    """The recipes that a lowering has, the one for which nothing was asked first."""
+    """Return the recipes of a lowering, the default first."""
     return *lowering.wide_types, *_quantized(lowering)
 
 
 def require_known(precision: str | None) -> None:
-    """Raise ``UsageError`` for a recipe that does not exist; None is left to the build."""
+    """Raise ``UsageError`` for a recipe that does not exist; None means the default."""
     if precision is not None and precision not in RECIPES:
         raise UsageError(
             f"the precision {precision!r} does not exist",
-            why=f"it is one of {', '.join(RECIPES)}",
+            why=f"choose one of {', '.join(RECIPES)}",
             fix=_choice("use --precision", precision, tuple(RECIPES)),
         )
 
@@ -38,7 +38,7 @@ def require_known(precision: str | None) -> None:
 def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), *, wides: Sequence[str] = ()) -> None:
     """Raise ``UsageError``, with the nearest legal choice, for a table that ``lowering`` or a GPU (``sm_120``) lacks.
 
-    ``wides`` are what the wide type may be before a checkpoint was read; none where it is the recipe's.
+    ``wides`` are the possible wide types before a checkpoint is read; empty if the recipe's is final.
     """
     wides = wides or (recipe.wide,)
     known = available(lowering)
@@ -51,8 +51,8 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
     if recipe.exclude and not recipe.quantized_type:
         raise UsageError(
             f"--exclude {recipe.exclude[0]!r} has nothing to exclude from",
-            why=f"every weight of a target in {recipe.name} is wide",
-            fix="leave it out, or add --precision int8 or another narrow one",
+            why=f"{recipe.name} quantizes no weights of the target",
+            fix="omit it, or add --precision int8 or another quantized recipe",
         )
     _require_drafter(recipe, lowering, wides)
     require_gpus(recipe, gpus)
@@ -61,15 +61,15 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
 
 
 def why_not(precision: str, *, tensorrt: bool, it: str = "it") -> str:
-    """Why TensorRT, or ONNX Runtime, has no recipe of that name, which sentences call ``it``."""
+    """Explain why TensorRT, or ONNX Runtime, does not support a recipe, which the sentence calls ``it``."""
     kind = NUMBER_FORMATS[precision]
     if kind.is_quantized:
-        return f"{'TensorRT' if tensorrt else 'ONNX Runtime'} neither multiplies in {kind.title} nor emulates it"
+        return f"{'TensorRT' if tensorrt else 'ONNX Runtime'} neither computes in {kind.title} nor emulates it"
     return f"TensorRT has no attention kernel for {it}" if tensorrt else "on a CPU it computes in fp32"
 
 
 def wide_names() -> tuple[str, ...]:
-    """The names of the formats that a whole model can be in."""
+    """Return the names of the formats that a whole model can have."""
     return tuple(each.name for each in wide_formats())
 
 
@@ -78,7 +78,7 @@ def _quantized(lowering: Lowering) -> tuple[str, ...]:
 
 
 def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
-    """Raise ``UsageError``, with what can be had instead, for a type that a GPU (``sm_120``) does not compute with."""
+    """Raise ``UsageError``, with an alternative, for a type that a GPU (``sm_120``) cannot compute with."""
     asked = [
         ("--precision", recipe.weights),
         ("--precision", recipe.experts),
@@ -97,13 +97,11 @@ def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
 
 
 def _instead(flag: str, kind: str, gpus: Sequence[str]) -> str:
-    """The nearest that all of these GPUs have. Which wide type a target has is its checkpoint's to say."""
+    """Return the nearest option that all of these GPUs support. The checkpoint decides between BF16 and FP16."""
     between = [each for each in NUMBER_FORMATS[kind].instead if all(supports(gpu, each) for gpu in gpus)][:1]
     if flag == "--precision":
         return f"use {flag} {', '.join([*between, 'bf16 or fp16'])}"
-    return (
-        f"use {flag} {between[0]}, or leave it out" if between and flag != "--kv-cache-dtype" else f"leave {flag} out"
-    )
+    return f"use {flag} {between[0]}, or omit it" if between and flag != "--kv-cache-dtype" else f"omit {flag}"
 
 
 def _elsewhere(kind: str) -> str:
@@ -118,11 +116,11 @@ def _elsewhere(kind: str) -> str:
 def _why(kind: str) -> str:
     title, on = NUMBER_FORMATS[kind].title, NUMBER_FORMATS[kind].tensorrt
     if on is None:
-        return f"TensorRT does not multiply in {title}"
+        return f"TensorRT does not compute in {title}"
     if on.only:
         only = ", ".join(map(sm_name, on.only))
-        return f"TensorRT multiplies in {title} on {only} only; elsewhere it would write the weights out wide"
-    return f"GPUs multiply in {title} from {sm_name(on.since)} on"
+        return f"TensorRT computes in {title} on {only} only; elsewhere it would dequantize the weights to memory"
+    return f"GPUs support {title} from {sm_name(on.since)} on"
 
 
 def _require_lm_head(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
@@ -131,8 +129,8 @@ def _require_lm_head(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wi
     if kind in known or kind in wides:
         return
     raise UsageError(
-        f"--lm-head-precision {kind} cannot be had with {_model(wides)}",
-        why=f"it is {', '.join(known)}, or the type of what the model computes in",
+        f"--lm-head-precision {kind} is not available with {_model(wides)}",
+        why=f"choose {', '.join(known)}, or the compute type of the model",
         fix=_choice("--lm-head-precision", kind, kinds),
     )
 
@@ -143,7 +141,7 @@ def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wid
     if kind in wides or kind in kinds:
         return
     if is_calibrated_cache(kind):
-        on_cpu = f"use --kv-cache-dtype {kinds[0]}" if kinds else f"leave --kv-cache-dtype out ({recipe.wide})"
+        on_cpu = f"use --kv-cache-dtype {kinds[0]}" if kinds else f"omit --kv-cache-dtype ({recipe.wide})"
         raise UsageError(
             f"--kv-cache-dtype {kind} is not available with {lowering.backend}",
             why=f"its attention kernel reads keys and values in {' or '.join([recipe.wide, *kinds])}",
@@ -152,14 +150,14 @@ def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wid
     if kind in _on_cpu() and not lowering.is_tensorrt:
         raise UsageError(
             f"--kv-cache-dtype {kind} is not available with the lowering {lowering}",
-            why=f"attention kernels of ONNX Runtime read keys and values as they compute, in {recipe.wide}; ours, "
-            "which a C++ compiler is needed for, read others",
-            fix=f"use the lowering {CPU}, or leave --kv-cache-dtype out",
+            why=f"ONNX Runtime's attention kernels read keys and values in their compute type, {recipe.wide}; this "
+            "project's kernels, which need a C++ compiler, read others",
+            fix=f"use the lowering {CPU}, or omit --kv-cache-dtype",
         )
     others = f", or in {' or '.join(lowering.cache_types)}" if lowering.cache_types else ""
     raise UsageError(
-        f"--kv-cache-dtype {kind} cannot be had with {_model(wides)}",
-        why=f"caches are in the type that the model computes in{others}",
+        f"--kv-cache-dtype {kind} is not available with {_model(wides)}",
+        why=f"caches have the compute type of the model{others}",
         fix=_choice("--kv-cache-dtype", kind, kinds),
     )
 
@@ -170,45 +168,45 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
         title = NUMBER_FORMATS[kind].title
         raise UsageError(
             f"--draft-precision {kind} is not available with TensorRT",
-            why="what a drafter's matrices are multiplied with stays wide, and TensorRT multiplies "
-            f"{title} with {title} alone; it would write the weights out wide before every product",
-            fix=f"--draft-precision {kinds[0]}, or leave it out",
+            why="the inputs of a drafter's matrices are not quantized, and TensorRT multiplies "
+            f"{title} only with {title}; it would dequantize the weights to memory before every product",
+            fix=f"use --draft-precision {kinds[0]}, or omit it",
         )
     if kind in kinds or kind in wides:
         return
     if kind in wide_names():
         raise UsageError(
-            f"--draft-precision {kind} does not go with a target in {recipe.wide}",
-            why="the drafter reads the target's features as they are, in its type",
-            fix=f"--draft-precision {recipe.wide}, or leave it out",
+            f"--draft-precision {kind} cannot be combined with a target in {recipe.wide}",
+            why="the drafter reads the target's features in the target's type",
+            fix=f"use --draft-precision {recipe.wide}, or omit it",
         )
     raise UsageError(
         f"--draft-precision {kind} does not exist",
-        why=f"a drafter is in its target's type, or its matrices are stored in {', '.join(kinds)}",
+        why=f"a drafter has its target's type, or its matrices are stored in {', '.join(kinds)}",
         fix=_choice("--draft-precision", kind, kinds),
     )
 
 
 def drafter_formats(*, tensorrt: bool) -> tuple[str, ...]:
-    """The formats that the matrices of a drafter can be stored in."""
+    """Return the formats available for a drafter's matrices."""
     return tuple(each.name for each in quantized_formats() if each.drafts(tensorrt=tensorrt))
 
 
 def _on_cpu() -> tuple[str, ...]:
-    """The formats that caches are kept in on a CPU, with our kernels."""
+    """Return the cache formats available on a CPU, with this project's kernels."""
     return CPU.cache_types
 
 
 def _first(kind: str) -> str:
-    """The first GPU that computes in a format."""
+    """Return the first GPU that computes in a format."""
     on = NUMBER_FORMATS[kind].tensorrt
     return sm_name(on.only[0] if on and on.only else on.since if on else 0)
 
 
 def _choice(flag: str, name: str, kinds: Sequence[str]) -> str:
-    """The name of ``kinds`` that is nearest, else the first."""
+    """Suggest the most similar of ``kinds``, if any, or omitting the flag."""
     near = [*nearest(name.lower(), kinds, 1), *kinds][:1]
-    return f"{flag} {near[0]}, or leave it out" if near else "leave it out"
+    return f"{flag} {near[0]}, or omit it" if near else "omit it"
 
 
 def _model(wides: Sequence[str]) -> str:
@@ -216,4 +214,4 @@ def _model(wides: Sequence[str]) -> str:
 
 
 def _refused(what: str, why: str, nearest: str) -> UsageError:
-    return UsageError(what, why=why, fix=f"use --precision {nearest}, or leave it out")
+    return UsageError(what, why=why, fix=f"use --precision {nearest}, or omit it")

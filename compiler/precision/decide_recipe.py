@@ -1,4 +1,4 @@
-"""The one place where the recipe of a request is decided: for a build, an export, their dry run, and an engine."""
+"""Choose the recipe of a request: for a build, an export, their dry run, and an engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..checkpoints.checkpoint import Checkpoint
     from ..checkpoints.target import Target
 
-_ON_CPU = FP32.name  # what ONNX Runtime computes in
+_ON_CPU = FP32.name  # the compute type of ONNX Runtime
 
 
 def decide(
@@ -31,14 +31,14 @@ def decide(
     keeps_own: bool = False,
     head: DrafterSpec | None = None,
 ) -> Recipe:
-    """The recipe that a request comes to for a target, the ``head`` that drafts for it, and GPUs (``sm_120``).
+    """Return the recipe for a request, a target, the ``head`` that drafts for it, and GPUs (``sm_120``).
 
-    Without a ``target`` it is as much as can be told before the checkpoint is read. ``keeps_own`` is for builds, which
-    for TensorRT have the checkpoint's own precision unless told; exports have the first of their lowering. Raises
-    ``UsageError``, with the nearest legal choice, for what cannot be had.
+    Without a ``target``, the result covers what is known before the checkpoint is read. ``keeps_own`` is for builds,
+    whose default for TensorRT is the checkpoint's own precision; exports default to the first recipe of their lowering.
+    Raises ``UsageError``, with the nearest legal choice, for an unsupported combination.
     """
     wide = wide_of(target.checkpoint if target else None, lowering)
-    if asked.name is None and keeps_own and wide is None:  # an FP8 checkpoint would have something to exclude from
+    if asked.name is None and keeps_own and wide is None:  # only an FP8 checkpoint could have exclusions
         asked = replace(asked, exclude=())
     name = precision_of(asked, lowering, target, gpus, keeps_own=keeps_own)
     recipe = with_drafter(table_of(replace(asked, name=name), lowering, wide), asked, lowering, head)
@@ -47,10 +47,10 @@ def decide(
 
 
 def with_drafter(recipe: Recipe, asked: PrecisionAsked, lowering: Lowering, head: DrafterSpec | None) -> Recipe:
-    """The recipe with the types of a drafter, unless they were asked for.
+    """Return the recipe with default types for the drafter, unless the user chose them.
 
-    Where ONNX Runtime's kernels multiply the target's integers, the matrices of the drafter are integers too; a head of
-    widths that no block divides stays wide.
+    Where ONNX Runtime's kernels compute the target in integers, the drafter's matrices are integers too; a head whose
+    widths no block size divides stays unquantized.
     """
     kernels = kernels_of(recipe.weights)
     if head is None or asked.drafter is not None or not lowering.has_kernels or kernels is None:
@@ -72,10 +72,10 @@ def precision_of(
     *,
     keeps_own: bool = False,
 ) -> str:
-    """The name of the recipe asked for, else what suits; see ``decide``.
+    """Return the name of the requested recipe, or the default; see ``decide``.
 
-    A checkpoint's own precision is that of its E4M3 codes where it holds them with scales for their inputs and all GPUs
-    have arithmetic for it, else its wide type.
+    A checkpoint's own precision is that of its E4M3 codes if it has scales for their inputs and all GPUs can compute
+    with them; otherwise its wide type.
     """
     if asked.name is not None:
         return asked.name
@@ -90,16 +90,16 @@ def precision_of(
 
 
 def table_of(asked: PrecisionAsked, lowering: Lowering, wide: str | None) -> Recipe:
-    """The table that the asked recipe, which is named, stands for over a wide type; BF16 where none is known yet.
+    """Return the table of the requested recipe over a wide type; BF16 if that is not known yet.
 
-    It need not be legal. Raises ``UsageError`` for a recipe that does not exist.
+    The table may be illegal. Raises ``UsageError`` for a recipe that does not exist.
     """
     require_known(asked.name)
     return asked.of(RECIPES[asked.name or _ON_CPU].on(wide or available(lowering)[0], lowering))
 
 
 def wide_of(target: Checkpoint | None, lowering: Lowering) -> str | None:
-    """What a target is kept in where it is not quantized; None for TensorRT before the checkpoint is read."""
+    """Return the type of a target's unquantized weights; None for TensorRT before the checkpoint is read."""
     if not lowering.is_tensorrt:
         return _ON_CPU
     return wide_type(target) if target else None

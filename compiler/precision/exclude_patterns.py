@@ -1,4 +1,4 @@
-"""Patterns of ``--exclude``: which modules a user means to leave wide."""
+"""Patterns of ``--exclude``: modules to leave unquantized."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _ROOT = "model."
 
 
 def excluded(modules: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
-    """The keys of ``modules`` that a pattern names, such as ``layers.0.*`` or ``*.down_proj``.
+    """Return the keys of ``modules`` that a pattern matches, such as ``layers.0.*`` or ``*.down_proj``.
 
-    ``modules`` are names in the files, each with its name in the graph; either may be meant, with or without the
-    ``model.`` before it, and what lies below a named module is meant too. Raises ``UsageError`` for a pattern that
-    names nothing.
+    ``modules`` maps names in the files to names in the graph. A pattern may match either, with or without the leading
+    ``model.``, and covers everything below a matching module. Raises ``UsageError`` for a pattern that matches
+    nothing.
     """
     keys: set[str] = set()
     for pattern in patterns:
@@ -23,9 +23,9 @@ def excluded(modules: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
         if not named:
             near = nearest(pattern, modules, cutoff=0.3) or sorted(modules)[:3]
             raise UsageError(
-                f"--exclude {pattern!r} names none of the matrices that would be quantised",
+                f"--exclude {pattern!r} matches none of the matrices that would be quantized",
                 why=f"they have names like {', '.join(near)}",
-                fix="give a name or a pattern of names, for example 'layers.0.*' or '*.down_proj'",
+                fix="pass a name or a pattern, for example 'layers.0.*' or '*.down_proj'",
             )
         keys |= named
     return keys

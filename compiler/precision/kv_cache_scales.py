@@ -1,4 +1,4 @@
-"""Caches narrower than the rest; the scales of FP8 ones, from the checkpoint that carries some, else calibrated."""
+"""Quantized KV caches, and the scales of FP8 ones: from the checkpoint if it has them, else calibrated."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from .calibration.saved_ranges import Scales
     from .recipes import Recipe
 
-_WHY, _FIX = "a cache has one scale for the whole layer", "download the file again, or leave --kv-cache-dtype out"
-# Beside the projections, where ModelOpt has them, or of the attention itself, as compressed-tensors has them.
+_WHY, _FIX = "a cache has one scale per layer", "download the file again, or omit --kv-cache-dtype"
+# Next to the projections in ModelOpt, or in the attention module in compressed-tensors.
 _NAMES = {"k": ("k_proj.k_scale", "k_scale"), "v": ("v_proj.v_scale", "v_scale")}
 
 
 @dataclass(frozen=True)
 class NarrowCaches:
-    """Key and value caches of a format of their own, ``kind``; calibrated ones have ``scales`` by cache.
+    """Key and value caches in their own format ``kind``; calibrated ones have ``scales`` by cache.
 
-    ``emulated`` has keys and values rounded to the codes of calibrated caches and kept wide, for ONNX Runtime.
+    ``emulated`` rounds keys and values to the codes of calibrated caches but stores them wide, for ONNX Runtime.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class NarrowCaches:
 
     @classmethod
     def of(cls, half: str, recipe: Recipe, scales: Callable[[], Mapping[str, float]] = dict) -> NarrowCaches | None:
-        """The caches of a half that a recipe narrows, if it does; FP8 ones ask for their ``scales``."""
+        """Return the caches of a half if a recipe quantizes them; FP8 ones use ``scales``."""
         kind = recipe.cache_type(half)
         if kind == recipe.wide:
             return None
@@ -48,16 +48,16 @@ class NarrowCaches:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether they are codes of measured scales."""
+        """True if they are codes with measured scales."""
         return is_calibrated_cache(self.kind)
 
     @property
     def dtype(self) -> str:
-        """The type as graphs and manifests name it; empty for caches that are as wide as the rest."""
+        """The element type in graphs and manifests; empty for unquantized caches."""
         return "" if self.emulated else NUMBER_FORMATS[self.kind].number_type.name
 
     def rewrite(self, model: ir.Model) -> None:
-        """Give the caches of a semantic graph their type, in place."""
+        """Set the type of the caches of a semantic graph, in place."""
         from ...graphs.quantization import narrow_caches, quantize_caches, round_caches
 
         if not self.is_calibrated:
@@ -69,10 +69,10 @@ class NarrowCaches:
 
 
 def cache_scales(target: Target, ranges: Scales | None = None) -> dict[str, float]:
-    """The scale of the codes of each cache, by its name (``k_cache.0``).
+    """Return the scale of each cache by its name (``k_cache.0``).
 
-    The checkpoint's own scales come first: whoever made it measured with the weights that it has. Raises ``BuildError``
-    without a positive, finite scale for every cache.
+    The checkpoint's own scales take precedence: they were measured with its weights. Raises ``BuildError`` unless every
+    cache has a positive, finite scale.
     """
     scales = stored_cache_scales(target)
     if not scales and ranges is not None:
@@ -83,16 +83,16 @@ def cache_scales(target: Target, ranges: Scales | None = None) -> dict[str, floa
         raise BuildError(
             f"an FP8 KV cache of {target.folder} has no scale for {len(bad)} of {len(caches)} caches: {bad[0]}"
             + (", ..." if len(bad) > 1 else ""),
-            why="keys and values are stored in E4M3 with one scale a layer, which has to be measured",
-            fix="calibrate (--scales names the result of an earlier calibration), or leave --kv-cache-dtype out",
+            why="keys and values are stored in E4M3 with one measured scale per layer",
+            fix="calibrate (--scales reuses an earlier calibration), or omit --kv-cache-dtype",
         )
     return {name: scales[name] for name in sorted(caches)}
 
 
 def stored_cache_scales(target: Target) -> dict[str, float]:
-    """The scales in the checkpoint; none unless it has one for every cache.
+    """Return the checkpoint's scales; empty unless it has one for every cache.
 
-    Raises ``BuildError`` for one that is no positive number.
+    Raises ``BuildError`` for one that is not a positive number.
     """
     companions = target.checkpoint.companions
     if not any(name.endswith((".k_scale", ".v_scale")) for name in companions):

@@ -1,7 +1,7 @@
-"""The share of a recipe's weights that are multiplied in the type that it names: both factors of a product, or neither.
+"""Share of a recipe's weights whose matmuls run in the recipe's type, with both factors in it.
 
-A recipe such as FP8 or INT8 names the type of a weight and of what it is multiplied with. One whose products have but
-the weight in it saves memory and no time, and must not be taken for the other.
+A recipe such as FP8 or INT8 covers a weight and its input. A build that only stores the weight in that type saves
+memory but no time, and must not be reported as the same.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TITLES = {"experts": "routed experts"}
 
 
 class Shares(NamedTuple):
-    """Shares of the numbers that a recipe quantizes.
+    """Shares of the values that a recipe quantizes.
 
-    ``stored`` are in its type, ``multiplied`` as well where it names the other factor. ``accepted`` is what may not be
-    too little: beside those, what is emulated, and what ``--allow-wide`` names.
+    ``stored``: stored in its type. ``multiplied``: also computed in it, if the type covers the input. ``accepted``: the
+    share that must be large enough; it adds emulated matmuls and those that ``--allow-wide`` permits.
     """
 
     stored: float
@@ -39,7 +39,7 @@ class Shares(NamedTuple):
 
 
 def names_inputs(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> bool:
-    """Whether a weight's type stands for both factors of its products, as it is spelled for ``lowering``."""
+    """Return True if a weight's type covers both factors of its matmuls under ``lowering``."""
     kind = recipe.precision(weight.role)
     if weight.role == DRAFTER_ROLE or not NUMBER_FORMATS[kind].rounds_inputs:
         return False
@@ -47,12 +47,12 @@ def names_inputs(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> boo
 
 
 def is_emulated(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> bool:
-    """Whether what runs a weight's products has no arithmetic in its type, and multiplies rounded numbers wide."""
+    """Return True if the runtime cannot compute in a weight's type, and multiplies rounded values in the wide type."""
     return not lowering.is_tensorrt and is_emulated_format(recipe.precision(weight.role))
 
 
 def multiplied_wide(selection: Selection, lowering: Lowering) -> dict[str, RoledWeight]:
-    """The weights whose products are wide by design though their type names both factors, by name."""
+    """Return weights, by name, that are computed in the wide type by design although their type covers both factors."""
     recipe = selection.recipe
     return {
         name: weight
@@ -63,7 +63,7 @@ def multiplied_wide(selection: Selection, lowering: Lowering) -> dict[str, Roled
 
 
 def shares(selection: Selection, lowering: Lowering, wide: Mapping[str, str], products: Mapping[str, Any]) -> Shares:
-    """Count a graph whose weights ``wide`` are not stored in their type, and ``products`` are not multiplied in it."""
+    """Count a graph in which ``wide`` are not stored in their type, and ``products`` are not computed in it."""
     recipe = selection.recipe
     emulated = {name for name, weight in selection.weights.items() if is_emulated(weight, recipe, lowering)}
     refused = {name for name in products if selection.weights[name].role not in recipe.allow_wide} - emulated
@@ -75,16 +75,16 @@ def shares(selection: Selection, lowering: Lowering, wide: Mapping[str, str], pr
 
 
 def require_multiplied(selection: Selection, lowering: Lowering) -> None:
-    """Raise ``BuildError``, with the true share, where too few weights would be multiplied as the recipe says.
+    """Raise ``BuildError``, with the actual share, if too few weights would be computed in the recipe's type.
 
-    It looks at no graph and no checkpoint, so that it can come before hours of work.
+    It needs neither graph nor checkpoint, so it can run before hours of work.
     """
     if refusal := _refusal(selection, lowering):
         raise refusal
 
 
 def foreseen_refusal(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> BuildError | None:
-    """Return the error with which a build or an export of these weights would end, if it would."""
+    """Return the error that a build or an export of these weights would end with, if any."""
     from .weight_selection import Selection
 
     return _refusal(Selection.of_target(census, recipe), lowering) if recipe.quantized_type else None
@@ -98,7 +98,7 @@ def _refusal(selection: Selection, lowering: Lowering) -> BuildError | None:
 
 
 def foretold(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> str:
-    """Return what a build or an export of these weights would say first, if it were made; empty for nothing."""
+    """Return the first note that a build or an export of these weights would report; empty if none."""
     from .weight_selection import Selection
 
     said = emulated(recipe, lowering)
@@ -112,18 +112,18 @@ def foretold(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) 
 
 
 def too_little(selection: Selection, lowering: Lowering, share: float, wide: Mapping[str, Any]) -> BuildError:
-    """The refusal of a graph of which ``share`` is multiplied as its recipe says, and the weights ``wide`` are not."""
+    """The error for a graph that computes only ``share`` in its recipe's type, and the weights ``wide`` in another."""
     recipe = selection.recipe
     roles = dict.fromkeys(selection.weights[name].role for name in wide)
     allow = [role for role in roles if role in _TITLES and role not in recipe.allow_wide]
     nearest = _nearest(selection, lowering)
-    instead = f"build in {nearest}, the nearest recipe that is multiplied as it says"
+    instead = f"build in {nearest}, the nearest recipe that is fully computed in its type"
     if lowering.has_expert_layer and _holds(selection, recipe.name, TENSORRT):
         instead += "; or compute all experts in every pass, with --experts dense"
     return BuildError(
-        f"{share:.1%} of the weights that --precision {recipe.name} names would be multiplied in {recipe.title}, "
-        f"{recipe.share:.0%} is the least that may be called so",
-        why=f"{_who(selection, wide)} would be stored in {recipe.title} and multiplied in {recipe.wide} by the "
+        f"only {share:.1%} of the weights that --precision {recipe.name} quantizes would be computed in "
+        f"{recipe.title}; at least {recipe.share:.0%} is required",
+        why=f"{_who(selection, wide)} would be stored in {recipe.title} but computed in {recipe.wide} by the "
         f"lowering {lowering}, among them {listed(list(wide), 2)}",
         fix=f"{instead}; or permit it with --allow-wide {','.join(allow)}, and every report says so first"
         if allow
@@ -132,17 +132,17 @@ def too_little(selection: Selection, lowering: Lowering, share: float, wide: Map
 
 
 def shortfall(selection: Selection, share: float, wide: Mapping[str, Any]) -> str:
-    """What every report says first of a graph that multiplies ``share`` as its recipe says, with permission."""
+    """The first line of every report on a graph that computes only ``share`` in its recipe's type, with permission."""
     recipe = selection.recipe
     return (
-        f"{share:.1%} of the weights that {recipe.name} names are multiplied in {recipe.title}: "
-        f"{_who(selection, wide)} are stored in {recipe.title} and multiplied in {recipe.wide}, as --allow-wide "
+        f"{share:.1%} of the weights that {recipe.name} quantizes are computed in {recipe.title}: "
+        f"{_who(selection, wide)} are stored in {recipe.title} but computed in {recipe.wide}, as --allow-wide "
         f"{','.join(recipe.allow_wide)} permits"
     )
 
 
 def _who(selection: Selection, wide: Mapping[str, Any]) -> str:
-    """Name the weights by what they are for, each with its share."""
+    """Describe weights by role, each with its share."""
     by_role: dict[str, list[str]] = {}
     for name in wide:
         by_role.setdefault(selection.weights[name].role, []).append(name)
@@ -153,7 +153,7 @@ def _who(selection: Selection, wide: Mapping[str, Any]) -> str:
 
 
 def _nearest(selection: Selection, lowering: Lowering) -> str:
-    """The first quantized recipe whose products hold what it names for these weights, else the wide one."""
+    """Return the first quantized recipe that is fully computed in its type for these weights, else the wide one."""
     asked = selection.recipe
     both = [each.name for each in quantized_formats() if each.rounds_inputs and each.rounds_expert_inputs]
     for kind in both:
@@ -163,7 +163,7 @@ def _nearest(selection: Selection, lowering: Lowering) -> str:
 
 
 def _holds(selection: Selection, kind: str, lowering: Lowering) -> bool:
-    """Whether these weights would be multiplied as the recipe ``kind`` says."""
+    """Return True if these weights would be computed in the type of the recipe ``kind``."""
     other = replace(RECIPES[kind].on(selection.recipe.wide, lowering), exclude=selection.recipe.exclude)
     moved = replace(selection, recipe=other)
     return shares(moved, lowering, {}, multiplied_wide(moved, lowering)).multiplied >= other.share

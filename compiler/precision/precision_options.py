@@ -1,4 +1,4 @@
-"""What a user can ask of precision: a recipe, and what of it shall be otherwise."""
+"""User options for precision: a recipe and changes to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _names(which: Callable[[NumberFormat], bool]) -> str:
-    """The names of the formats that the help says something of."""
+    """Join the names of the selected formats for a help text."""
     return ", ".join(each.name for each in NUMBER_FORMATS.values() if which(each))
 
 
@@ -35,9 +35,9 @@ _QUANTIZED = _or(each.name for each in quantized_formats())
 
 @dataclass(frozen=True)
 class PrecisionAsked:
-    """The recipe by its ``name``, and what of its table was asked for by itself; None keeps what the recipe says.
+    """A recipe by ``name``, and changes to its table; None keeps the recipe's value.
 
-    ``exclude`` are patterns of modules.
+    ``exclude`` are module patterns.
     """
 
     name: str | None = option(
@@ -46,46 +46,46 @@ class PrecisionAsked:
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",
-        f"What keys and values are cached in: {_CACHES_ON_GPUS} (TensorRT); {_CACHES} (ONNX Runtime, with our "
-        "kernels). (default: as the model computes)",
+        f"Type of cached keys and values: {_CACHES_ON_GPUS} (TensorRT); {_CACHES} (ONNX Runtime with this project's "
+        "kernels). (default: the compute type of the model)",
     )
     lm_head: str | None = option(
         "--lm-head-precision",
-        f"Of the head's matrix: {_QUANTIZED}, or the wide type. (default: wide; int8 with int8 and int4 on ONNX "
+        f"Type of the LM head: {_QUANTIZED}, or the wide type. (default: wide; int8 with int8 and int4 on ONNX "
         "Runtime)",
     )
     drafter: str | None = option(
         "--draft-precision",
-        f"Of the drafter's matrices: {_DRAFTERS}, for onnxruntime {_DRAFTERS_ON_CPUS}, or the wide "
+        f"Type of the drafter's matrices: {_DRAFTERS}, for onnxruntime {_DRAFTERS_ON_CPUS}, or the wide "
         "type. (default: wide; int8 with int8 and int4 on ONNX Runtime)",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",
-        "Modules of the target to leave wide, for example 'layers.0.*'. May be given several times.",
+        "Modules of the target to leave unquantized, for example 'layers.0.*'. Repeatable.",
         (),
     )
     allow_wide: tuple[str, ...] = option(
         "--allow-wide",
-        "Weights that may be stored in the recipe's type and multiplied wide where the GPU's layer of them does no "
-        "more: experts. Every report then says so first. (default: none; such a build fails)",
+        "Weights that may be stored in the recipe's type but computed in the wide type if the GPU supports no more: "
+        "experts. Every report then says so first. (default: none; such a build fails)",
         (),
         split=True,
     )
 
     def check(self) -> None:
-        """Raise ``UsageError`` for weights that cannot be permitted to be multiplied wide."""
+        """Raise ``UsageError`` for weights that --allow-wide does not support."""
         from .recipes import ALLOWED_WIDE
 
         if unknown := [name for name in self.allow_wide if name not in ALLOWED_WIDE]:
             raise UsageError(
-                f"--allow-wide {unknown[0]!r} names no weights that may be multiplied wide",
-                why=f"it is for {', '.join(ALLOWED_WIDE)}",
-                fix=f"--allow-wide {ALLOWED_WIDE[0]}, or leave it out; what shall be stored wide goes to --exclude",
+                f"--allow-wide does not support {unknown[0]!r}",
+                why=f"it supports {', '.join(ALLOWED_WIDE)}",
+                fix=f"use --allow-wide {ALLOWED_WIDE[0]}, or omit it; to leave weights unquantized, use --exclude",
             )
 
     @classmethod
     def recorded(cls, table: Mapping[str, str]) -> PrecisionAsked:
-        """What asks for the table that a manifest records."""
+        """Return the options that give the table recorded in a manifest."""
         from .recipes import patterns
 
         allowed = tuple(filter(None, table.get("allow_wide", "").split(",")))
@@ -93,7 +93,7 @@ class PrecisionAsked:
                    patterns(table), allowed)  # fmt: skip
 
     def of(self, recipe: Recipe) -> Recipe:
-        """The recipe with what was asked for by itself."""
+        """Return the recipe with these changes applied."""
         from .recipes import SHARE
 
         recipe = replace(recipe, allow_wide=self.allow_wide if recipe.quantized_type else ())

@@ -1,4 +1,4 @@
-"""The products of an engine (multiplications with a weight) by type: as reports list them and as people read them."""
+"""Table of an engine's matmuls by type, for reports and for people."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.number_types import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT4, INT8, UINT8
 
-# A type that is not among them tells nothing of a product.
+# Other types carry no information about a matmul.
 BITS = {kind.name: kind.bits for kind in (FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT8, UINT8, INT4)}
 
 _SAYS = {
-    "graph": "as the lowered graph has them",
-    "network": "as TensorRT parsed them",
-    "plan": "as the plan itself has them",
-    "inspector": "as TensorRT's inspector has them",
+    "graph": "according to the lowered graph",
+    "network": "as parsed by TensorRT",
+    "plan": "according to the plan itself",
+    "inspector": "according to TensorRT's inspector",
 }
 
 
 @dataclass(frozen=True)
 class BuiltProduct:
-    """A product with ``numbers`` weights, of the node ``layer``, as TensorRT has it.
+    """A matmul with ``numbers`` weight values, from the node ``layer``, as TensorRT runs it.
 
-    Types go by their ONNX names in small letters. ``computed`` is the type of both factors where they are multiplied.
-    ``unpacked``: a kernel of its own writes the weights to memory in that type before every product. ``by`` is who says
-    so: ``network`` (as parsed), ``plan`` (its programs) or ``inspector``.
+    Types are lowercase ONNX names. ``computed`` is the type of both factors in the multiplication. ``unpacked``: a
+    separate kernel dequantizes the weights to memory before every matmul. ``by`` is the source: ``network`` (as
+    parsed), ``plan`` (its programs) or ``inspector``.
     """
 
     layer: str
@@ -39,14 +39,14 @@ class BuiltProduct:
 
 
 def bytes_of(stored: str, numbers: int) -> int:
-    """How many bytes so many numbers take in a type."""
+    """Return the bytes of so many values in a type."""
     return numbers * BITS.get(stored, 8) // 8
 
 
 def product_table(precision: Mapping[str, Any] | None, built: Sequence[BuiltProduct]) -> dict[str, Any] | None:
-    """Return every product of one graph and the totals of each type; None where nothing is known.
+    """Return all matmuls of one graph and the totals of each type; None if unknown.
 
-    ``built`` is TensorRT's account. Without it the graph's own serves, which only graphs with quantized weights have.
+    ``built`` comes from TensorRT. Without it, the graph serves, which is known only for quantized graphs.
     """
     graph = {row["weight"]: row for row in (precision or {}).get("matmuls", ())}
     rows = [asdict(product) | _promised(graph.get(product.weight)) for product in built]
@@ -57,12 +57,12 @@ def product_table(precision: Mapping[str, Any] | None, built: Sequence[BuiltProd
 
 
 def described(table: Mapping[str, Any]) -> str:
-    """Say a table in one line: ``196: 168 fp8 (97.1% of the weights), 28 bf16 (2.9%); as the plan itself has them``."""
+    """Return the table in one line: ``196: 168 fp8 (97.1% of the weights), 28 bf16 (2.9%); according to the plan``."""
     parts, of = [], " of the weights"
     for total in table["types"]:
         stored, computed = (_short(total[kind]) for kind in ("stored", "computed"))
-        how = "" if stored == computed else f" multiplied in {computed}"
-        how = f" unpacked to {computed} before every product" if total["unpacked"] else how
+        how = "" if stored == computed else f" computed in {computed}"
+        how = f" dequantized to {computed} before every product" if total["unpacked"] else how
         how = f" emulated in {computed}" if total.get("emulated") else how
         parts.append(f"{total['matmuls']} {stored}{how} ({total['share']:.1%}{of})")
         of = ""
@@ -71,7 +71,7 @@ def described(table: Mapping[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the first number format whose numbers are of a type, else the type's name."""
+    """Return the first number format with this element type, else the type's name."""
     return next((each.name for each in NUMBER_FORMATS.values() if each.number_type.name == name), name)
 
 
@@ -85,7 +85,7 @@ def _of_graph(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _promised(graph: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the graph says of the same weight, to be held against the rest of the row."""
+    """Return the graph's data for the same weight, to compare with the rest of the row."""
     if graph is None:
         return {}
     kept = {name: graph[name] for name in ("role", "why") if graph.get(name)}
@@ -95,8 +95,8 @@ def _promised(graph: Mapping[str, Any] | None) -> dict[str, Any]:
 def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the totals of each type, most weights first.
 
-    ``share`` is of all weights that are multiplied, counted as numbers. A weight counts once, as the widest of its
-    products has it.
+    ``share`` is relative to all multiplied weights, counted in values. A weight counts once, in the widest type of its
+    matmuls.
     """
     groups: dict[tuple[str, str, bool, bool], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -124,12 +124,12 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> int:
-    """How many bytes the weights of ``rows`` take as stored, without scales."""
+    """Return the stored bytes of the weights in ``rows``, without scales."""
     return sum(bytes_of(row["stored"], row["numbers"]) for row in _once(rows).values())
 
 
 def _once(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the widest row of each weight, by name: one that is multiplied twice is one."""
+    """Return the widest row of each weight, by name; a weight multiplied twice counts once."""
     widest: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         known = widest.get(row["weight"])

@@ -1,4 +1,4 @@
-"""Whether a recipe took effect: the products of a lowered graph are held against what the recipe declares."""
+"""Verify that a recipe took effect: compare the matmuls of a lowered graph with the recipe."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from .weight_source import WeightSource
 
 _LISTED = 8
-_UNSIGNED = "u"  # codes around their middle, which kernels on a CPU read: these, the last of them ours
+_UNSIGNED = "u"  # types with a zero point at their middle: CPU kernels read these, TensorRT reads the signed ones
 _KERNELS = ("MatMulNBits", "QMoE", "QuantizedLinear")
 _EXPERTS = "experts"
 _UNREAD = (
-    "ONNX Runtime has no kernel that reads it so, and would widen it at load; of routed experts it takes both stacks "
-    "or none"
+    "ONNX Runtime has no kernel that reads it in this form, and would dequantize it at load; for routed experts, both "
+    "stacks must qualify"
 )
 
 
 @dataclass
 class QuantizedGraph:
-    """The graph of a target or drafter with quantized weights. ``reasons`` say why weights that should be so are not.
+    """The graph of a target or drafter with quantized weights. ``reasons`` explain weights left unquantized.
 
-    ``streams`` are the initializers that take their values from the source.
+    ``streams`` are the initializers whose values come from the source.
     """
 
     source: WeightSource
@@ -59,11 +59,11 @@ class QuantizedGraph:
 
     @property
     def streams(self) -> Mapping[str, WeightStream]:
-        """The initializers that take their values from the source, by name."""
+        """The initializers whose values come from the source, by name."""
         return self.rewrite.streams
 
     def read(self, name: str, shape: tuple[int, ...]) -> Iterator[Any]:
-        """Read the values of one of ``streams``; ``shape`` is that of the weight."""
+        """Read the values of one of ``streams``; ``shape`` is the weight's."""
         from ...graphs.quantization import packed_runs
 
         stream = self.streams[name]
@@ -75,10 +75,10 @@ class QuantizedGraph:
         return packed_runs(how.packed, runs, row, scales=stream.scales)
 
     def prove(self, lowered: Lowered, lowering: Lowering, cuts: Mapping[str, Cut] | None = None) -> None:
-        """Raise ``BuildError`` if less than the recipe's share is as it says, or an asked-for lm_head is not quantized.
+        """Raise ``BuildError`` if the recipe's share is not reached, or a requested lm_head is not quantized.
 
-        A weight of a type that names both factors of a product counts if both are of it in the graph, and of one that
-        was cut into several if they are in all of their products.
+        If a type covers both factors of a matmul, a weight counts if both have it in the graph; a weight that was split
+        counts if all of its matmuls qualify.
         """
         from ...graphs.quantization import products_of
 
@@ -92,28 +92,28 @@ class QuantizedGraph:
         if counted.stored < recipe.share:
             flag = "--draft-precision" if DRAFTER_ROLE in roles.values() else "--precision"
             raise BuildError(
-                f"{counted.stored:.1%} of the weights that {flag} {recipe.name} narrows are {recipe.title} in the "
-                f"graph, {recipe.share:.0%} is the least that may be called so",
+                f"only {counted.stored:.1%} of the weights that {flag} {recipe.name} quantizes are {recipe.title} in "
+                f"the graph; at least {recipe.share:.0%} is required",
                 why=_reasons(wide) or "there are no such weights",
-                fix=f"name those with --exclude, so that they do not count, or build in {recipe.wide}",
+                fix=f"exclude the others with --exclude, or build in {recipe.wide}",
             )
         if counted.accepted < recipe.share:
             raise too_little(selection, lowering, counted.multiplied, self.multiplied_wide)
         if head:
             raise BuildError(
-                f"--lm-head-precision {recipe.lm_head} has no effect", why=head, fix="leave --lm-head-precision out"
+                f"--lm-head-precision {recipe.lm_head} has no effect", why=head, fix="omit --lm-head-precision"
             )
 
     @property
     def shares(self) -> Shares:
-        """The shares of the weights to quantize that the lowered graph stores, and multiplies, as the recipe says."""
+        """The shares of the selected weights that the lowered graph stores, and computes, in the recipe's type."""
         return shares(self.source.selection, self._lowered_for, self.wide, self.multiplied_wide)
 
     @property
     def multiplied_wide(self) -> dict[str, str]:
-        """The weights of a type that names both factors whose products are in another; which, by weight.
+        """Weights whose type covers both factors but whose matmuls run in another type, with that type.
 
-        Those that the graph does not store so are not among them, and of an emulation the graph's own types count.
+        Weights that the graph does not store in their type are not included; for an emulation the graph's types count.
         """
         selection, wide, found = self.source.selection, self.wide, {}
         for product in self.products:
@@ -128,21 +128,21 @@ class QuantizedGraph:
     @property
     def _lowered_for(self) -> Lowering:
         if self._lowering is None:
-            raise ValueError("the graph was not proved yet")
+            raise ValueError("the graph is not verified yet")
         return self._lowering
 
     @property
     def wide(self) -> dict[str, str]:
-        """The weights to quantize that the lowered graph does not multiply so, and why."""
+        """The selected weights that the lowered graph does not compute in their type, with reasons."""
         uses = [(name, self._takes_effect(p, name)) for p in self.products for name in self._weights(p)]
         effective = {name for name, takes in uses if takes} - {name for name, takes in uses if not takes}
-        lost = _UNREAD if self._lowered_for.has_kernels else "the lowered graph multiplies it wide"
+        lost = _UNREAD if self._lowered_for.has_kernels else "the lowered graph computes it in the wide type"
         return {name: self.reasons.get(name, lost) for name in self.source.selection.weights if name not in effective}
 
     def record(self) -> dict[str, Any]:
-        """Return what the report says.
+        """Return the data for the report.
 
-        Call it when the weights are written: only then is known what re-scaling cost.
+        Call it after the weights are written: the error of rescaling is known only then.
         """
         wide, selection, counted = self.wide, self.source.selection, self.shares
         return {
@@ -160,13 +160,13 @@ class QuantizedGraph:
         }
 
     def _weights(self, product: GraphProduct) -> list[str]:
-        """Name the weights of a product: several where linears were packed into one."""
+        """Return the weights of a matmul: several if linears were packed into one."""
         parts = self._parts.get(product.weight, (product.weight,))
         parts = [self._cuts[part].source if part in self._cuts else part for part in parts]
         return [self.streams[part].weight if part in self.streams else part for part in parts]
 
     def _takes_effect(self, product: GraphProduct, name: str) -> bool:
-        """Whether a product multiplies the weight ``name`` as the recipe says."""
+        """Return True if a matmul computes the weight ``name`` in the recipe's type."""
         weight, how = self.source.selection.weights.get(name), self.taken.get(name)
         if weight is None or how is None or product.stored != stored_name(how.codes):
             return False
@@ -175,7 +175,7 @@ class QuantizedGraph:
         return how.input is None or product.computed == stored_name(how.input.codes)
 
     def _use(self, product: GraphProduct, wide: Mapping[str, str]) -> dict[str, Any]:
-        """Say what the weights of a product are for, whether they count as quantized, and why some of them do not."""
+        """Describe the role of a matmul's weights, whether they count as quantized, and if not, why."""
         every, selection = self._weights(product), self.source.selection
         selected, others = selection.weights, selection.wide
         roles = [weight.role for name in every if (weight := selected.get(name) or others.get(name))]
@@ -185,7 +185,7 @@ class QuantizedGraph:
         return {"role": roles[0] if roles else "", "narrow": is_quantized} | ({"why": why} if why else {})
 
     def _row(self, product: GraphProduct, wide: Mapping[str, str]) -> dict[str, Any]:
-        """Say all of a product; one that is emulated is multiplied wide, whatever its factors were rounded to."""
+        """Describe a matmul; an emulated one is computed in the wide type, however its factors were rounded."""
         row, selection = asdict(product) | self._use(product, wide), self.source.selection
         weights = [selection.weights[name] for name in self._weights(product) if name in selection.weights]
         if product.computed != product.stored or not any(
@@ -195,7 +195,7 @@ class QuantizedGraph:
         return row | {"computed": NUMBER_FORMATS[selection.recipe.wide].number_type.name, "emulates": product.computed}
 
     def _shortfall(self) -> str:
-        """What reports say first: too few weights are multiplied in the type that they are stored in; else nothing."""
+        """The first line of reports if too few weights are computed in their stored type; else empty."""
         selection, share, wide = self.source.selection, self.shares.multiplied, self.multiplied_wide
         recipe = selection.recipe
         wide = {n: kind for n, kind in wide.items() if not is_emulated(selection.weights[n], recipe, self._lowered_for)}
@@ -207,18 +207,18 @@ class QuantizedGraph:
         experts = {n for n, weight in selection.weights.items() if weight.role == _EXPERTS and n not in wide}
         stored_only = any(p.computed == recipe.dtype and experts.intersection(self._weights(p)) for p in self.products)
         if stored_only and not self._shortfall():
-            notes.append(f"routed experts are stored in {recipe.title} and multiplied in {recipe.wide}")
+            notes.append(f"routed experts are stored in {recipe.title} and computed in {recipe.wide}")
         if wide:
-            stay = "s that {} narrows stay" if len(wide) > 1 else " that {} narrows stays"
+            stay = "s selected by {} stay" if len(wide) > 1 else " selected by {} stays"
             notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {_reasons(wide)}")
         return notes + self.source.notes()
 
 
 def stored_name(codes: str) -> str:
-    """What products of a graph call codes: unsigned ones go by the name of signed ones."""
+    """Return the name of a code type in the table of matmuls: unsigned types use the signed name."""
     return BY_NUMPY[codes.removeprefix(_UNSIGNED)].name
 
 
 def _reasons(why: Mapping[str, str]) -> str:
-    """Join the first few weights, each with its reason."""
+    """Join the first few weights with their reasons."""
     return listed([f"{name}: {reason}" for name, reason in why.items()], _LISTED, "; ")

@@ -1,4 +1,4 @@
-"""Which weights of a graph a recipe quantizes, and which it leaves wide."""
+"""Select the weights of a graph that a recipe quantizes; the others keep the wide type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAYERS, _FEATURES = "layers.", "fc."  # of a drafter
 
 @dataclass(frozen=True)
 class WideWeight:
-    """A weight that stays wide: what it is for, and why where the recipe would quantize it."""
+    """A weight that is not quantized: its role, and the reason if the recipe would quantize it."""
 
     role: str
     why: str = ""
@@ -28,7 +28,7 @@ class WideWeight:
 
 @dataclass(frozen=True)
 class Selection:
-    """The ``weights`` of one graph that ``recipe`` quantizes, by name; ``wide`` are the others whose role is known."""
+    """The ``weights`` of one graph that ``recipe`` quantizes, by name; ``wide`` are the others with a known role."""
 
     recipe: Recipe
     weights: Mapping[str, RoledWeight]
@@ -36,9 +36,9 @@ class Selection:
 
     @classmethod
     def of_target(cls, census: Sequence[RoledWeight], recipe: Recipe) -> Selection:
-        """The selection from all weights of a target. A tied head is the embedding by the head's name.
+        """Select from all weights of a target. A tied LM head is the embedding under the head's name.
 
-        Raises ``UsageError`` for an exclusion that names none of what the recipe would quantize.
+        Raises ``UsageError`` for an exclusion that matches none of the weights that the recipe would quantize.
         """
         candidates = _candidates(census, recipe)
         weights = without(candidates, recipe.exclude)
@@ -57,11 +57,11 @@ class Selection:
 
     @classmethod
     def of_drafter(cls, head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> Selection:
-        """The matrices of a drafter's layers, what brings the target's features to their width, and its head.
+        """Select the matrices of a drafter's layers, its feature projection, and its LM head.
 
-        The head is left wide where there are no kernels for its codes. For TensorRT the features' is as well, since it
-        is multiplied with a constant too: TensorRT-RTX 1.7 writes it out wide before every product, and crashes over
-        small ones of 4 bits.
+        The LM head stays unquantized if no kernels support its codes. For TensorRT, so does the feature projection,
+        which a constant is multiplied with too: TensorRT-RTX 1.7 dequantizes it to memory before every product, and
+        crashes on small 4-bit ones.
         """
         prefixes: tuple[str, ...] = (_LAYERS,) if lowering.is_tensorrt else (_LAYERS, _FEATURES)
         prefixes += (f"{LM_HEAD}.",) if lowering.has_kernels else ()
@@ -70,33 +70,33 @@ class Selection:
         return cls(recipe.of_drafter(), weights)
 
     def only(self, names: Collection[str]) -> Selection:
-        """Return this selection, of which all weights but these stay as wide as the rest of the graph."""
+        """Return this selection with only these weights; all others stay unquantized."""
         return replace(self, weights={name: weight for name, weight in self.weights.items() if name in names})
 
     @property
     def count(self) -> int:
-        """How many numbers the selected weights hold."""
+        """Return the number of values in the selected weights."""
         return sum(weight.count for weight in self.weights.values())
 
     @property
     def key(self) -> dict[str, str]:
-        """The recipe as far as one graph depends on it: a target is the same with every type of its drafter."""
+        """The part of the recipe that one graph depends on: a target is independent of its drafter's types."""
         return replace(self.recipe, drafter=self.recipe.wide).record()
 
     def share_without(self, names: Iterable[str]) -> float:
-        """The share of the selected numbers that are quantized where the weights ``names`` are not."""
+        """Return the share of the selected values that is quantized if ``names`` are not."""
         return 1 - sum(self.weights[name].count for name in names) / self.count if self.count else 0.0
 
 
 def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:
-    """Return the weights that no pattern names; patterns are of modules. ``UsageError`` for one that names none."""
+    """Return the weights that no module pattern matches. ``UsageError`` for a pattern that matches none."""
     modules = {module_of(name): name for name in weights}
     out = {modules[module] for module in excluded({module: module for module in modules}, patterns)}
     return {name: weight for name, weight in weights.items() if name not in out}
 
 
 def _candidates(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, RoledWeight]:
-    """What the recipe quantizes where nothing is excluded."""
+    """Return the weights that the recipe quantizes without exclusions."""
     roles = recipe.quantized_roles
     weights, embedding = [*census], _tied_to_head(census)
     if embedding is not None:
@@ -105,7 +105,7 @@ def _candidates(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, Role
 
 
 def _tied_to_head(census: Sequence[RoledWeight]) -> RoledWeight | None:
-    """The embedding, where there is no head beside it."""
+    """Return the embedding if it also serves as LM head, else None."""
     if any(weight.role == LM_HEAD for weight in census):
         return None
     return next((weight for weight in census if weight.role == "embedding"), None)

@@ -1,4 +1,4 @@
-"""Who has the quantized weights of a graph: the checkpoint, which stores them so, or a rounding of wide ones."""
+"""Sources of a graph's quantized weights: a quantized checkpoint, or quantization during the build."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WeightSource(Protocol):
-    """Gives the codes and the scales of the quantized weights of one graph."""
+    """Provides codes and scales of the quantized weights of one graph."""
 
     @property
     def selection(self) -> Selection:
@@ -34,37 +34,37 @@ class WeightSource(Protocol):
 
     @property
     def key(self) -> Any:
-        """What the graph depends on beside the checkpoint, as JSON."""
+        """The graph's inputs besides the checkpoint, as JSON."""
 
     def check(self) -> None:
-        """Raise ``BuildError`` for what no such graph can be made from, before the minutes that tracing takes."""
+        """Raise ``BuildError`` for an impossible combination, before tracing, which takes minutes."""
 
     def only(self, names: Collection[str]) -> WeightSource:
-        """Return this source for a graph in which all weights but these stay wide."""
+        """Return this source for a graph that quantizes only these weights."""
 
     def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
-        """How each weight is stored, and why some that should be quantized stay wide."""
+        """Return the storage of each weight, and reasons for those left unquantized."""
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
-        """The codes of one weight, as consecutive runs of rows in the type that ``storage`` said."""
+        """Yield the codes of one weight as consecutive runs of rows, in the type of ``storage``."""
 
     def scales(self, name: str, shape: Shape) -> Iterator[Array]:
-        """The scales of one weight, float32, as consecutive runs."""
+        """Yield the scales of one weight, float32, as consecutive runs."""
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """What rounding to codes changed, by tensor and relative; complete when all codes were read."""
+        """The relative quantization error by tensor; complete once all codes were read."""
 
     def notes(self) -> list[str]:
-        """What a user should be told beside that."""
+        """Return further notes for the user."""
 
 
 def of_target(
     target: Target, recipe: Recipe, lowering: Lowering, ranges: Scales | None = None
 ) -> StoredFp8 | RoundedHere | None:
-    """The source of a target in ``recipe``; None where it quantizes nothing.
+    """Return the source for a target in ``recipe``; None if it quantizes nothing.
 
-    ``ranges`` are the calibrated ones of inputs. Raises ``BuildError`` for a checkpoint in another quantized type:
+    ``ranges`` are calibrated input ranges. Raises ``BuildError`` for a checkpoint in another quantized type, because
     nothing is quantized twice.
     """
     if not recipe.quantized_type:
@@ -79,44 +79,44 @@ def of_target(
 
 
 def selection_of(target: Target, recipe: Recipe) -> Selection:
-    """The weights of a target that ``recipe`` quantizes. Raises ``UsageError`` where an exclusion leaves none."""
+    """Return the weights of a target that ``recipe`` quantizes. Raises ``UsageError`` if exclusions leave none."""
     selection = Selection.of_target(target.skeleton.weights, recipe)
     if not selection.weights:
-        raise UsageError("--exclude leaves nothing to quantise", fix=f"exclude less, or build in {recipe.wide}")
+        raise UsageError("--exclude leaves nothing to quantize", fix=f"exclude less, or build in {recipe.wide}")
     return selection
 
 
 def of_drafter(
     head: DrafterSpec, recipe: Recipe, lowering: Lowering, runs: Callable[[str, Shape], Iterator[UnreadRows]]
 ) -> RoundedHere | None:
-    """The source of a drafter on a target in ``recipe``; None where it is wide. What enters its matrices is wide."""
+    """Return the source for a drafter; None if it is not quantized. The inputs of its matrices are not quantized."""
     if recipe.drafter == recipe.wide:
         return None
     return RoundedHere(Selection.of_drafter(head, recipe, lowering), lowering, runs)
 
 
 def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
-    """What a target in ``recipe`` rounds with scales that are not known yet: inputs by their weight, caches."""
+    """Return what a target in ``recipe`` needs calibrated and lacks: inputs by their weight, caches."""
     source = of_target(target, recipe, lowering)
     caches = recipe.calibrates_caches and not stored_cache_scales(target)
     return (source.uncalibrated() if source else []) + ["the KV cache"] * caches
 
 
 def unweighted(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
-    """The weights that are rounded with less loss once it is measured how large each of their inputs is."""
+    """Return the weights that would lose less if the magnitudes of their inputs were measured."""
     source = of_target(target, recipe, lowering)
     return source.unweighted() if isinstance(source, RoundedHere) else []
 
 
 def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
-    """The weights that ``recipe`` takes as a GGUF file stores them, and the type of their blocks."""
+    """Return the weights that ``recipe`` uses as stored in a GGUF file, with the type of their blocks."""
     if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
         return {}
     return RoundedHere(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).kept()
 
 
 def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
-    """The types of a GGUF file whose numbers ``recipe`` rounds once more; those that it takes as they are are not."""
+    """Return the quantized types of a GGUF file that ``recipe`` quantizes again, without those used as stored."""
     checkpoint, sources = target.checkpoint, target.sources
     if not (lowering.packs and checkpoint.rounded and recipe.quantized_type):
         return checkpoint.rounded
@@ -127,7 +127,7 @@ def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[s
 
 
 def is_whole_fp8(target: Target, lowering: Lowering) -> bool:
-    """Whether a target's checkpoint holds what the recipe of its E4M3 codes stands for, scales of inputs included."""
+    """Return True if a checkpoint stores all that the recipe of its E4M3 codes needs, including input scales."""
     if not any(target.checkpoint.fp8(name) for name in target.checkpoint.tensors):
         return False
     own = format_stored_as(E4M3.safetensors)
@@ -143,12 +143,12 @@ def is_whole_fp8(target: Target, lowering: Lowering) -> bool:
 
 
 def _takes_e4m3(kind: str) -> bool:
-    """Whether a format takes the E4M3 codes of checkpoints as they are stored."""
+    """Return True if a format uses the E4M3 codes of checkpoints as stored."""
     return E4M3.safetensors in NUMBER_FORMATS[kind].takes
 
 
 def _in_fp8(target: Target, name: str, shape: Shape) -> list[str]:
-    """The tensors in FP8 among those that a weight of the graph is put together from."""
+    """Return the FP8 tensors among those that form a weight of the graph."""
     sources = target.sources
     keys = (sources.key(key) for piece in sources.pieces(name, shape) for key in piece.keys)
     return [key for key in keys if target.checkpoint.fp8(key) is not None]
@@ -158,9 +158,8 @@ def _twice(target: Target, recipe: Recipe, stored: Sequence[str]) -> BuildError:
     others = sorted(kind for kind in recipe.quantized_types if not _takes_e4m3(kind))
     own = format_stored_as(E4M3.safetensors)
     return BuildError(
-        f"{target.folder} is quantised already: it stores {counted(stored)} in FP8, among them {stored[0]}",
-        why=f"{' and '.join(others)} cannot be made of it: rounding rounded weights adds a second error to the first, "
-        "and one graph takes its narrow weights from one place",
-        fix=f"build it with --precision {own.name if own else ''} and nothing beside it, or start from the BF16 or "
-        "FP16 checkpoint",
+        f"{target.folder} is quantized already: it stores {counted(stored)} in FP8, among them {stored[0]}",
+        why=f"{' and '.join(others)} cannot be added: quantizing twice adds a second error to the first, "
+        "and one graph takes its quantized weights from one source",
+        fix=f"build it with --precision {own.name if own else ''} alone, or start from the BF16 or FP16 checkpoint",
     )

@@ -1,4 +1,4 @@
-"""Quantized weights rounded here, from a checkpoint that holds them wide, while they are streamed."""
+"""Weights quantized during the build, from an unquantized checkpoint, while they are streamed."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ Runs = Callable[[str, Shape], Iterator[UnreadRows]]
 
 
 def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
-    """The weights of a selection whose columns no block of their type divides: they would stay wide."""
+    """Return the selected weights whose columns no block size of their type divides: they stay unquantized."""
     return list(RoundedHere(selection, lowering, lambda *_: iter(())).storage()[1])
 
 
 @dataclass(frozen=True)
 class RoundedHere:
-    """``runs(weight, shape)`` gives a wide weight as runs of rows, and ``ranges`` are calibrated.
+    """``runs(weight, shape)`` yields an unquantized weight as runs of rows; ``ranges`` are calibrated.
 
-    Of them static input scales are made, and how large each input is says what an error in its column counts.
+    They provide static input scales, and the importance of each column's error.
 
-    A weight that the checkpoint stores in ``blocks`` of as many bits, which kernels of ours read, is taken as it is
-    stored, and nothing of it is rounded.
+    A weight that the checkpoint stores in ``blocks`` of as many bits, which this project's kernels read, is used as
+    stored.
 
-    Nothing is kept of a weight but its few scales, and those of its blocks from when its codes were read until they are
-    asked for: finding them takes time.
+    Of a weight, only its few scales stay in memory, and its block scales between the reading of its codes and their
+    own: computing them takes time.
     """
 
     selection: Selection
@@ -65,12 +65,12 @@ class RoundedHere:
     _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
 
     def only(self, names: Collection[str]) -> RoundedHere:
-        """Return this source for a graph in which all weights but these stay wide."""
+        """Return this source for a graph that quantizes only these weights."""
         return replace(self, selection=self.selection.only(names))
 
     @property
     def key(self) -> Any:
-        """The recipe as this backend spells it, and the ranges that are used."""
+        """The recipe in this backend's form, and the ranges used."""
         weights = self.selection.weights
         of_inputs: dict[str, Any] = {n: self._range(n) for n, weight in weights.items() if self._static(weight)}
         squares = {name: self._importance(weight) for name, weight in weights.items() if self._weighs(weight)}
@@ -78,7 +78,7 @@ class RoundedHere:
         return [self.selection.key, {n: asdict(self._scheme(w)) for n, w in weights.items()}, of_inputs]
 
     def uncalibrated(self) -> list[str]:
-        """Weights whose inputs need a static scale that ``ranges`` does not have; nothing can be made without."""
+        """Return weights whose inputs need a static scale that ``ranges`` lacks; the build requires them."""
         return [
             name
             for name, weight in self.selection.weights.items()
@@ -86,29 +86,29 @@ class RoundedHere:
         ]
 
     def unweighted(self) -> list[str]:
-        """Weights that would be rounded with less loss if it were known how large each of their inputs is."""
+        """Return weights that would be quantized with less error if the magnitudes of their inputs were known."""
         return [n for n, weight in self.selection.weights.items() if self._weighs(weight) and self._squares(n) is None]
 
     def check(self) -> None:
-        """Raise ``BuildError`` where static scales are needed and no ranges were calibrated, or ranges do not fit."""
+        """Raise ``BuildError`` if static scales are required but not calibrated, or if ranges do not match."""
         for name, weight in self.selection.weights.items():
             squares = self._squares(name)
             if squares is not None and squares.shape != weight.shape[-1:]:
                 raise BuildError(
-                    f"the calibrated squares of what enters {name} are {list(squares.shape)}",
-                    why=f"it has {weight.shape[-1]} columns",
+                    f"the calibrated squares for the input of {name} have the shape {list(squares.shape)}",
+                    why=f"the weight has {weight.shape[-1]} columns",
                     fix="calibrate the model again",
                 )
         lacking = self.uncalibrated()
         if lacking:
             raise BuildError(
                 f"no calibrated range for the input of {counted(lacking, 'weight')}: {listed(lacking)}",
-                why=f"--precision {self.selection.recipe.name} rounds inputs with scales that were measured before",
-                fix="calibrate the model (`build` does it unless it is given --scales)",
+                why=f"--precision {self.selection.recipe.name} quantizes inputs with static, calibrated scales",
+                fix="calibrate the model (`build` does so unless --scales is given)",
             )
 
     def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
-        """How each weight is stored; one whose columns fit no block stays wide."""
+        """Return the storage of each weight; one whose columns no block size divides stays unquantized."""
         taken: dict[str, QuantizedWeight] = {}
         wide: dict[str, str] = {}
         for name, weight in self.selection.weights.items():
@@ -116,7 +116,7 @@ class RoundedHere:
             block = self._block(weight)
             if how.block and not block:
                 columns = " and ".join(map(str, self._columns(weight)))
-                wide[name] = f"no block of {how.smallest} to {how.block} divides its {columns} columns"
+                wide[name] = f"no block size from {how.smallest} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight) + ((how.of_block,) if how.of_block > 1 else ())
             gathered = weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
@@ -125,7 +125,7 @@ class RoundedHere:
         return taken, wide
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
-        """The codes of a weight: each run of its rows rounded on its way."""
+        """Yield the codes of a weight, quantizing each run of rows as it is read."""
         weight = self.selection.weights[name]
         if stored := self._kept(weight):
             yield from (gguf_codes(self._scheme(weight).packed, rows) for rows in stored.read())
@@ -138,7 +138,7 @@ class RoundedHere:
         self._of_blocks[name] = of_blocks
 
     def scales(self, name: str, shape: Shape) -> Iterator[Array]:
-        """The scales of a weight: of blocks as they come, else all at once."""
+        """Yield the scales of a weight: block scales as they come, else all at once."""
         weight = self.selection.weights[name]
         if stored := self._kept(weight):
             yield from (gguf_scales(self._scheme(weight).packed, rows) for rows in stored.read())
@@ -152,28 +152,28 @@ class RoundedHere:
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """What rounding changed of every weight whose codes were read."""
+        """The quantization error of every weight whose codes were read."""
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
-        """What calibration had to say, where its ranges are used, and what was taken as it is stored."""
+        """Return notes of the calibration, if its ranges are used, and on weights used as stored."""
         kinds = Counter(self.kept().values())
-        told = [f"{count} of the weights stored as the file's own {kind} blocks" for kind, count in kinds.items()]
+        told = [f"{count} of the weights use the file's own {kind} blocks" for kind, count in kinds.items()]
         if unweighted := self.unweighted():
             told.append(
-                f"{counted(unweighted, 'weight')} rounded to 4 bits without a calibration: an error counts as much in "
-                "every column, which loses several times as much as where inputs were measured"
+                f"{counted(unweighted, 'weight')} quantized to 4 bits without calibration: errors weigh equally in "
+                "every column, which loses several times as much as with measured inputs"
             )
         used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
         return told + (list(self.ranges.facts.warnings) if self.ranges and used else [])
 
     def kept(self) -> dict[str, str]:
-        """The weights that are taken as they are stored, and the type of their blocks (``Q4_1``)."""
+        """Weights used as stored, with the type of their blocks (``Q4_1``)."""
         found = {name: self._kept(weight) for name, weight in self.selection.weights.items()}
         return {name: stored.kind for name, stored in found.items() if stored}
 
     def rounds(self) -> list[RoledWeight]:
-        """The weights that are rounded: those that are not taken as they are stored."""
+        """The weights to quantize: those not used as stored."""
         return [weight for weight in self.selection.weights.values() if not self._kept(weight)]
 
     def _scheme(self, weight: RoledWeight) -> Scheme:
@@ -184,7 +184,7 @@ class RoundedHere:
         return scheme_of(self.selection.recipe.precision(weight.role), self.lowering, weight)
 
     def _kept(self, weight: RoledWeight) -> StoredBlocks | None:
-        """The blocks of a weight that is taken as it is stored."""
+        """Return the blocks of a weight used as stored, else None."""
         packed = self._rounding_scheme(weight).packed
         stored = self.blocks(weight.name, weight.shape) if packed else None
         taken = NUMBER_FORMATS[self.selection.recipe.precision(weight.role)].takes
@@ -200,15 +200,15 @@ class RoundedHere:
         return float(np.max(self.ranges.inputs[name])) if self.ranges and name in self.ranges.inputs else 0.0
 
     def _weighs(self, weight: RoledWeight) -> bool:
-        """Whether it is rounded to what loses least, which depends on how large its inputs are."""
+        """Return True if quantizing minimizes the error weighted by the magnitude of the inputs."""
         return self._scheme(weight).packed == AFFINE and not self._kept(weight)
 
     def _squares(self, name: str) -> Array | None:
-        """The mean square of every input of a weight, [columns]; None where it was not measured."""
+        """Return the mean square of every input of a weight, [columns]; None if not measured."""
         return self.ranges.squares.get(name) if self.ranges else None
 
     def _importance(self, weight: RoledWeight) -> Array | None:
-        """What an error in each column counts, float32 [blocks, columns of one]; None where all count the same."""
+        """Return the weight of an error per column, float32 [blocks, block columns]; None if all are equal."""
         squares = self._squares(weight.name)
         return None if squares is None else scale_and_least.importance(squares, self._scheme(weight).block)
 
@@ -221,7 +221,7 @@ class RoundedHere:
         return Rounding(how.input, float(scales_of(self._range(weight.name), LARGEST[how.input])))
 
     def _block(self, weight: RoledWeight) -> int:
-        """Columns that share a scale. Both stacks of experts have the same: one node of the backend multiplies both."""
+        """Columns per scale. Both stacks of experts use the same: one node of the backend multiplies both."""
         return self._scheme(weight).block_for(math.gcd(*self._columns(weight)))
 
     def _columns(self, weight: RoledWeight) -> list[int]:
@@ -232,20 +232,20 @@ class RoundedHere:
         how, shape = self._scheme(weight), weight.shape
         if how.block:
             return (*shape[:-1], math.ceil(shape[-1] / self._block(weight)))
-        # With one scale for each of stacked matrices TensorRT widens them before it multiplies. Its own layer does not.
+        # With one scale per stacked matrix, TensorRT dequantizes before the matmul, except in its own expert layer.
         is_stack = len(shape) > 2 and not self.lowering.has_expert_layer
         of_rows = how.group == "row" or (is_stack and self._rounds(weight))
         return shape[:-1] if of_rows else shape[:-2]
 
     def _coding(self, weight: RoledWeight) -> Coding:
-        """How its rows become codes; of few scales these are looked for first."""
+        """Return the settings for quantizing its rows; if it has few scales, they are computed first."""
         how, block, wide = self._scheme(weight), self._block(weight), self.selection.recipe.wide
         few = None if how.block else self._few(weight)
         importance = self._importance(weight) if how.packed == AFFINE else None
         return Coding(weight.name, weight.shape, how, wide, block, few, importance)
 
     def _few(self, weight: RoledWeight) -> Array:
-        """The scales of a weight that has few: one pass over it, once."""
+        """Compute the scales of a weight with few of them, in one pass, once."""
         if weight.name not in self._scales:
             shape, how = self._scale_shape(weight), self._scheme(weight)
             amax = np.zeros(math.prod(shape), np.float32)

@@ -1,6 +1,6 @@
-"""Quantized weights from an FP8 checkpoint: which as they are stored, with which scales, and which not.
+"""Quantized weights of an FP8 checkpoint, with their scales.
 
-Nothing is quantized here. A weight that the checkpoint holds wide stays wide, and counts against the recipe.
+Nothing is quantized here. A weight that the checkpoint stores unquantized stays so, and counts against the recipe.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _QUANTIZE = "make an FP8 checkpoint with calibrated inputs (`peagle-compile quan
 
 @dataclass(frozen=True)
 class StoredFp8:
-    """The weights of one target. Losses are those of giving a row one scale where the checkpoint has many.
+    """The weights of one target. Losses come from giving a row one scale where the checkpoint has several.
 
-    ``ranges`` are calibrated, for inputs that the checkpoint means to be scaled at run time.
+    ``ranges`` are calibrated, for inputs that the checkpoint scales at run time.
     """
 
     target: Target
@@ -45,34 +45,32 @@ class StoredFp8:
     _losses: dict[str, Loss] = field(default_factory=dict)
 
     def only(self, names: Collection[str]) -> StoredFp8:
-        """Return this source for a graph in which all weights but these stay wide."""
+        """Return this source for a graph that quantizes only these weights."""
         return replace(self, selection=self.selection.only(names))
 
     def uncalibrated(self) -> list[str]:
-        """Weights whose inputs have a scale neither in the checkpoint nor in ``ranges``."""
+        """Return weights whose inputs have no scale in the checkpoint or in ``ranges``."""
         return [name for name in self._dynamic() if self.ranges is None or name not in self.ranges.inputs]
 
     def check(self) -> None:
-        """Raise ``BuildError`` for a checkpoint that no FP8 graph can be made from."""
+        """Raise ``BuildError`` for a checkpoint that cannot be built in FP8."""
         checkpoint = self.target.checkpoint
         if not any(checkpoint.fp8(name) for name in checkpoint.tensors):
             raise BuildError(
                 f"{checkpoint.folder} is not an FP8 checkpoint: its weights are stored as {checkpoint.format}",
-                why=f"--precision {self.selection.recipe.name} takes weights and calibrated scales as a checkpoint "
-                "holds them",
+                why=f"--precision {self.selection.recipe.name} uses weights and calibrated scales as stored",
                 fix=_QUANTIZE,
             )
         if dynamic := self.uncalibrated():
             raise BuildError(
-                f"{checkpoint.folder} has no scale for the input of {counted(dynamic, 'FP8 weight')}: "
-                f"{listed(dynamic)}",
-                why="they are meant to be scaled at run time, token by token; a graph for TensorRT has one calibrated "
-                "number for each input",
+                f"{checkpoint.folder} has no input scale for {counted(dynamic, 'FP8 weight')}: {listed(dynamic)}",
+                why="the checkpoint scales them at run time, per token; a graph for TensorRT needs one calibrated "
+                "scale per input",
                 fix=_QUANTIZE,
             )
 
     def storage(self) -> tuple[dict[str, QuantizedWeight], dict[str, str]]:
-        """What can be FP8 in the graph, with its scales, and why the rest of what should be cannot."""
+        """Return the weights that are FP8 in the graph, with their scales, and reasons for the others."""
         taken: dict[str, QuantizedWeight] = {}
         wide: dict[str, str] = {}
         for name, weight in self.selection.weights.items():
@@ -81,30 +79,32 @@ class StoredFp8:
             if len(scaled) == len(tensors):
                 taken[name] = self._scaled(weight, scaled)
             elif len(tensors) == 1:
-                wide[name] = "the checkpoint holds it wide"
+                wide[name] = "the checkpoint stores it unquantized"
             else:
-                wide[name] = f"the checkpoint holds {len(tensors) - len(scaled)} of its {len(tensors)} tensors wide"
+                wide[name] = (
+                    f"the checkpoint stores {len(tensors) - len(scaled)} of its {len(tensors)} tensors unquantized"
+                )
         return taken, wide
 
     @property
     def key(self) -> Any:
-        """The recipe, what it quantizes and the ranges: the rest is the checkpoint's."""
+        """The recipe, its selection and the ranges; the rest follows from the checkpoint."""
         inputs = self.ranges.inputs if self.ranges else {}
         of_inputs = {name: float(np.max(inputs[name])) for name in self._dynamic() if name in inputs}
         return [self.selection.key, self.selection.recipe.share, sorted(self.selection.weights), of_inputs]
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """What scaling anew changed, by tensor."""
+        """The error of rescaling, by tensor."""
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
-        """What was scaled anew, what of the checkpoint is not used, and what calibration had to say."""
+        """Return notes on rescaled tensors, unused parts of the checkpoint, and the calibration."""
         notes, losses = [], self.losses
         if losses:
             name, error = max(losses.items(), key=lambda item: item[1])
             notes.append(
-                f"{len(losses)} tensors have one scale for each row, or for all, where the checkpoint has more; "
+                f"{len(losses)} tensors have one scale per row, or one in all, where the checkpoint has more; "
                 f"the relative error is {error:.2%} at most ({name})"
             )
         cached = any(name.endswith((".k_scale", ".v_scale")) for name in self.target.checkpoint.companions)
@@ -114,7 +114,7 @@ class StoredFp8:
         return notes + (list(self.ranges.facts.warnings) if self.ranges else [])
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
-        """The weight's E4M3 numbers as consecutive runs of rows."""
+        """Yield the weight's E4M3 codes as consecutive runs of rows."""
 
         checkpoint, is_one = self.target.checkpoint, self._of_matrices(self.selection.weights[name])
 
@@ -129,7 +129,7 @@ class StoredFp8:
             yield np.ascontiguousarray(run.read()).view(E4M3.dtype)
 
     def scales(self, name: str, _: Shape) -> Iterator[Array]:
-        """The scales of a weight all at once: they are few."""
+        """Yield the few scales of a weight at once."""
         yield self._few(self.selection.weights[name])
 
     def _scaled(self, weight: RoledWeight, tensors: Sequence[ScaledFp8]) -> QuantizedWeight:
@@ -140,12 +140,12 @@ class StoredFp8:
             inputs = [float(scales_of(np.max(self.ranges.inputs[weight.name]), E4M3.largest))]
         input_scale = max((scale for scale in inputs if scale is not None), default=None)
         if input_scale is not None:
-            self._require_use(f"the scale of what enters {weight.name}", np.asarray(input_scale, np.float32))
+            self._require_use(f"the input scale of {weight.name}", np.asarray(input_scale, np.float32))
         rounding = None if input_scale is None else Rounding(_E4M3, input_scale)
         return QuantizedWeight(_E4M3, self._few(weight).shape, input=rounding)
 
     def _few(self, weight: RoledWeight) -> Array:
-        """The scales of a weight. Raises ``BuildError`` for some that its values would overflow or vanish with."""
+        """Return the scales of a weight. Raises ``BuildError`` if its values would overflow or vanish."""
         scales = self._fewest(weight)
         self._require_use(f"a scale of {weight.name}", scales)
         return scales
@@ -153,14 +153,14 @@ class StoredFp8:
     def _require_use(self, what: str, scales: Array) -> None:
         if why := unusable(scales, _E4M3, self.selection.recipe.wide):
             raise BuildError(
-                f"{what} cannot be used", why=why, fix="quantise the model again: a working model has no such numbers"
+                f"{what} cannot be used", why=why, fix="quantize the model again: a working model has no such scales"
             )
 
     def _fewest(self, weight: RoledWeight) -> Array:
-        """The fewest scales that say the same: one, or one for each row; or for each expert of those multiplied wide.
+        """Return the minimal equivalent scales: one, one per row, or one per expert computed in the wide type.
 
-        TensorRT multiplies stacked matrices in FP8 by one scale or by those of their rows. With one for each matrix it
-        widens them first, but in its own layer of experts, which takes no more: there all rows of one have the same.
+        TensorRT multiplies stacked matrices in FP8 with one scale or one per row. With one per matrix it dequantizes
+        them first, except in its own expert layer, which requires it.
         """
         tensors = [tensor for tensor in self._tensors(weight) if tensor is not None]
         if len(tensors) == 1:
@@ -169,7 +169,7 @@ class StoredFp8:
         for piece in self.target.sources.pieces(weight.name, weight.shape):
             found = [tensor for tensor in self._of(piece.keys) if tensor is not None]
             matrices = [np.broadcast_to(t.matrix_scale() if is_one else t.row_scales(), t.shape[:1]) for t in found]
-            rows.append(np.stack(matrices, axis=1).reshape(-1))  # gate and up in turn, as their rows are
+            rows.append(np.stack(matrices, axis=1).reshape(-1))  # gate and up interleaved, like their rows
         if len(weight.shape) < 3:
             return fewest(np.concatenate(rows))
         of_rows = np.stack(rows).astype(np.float32)
@@ -180,11 +180,11 @@ class StoredFp8:
         return rounds_input(self.selection.recipe, weight.role)
 
     def _of_matrices(self, weight: RoledWeight) -> bool:
-        """Whether each of stacked matrices has one scale: TensorRT's own layer of experts takes no more."""
+        """Return True if each stacked matrix needs one scale, as in TensorRT's own expert layer."""
         return len(weight.shape) > 2 and self._rounds(weight) and self.lowering.has_expert_layer
 
     def _dynamic(self) -> list[str]:
-        """Weights whose inputs the checkpoint has no scale for."""
+        """Return weights whose inputs have no scale in the checkpoint."""
         return [
             weight.name
             for weight in self.selection.weights.values()
@@ -201,7 +201,7 @@ class StoredFp8:
 
 
 def fewest(scales: Array) -> Array:
-    """The scales without the last dims along which they are all the same."""
+    """Drop trailing dimensions along which the scales are equal."""
     while scales.ndim and np.all(scales == scales[..., :1]):
         scales = scales[..., 0]
     return np.asarray(scales, np.float32)

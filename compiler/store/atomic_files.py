@@ -1,4 +1,4 @@
-"""Files that are wholly there or not there: folders made aside, flushed to disk, and moved into place."""
+"""Atomic files and folders: created under another name, flushed to disk, then moved into place."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .leftovers import moved_aside, remove
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NAMES = (errno.ENAMETOOLONG, errno.EILSEQ)
-_REFUSED = (  # by the machine: its disks, their permissions, its limits; not one of them can come of our code alone
+_REFUSED = (  # refused by the system: disks, permissions, limits; none of them can be a bug in this package
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ELOOP,
     errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.EXDEV, errno.EFBIG, errno.EIO, errno.ESTALE,
     errno.EMFILE, errno.ENFILE, errno.ENOLCK, errno.EOPNOTSUPP,
 )  # fmt: skip
-_RESUME = "nothing was published, finished steps are kept, and the same command goes on from there"
+_RESUME = "nothing was published, finished steps are kept, and the same command resumes"
 
 
 def flush_tree(folder: Path) -> None:
-    """fsync every file and folder below, so that a rename never outlives its content."""
+    """fsync every file and folder below, so that a rename never becomes durable before the content."""
     for parent, _, files in os.walk(folder):
         flush(*(Path(parent, name) for name in files), Path(parent))
 
 
 def flush(*paths: Path) -> None:
-    """fsync files, and folders for the names that are in them."""
+    """fsync files, and folders for the names in them."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -41,7 +41,7 @@ def flush(*paths: Path) -> None:
 
 
 def move_into_place(ready: Path, final: Path) -> None:
-    """Make ``final`` be ``ready``. An older ``final`` stays whole until the new one can take its name."""
+    """Replace ``final`` with ``ready``. An older ``final`` stays intact until then."""
     old = moved_aside(ready)
     with held():
         if final.exists():
@@ -58,23 +58,23 @@ def move_into_place(ready: Path, final: Path) -> None:
 
 @contextmanager
 def writing(where: Path, needed: int) -> Iterator[None]:
-    """Turn what the system answers to reads and writes into errors that say what to do.
+    """Convert I/O errors to errors with advice.
 
-    ``where`` is what is written, or is around it; ``needed`` is in bytes, to be named when the disk is full, if known.
+    ``where`` is the written path, or a parent; ``needed`` is the size in bytes to report when the disk is full.
     """
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            wanted = f"{_size(needed)} were needed there, " if needed else ""
+            wanted = f"{_size(needed)} are needed, " if needed else ""
             raise BuildError(
                 f"the disk of {where} is full",
                 why=f"{wanted}{_size(free_bytes(where))} are free; {_RESUME}",
-                fix="free some space, or point --out and PEAGLE_CACHE to another disk, and run the same command again",
+                fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
             ) from error
         if error.errno in _NAMES:
             raise UsageError(
-                f"{_named(error, where)} cannot be the name of a file here",
+                f"{_named(error, where)} is not a valid file name on this disk",
                 why=os.strerror(error.errno),
                 fix="choose a shorter or plainer one",
             ) from error
@@ -84,36 +84,36 @@ def writing(where: Path, needed: int) -> Iterator[None]:
             raise EnvironmentProblem(
                 f"cannot {'write to' if is_ours else 'read'} {named}",
                 why=os.strerror(error.errno),
-                fix="choose another folder" if is_ours else "see that it is there and may be read",
+                fix="choose another folder" if is_ours else "check that it exists and is readable",
             ) from error
         raise
 
 
 def _named(error: OSError, where: Path) -> Path:
-    """Return the path that an error is about."""
+    """Return the path that an error refers to."""
     return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else where
 
 
 def _is_around(folder: Path, path: Path) -> bool:
     try:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
-    except OSError:  # we stand in a folder that was removed
+    except OSError:  # the current folder was removed
         return folder == path
 
 
 def require_space(where: Path, needed: int) -> None:
-    """Fail before hours of work rather than after: ``BuildError`` unless ``needed`` bytes are free."""
+    """Raise ``BuildError`` before hours of work unless ``needed`` bytes are free."""
     free = free_bytes(where)
     if free < needed:
         raise BuildError(
             f"not enough disk space for {where}",
-            why=f"{_size(needed)} are needed there, {_size(free)} are free; {_RESUME}",
-            fix="free some space, or point --out and PEAGLE_CACHE to another disk, and run the same command again",
+            why=f"{_size(needed)} are needed, {_size(free)} are free; {_RESUME}",
+            fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
         )
 
 
 def free_bytes(where: Path) -> int:
-    """Return the free bytes of the disk that ``where`` is or will be on."""
+    """Return the free bytes on the disk of ``where``, which need not exist."""
     return shutil.disk_usage(nearest(where)).free
 
 

@@ -1,4 +1,4 @@
-"""What the stage cache holds, and the removal of what has not been used for longest."""
+"""Contents of the stage cache, and removal of the least recently used."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .made_for import MadeFor
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A kept step, or what a killed process left of one: its kind, its size, and when it was last used.
+    """A stage, or the leftover of a killed process: its kind, its size, and the time of its last use.
 
-    ``bytes`` is what its removal gives back: a file that has a second name, as an engine of an earlier version may
-    have given it, counts for nothing. ``used`` is in seconds since 1970.
+    ``bytes`` is what its removal frees: files with further hard links, as engines of earlier versions may have, do not
+    count. ``used`` is in seconds since 1970.
     """
 
     path: Path
@@ -32,14 +32,14 @@ class CacheEntry:
 
     @classmethod
     def of(cls, root: Path, path: Path, *, is_leftover: bool = False) -> CacheEntry:
-        """Look at the folder of a step."""
+        """Inspect the folder of a stage."""
         kind = path.parent.relative_to(root).as_posix()
         return cls(path, kind, _bytes(path), path.stat().st_mtime, MadeFor.read(path), is_leftover)
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a pruning removed, or would have; what it had to leave because it is in use; and the bytes that remain."""
+    """Result of a pruning: entries removed, or to be removed; entries in use; and the remaining bytes."""
 
     removed: tuple[CacheEntry, ...]
     in_use: tuple[CacheEntry, ...]
@@ -47,12 +47,12 @@ class Pruned:
 
     @property
     def freed_bytes(self) -> int:
-        """The room that was made."""
+        """The freed bytes."""
         return sum(entry.bytes for entry in self.removed)
 
 
 def entries(root: Path) -> list[CacheEntry]:
-    """Return what is below ``root``, leftovers first, then what was used longest ago."""
+    """Return the entries below ``root``: leftovers first, then the least recently used."""
     with writing(root, 0):
         found = [_entry(root, path, is_leftover=True) for path in killed(root)]
         found += [_entry(root, path, is_leftover=False) for path in steps(root)]
@@ -63,10 +63,10 @@ def entries(root: Path) -> list[CacheEntry]:
 def prune(
     root: Path, *, older_than: float | None = None, max_bytes: int | None = None, dry_run: bool = False
 ) -> Pruned:
-    """Remove leftovers, steps that were not used for ``older_than`` seconds, and the oldest beyond ``max_bytes``.
+    """Remove leftovers, stages unused for ``older_than`` seconds, and the oldest beyond ``max_bytes``.
 
-    What was used longest ago goes first. What a running command uses stays. Raises ``EnvironmentProblem`` where the
-    cache cannot be written.
+    The least recently used go first. Stages of running commands stay. Raises ``EnvironmentProblem`` if the cache is
+    not writable.
     """
     found, now = entries(root), time.time()
     remaining = sum(entry.bytes for entry in found)
@@ -87,12 +87,12 @@ def prune(
 def _entry(root: Path, path: Path, *, is_leftover: bool) -> CacheEntry | None:
     try:
         return CacheEntry.of(root, path, is_leftover=is_leftover)
-    except FileNotFoundError:  # just now removed by another process
+    except FileNotFoundError:  # another process has just removed it
         return None
 
 
 def _take_away(entry: CacheEntry, dry_run: bool) -> bool:
-    """Remove an entry, or only see whether it could be; False if somebody uses it."""
+    """Remove an entry, or with ``dry_run`` only check; False if it is in use."""
     if entry.is_leftover:
         if not dry_run:
             remove(entry.path)
@@ -103,7 +103,7 @@ def _take_away(entry: CacheEntry, dry_run: bool) -> bool:
             return False
         if not dry_run:
             aside = step_aside(entry.path)
-            entry.path.rename(aside)  # no half of a step is ever taken for one
+            entry.path.rename(aside)  # so a half-removed stage is never used
             remove(aside)
             lock.unlink()
     return True

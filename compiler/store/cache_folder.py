@@ -1,7 +1,7 @@
-"""The cache folder: where it is, and who may have written what lies in it.
+"""The cache folder: its location, and protection against other users.
 
-Builds load machine code and weights from the cache. So a folder of it that another user owns, or that others can write
-to, is refused wherever the cache is read.
+Builds load machine code and weights from the cache. Therefore the cache is not used if another user owns a folder in
+it, or if others can write to one.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from .atomic_files import writing
 
 VARIABLE = "PEAGLE_CACHE"
 SWITCH = "PEAGLE_CACHE_CHECK"
-_WHY = "builds load machine code and weights from the cache, and whoever writes there decides what they run"
-_SWITCH_WHY = "it is off, where everybody who can write to the cache is trusted, or on"
+_WHY = "builds load machine code and weights from the cache, so anyone who can write to it controls what they run"
+_SWITCH_WHY = "use off if everybody who can write to the cache is trusted, else on"
 _ROOT = 0
 _GROUP, _OTHERS = 0o070, 0o007
 _WRITE, _SEARCH = 0o022, 0o011
 
 
 class UntrustedCache(EnvironmentProblem):
-    """Others can have written what a command was about to read; nothing goes on without it (exit code 3)."""
+    """Other users can write to the cache, so the command stops (exit code 3)."""
 
 
 def cache_root() -> Path:
-    """Return the cache folder of this user: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
+    """Return this user's cache folder: ``$PEAGLE_CACHE``, else ``~/.cache/peagle-compile``."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
     try:
         return Path.home() / ".cache" / "peagle-compile"
     except RuntimeError as error:
         raise EnvironmentProblem(
-            "there is no place for finished steps", why=str(error), fix=f"set {VARIABLE} to a folder"
+            "no cache folder is available", why=str(error), fix=f"set {VARIABLE} to a folder"
         ) from error
 
 
 def make_private(root: Path, *below: str) -> Path:
-    """Make the folder ``root/below`` unless it exists; nobody else can enter the folders that this makes."""
+    """Create the folder ``root/below`` if missing; folders created here are accessible to this user only."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = root
     for name in below:
@@ -55,11 +55,11 @@ def make_private(root: Path, *below: str) -> Path:
 
 
 def require_trusted(root: Path, *below: str) -> None:
-    """Raise ``UntrustedCache`` unless only this user and root can have written ``root/below``.
+    """Raise ``UntrustedCache`` unless only this user and root can write to ``root/below``.
 
-    This looks at every folder from ``root`` on, and at everything in the last. What does not exist is trusted. Links
-    above the last folder are followed: each counts, and so does what it leads to. Folders above ``root`` are not looked
-    at: whoever exchanges ``root`` there owns the folder that takes its place.
+    Checks every folder from ``root`` on, and everything in the last one. Missing paths are trusted. Links above the
+    last folder are followed; both the link and its target count. Folders above ``root`` are not checked: whoever
+    replaces ``root`` there owns the replacement.
     """
     if not is_off(SWITCH, _SWITCH_WHY):
         with writing(root, 0):
@@ -72,7 +72,7 @@ def _look_at(root: Path, below: Sequence[str]) -> None:
         path = path / name
         if path.is_symlink():
             _require_owner(root, path, os.lstat(path))
-            is_closed = False  # the link may lead out of a folder that nobody else enters
+            is_closed = False  # the link may lead out of a private folder
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +84,7 @@ def _look_at(root: Path, below: Sequence[str]) -> None:
 
 
 def _entries(folder: Path, *, is_closed: bool) -> Iterator[tuple[Path, os.stat_result, bool]]:
-    """Yield everything below ``folder``, and whether others are kept out of the folder that it lies in."""
+    """Yield everything below ``folder``, and whether its parent folder is private."""
     for name in sorted(os.listdir(folder)):
         path = folder / name
         with suppress(FileNotFoundError):  # removed meanwhile
@@ -95,16 +95,16 @@ def _entries(folder: Path, *, is_closed: bool) -> Iterator[tuple[Path, os.stat_r
 
 
 def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) -> bool:
-    """Check one entry; returns whether others are kept out of what lies in it."""
+    """Check one entry; returns whether its content is private."""
     _require_owner(root, path, found)
-    if is_closed or stat.S_ISLNK(found.st_mode):  # the mode of a link means nothing
+    if is_closed or stat.S_ISLNK(found.st_mode):  # the mode of a link has no meaning
         return is_closed
     if _others(found) & _WRITE:
         raise UntrustedCache(
             f"others can write to {path}, which is {_part(root, path)}",
             why=f"its mode is {stat.S_IMODE(found.st_mode):04o} and its owner is {_name(found.st_uid)}; {_WHY}",
-            fix=f"if nobody else has written there, `chmod -R go-w {shlex.quote(str(path))}`, else remove it: a build "
-            f"makes again what it misses; or {_elsewhere()}",
+            fix=f"if nobody else has written there, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise remove it, "
+            f"and builds recreate what they need; or {_elsewhere()}",
         )
     return _keeps_out(found)
 
@@ -113,7 +113,7 @@ def _require_owner(root: Path, path: Path, found: os.stat_result) -> None:
     if found.st_uid in (os.geteuid(), _ROOT):
         return
     mend = (
-        "" if path == root else f"remove it: a build makes again what it misses (`rm -r {shlex.quote(str(path))}`), or "
+        "" if path == root else f"remove it (`rm -r {shlex.quote(str(path))}`), and builds recreate what they need; or "
     )
     raise UntrustedCache(
         f"{path}, which is {_part(root, path)}, belongs to {_name(found.st_uid)}",
@@ -123,7 +123,7 @@ def _require_owner(root: Path, path: Path, found: os.stat_result) -> None:
 
 
 def _others(found: os.stat_result) -> int:
-    """Return the permission bits of everybody but the owner; a group that has only the owner in it is the owner."""
+    """Return the permission bits of everybody but the owner; a group with only the owner in it counts as the owner."""
     mode = stat.S_IMODE(found.st_mode)
     return mode & (_OTHERS if _is_private(found.st_gid) else _OTHERS | _GROUP)
 
@@ -133,7 +133,7 @@ def _keeps_out(found: os.stat_result) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is the private one of this user or of root: it has their name, and no other member."""
+    """Return True for the private group of this user or of root: it has their name, and no other member."""
     for user in {os.geteuid(), _ROOT}:
         with suppress(KeyError):
             known, its = pwd.getpwuid(user), grp.getgrgid(group)

@@ -1,4 +1,4 @@
-"""The folder that a command writes: where ``--out`` leads, and whether what it made may be put there."""
+"""Check the destination folder of a command: ``--out`` must be writable and may be replaced."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ QUANTIZED = "quantize_report.json"
 
 
 def require_publishable(out: Path) -> Path:
-    """Return the folder that ``out`` stands for, links followed; asked before the work as well as after it.
+    """Return the folder of ``out`` with links resolved; called both before and after the work.
 
-    Raises ``UsageError`` for what cannot be replaced, and ``EnvironmentProblem`` where nothing can be written.
+    Raises ``UsageError`` if it must not be replaced, and ``EnvironmentProblem`` if it cannot be written.
     """
     require_name(out)
     with writing(out.parent, 0):
         final = Path(os.path.realpath(out))
         if os.path.lexists(out) and not os.path.exists(out):
             raise UsageError(
-                f"{out} is a link to {os.readlink(out)}, which is not there",
-                fix="make that folder, or remove the link",
+                f"{out} is a link to {os.readlink(out)}, which does not exist",
+                fix="create that folder, or remove the link",
             )
         if final.exists():
             _require_replaceable(out, final)
@@ -36,54 +36,52 @@ def require_publishable(out: Path) -> Path:
 
 
 def require_apart(out: Path, *read: str | Path | None) -> None:
-    """Refuse to replace a folder that is read, or one around it."""
+    """Refuse to replace an input folder, or a parent of one."""
     final = Path(os.path.realpath(out))
     for source in read:
         if source is not None and os.path.isdir(source) and Path(os.path.realpath(source)).is_relative_to(final):
-            raise UsageError(
-                f"--out {out} is the folder that is read", why="it would be replaced", fix="choose another --out"
-            )
+            raise UsageError(f"--out {out} is an input folder", why="it would be replaced", fix="choose another --out")
 
 
 def is_export(folder: Path) -> bool:
-    """Whether the folder was written by ``peagle-compile export``."""
+    """Return True if the folder was written by ``peagle-compile export``."""
     return os.path.isfile(folder / EXPORT)
 
 
 def is_quantized(folder: Path) -> bool:
-    """Whether the folder was written by ``peagle-compile quantize``."""
+    """Return True if the folder was written by ``peagle-compile quantize``."""
     return os.path.isfile(folder / QUANTIZED)
 
 
 def require_name(out: Path) -> None:
-    """Refuse names that reports and terminals cannot show."""
+    """Reject names that reports and terminals cannot display."""
     if any(unicodedata.category(each) in ("Cc", "Cs") for each in str(out)):
         raise UsageError(
-            f"--out {str(out)!a} cannot be written in a report",
+            f"--out {str(out)!a} cannot be displayed",
             why="the name has control characters, or bytes that are not UTF-8",
             fix="choose another --out",
         )
 
 
 def _require_replaceable(out: Path, final: Path) -> None:
-    """Refuse to replace anything that this program did not make, and folders whose place cannot be taken."""
+    """Refuse to replace anything that this program did not create, and folders that cannot be replaced."""
     if not final.is_dir() or not (is_engine(final) or is_export(final) or is_quantized(final) or _is_empty(final)):
         raise UsageError(
             f"{out} exists and is not an engine folder",
-            why=f"there is no {FILE_NAME}, {EXPORT} or {QUANTIZED} in it, so it will not be replaced",
+            why=f"it contains no {FILE_NAME}, {EXPORT} or {QUANTIZED}, so it will not be replaced",
             fix="choose another --out, or remove it yourself",
         )
     if Path.cwd().is_relative_to(final):
         raise UsageError(
-            f"--out {out} is the folder that you are in",
-            why="a finished folder takes its place, and your shell would stay in the one that is gone",
-            fix="name a folder in it, or go up with `cd` and name this one",
+            f"--out {out} is the current folder",
+            why="the finished folder replaces it, and your shell would stay in the removed one",
+            fix="use a sub-folder, or run `cd ..` and name this one",
         )
     if final.is_mount():
         raise UsageError(
-            f"--out {out} is where a disk is mounted",
-            why="a finished folder takes the place of an old one, and no other can be in this place",
-            fix=f"name a folder in it, for example --out {out / 'engine'}",
+            f"--out {out} is a mount point",
+            why="the finished folder replaces the old one, which is impossible for a mount point",
+            fix=f"use a sub-folder, for example --out {out / 'engine'}",
         )
 
 
@@ -92,7 +90,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _require_writable(final: Path) -> None:
-    """Make the folder in which ``final`` would be made, and remove it again. Raises ``OSError`` if that fails."""
+    """Create the parent folder of ``final``, and remove it again. Raises ``OSError`` if that fails."""
     made: list[Path] = []
     try:
         for folder in (*reversed(final.parents), made_aside(final)):
@@ -101,5 +99,5 @@ def _require_writable(final: Path) -> None:
                 made.append(folder)
     finally:
         for folder in reversed(made):
-            with suppress(OSError):  # another process has put something there
+            with suppress(OSError):  # another process has created something there
                 folder.rmdir()

@@ -1,8 +1,9 @@
-"""The code that a function runs, as one digest: its module and every module of the package that this imports.
+"""Digest of the code that a function can run: its module and all modules of the package that it imports.
 
-Imports are read from the source, those inside functions too. Not counted are imports for type checkers only, and the
-console: no progress bar reaches a file. A package on the way to a module counts with its own text; what it imports
-counts for those who take a name from it. CUDA text is no module: the key of the kernels' stage has its digest.
+Imports are read from the source, including those inside functions. Imports for type checkers do not count, and neither
+does the console, since progress bars do not affect files. A parent package of a module counts with its own text; its
+imports count for modules that take a name from it. CUDA sources are not modules: the key of the kernels' stage has
+their digest.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DYNAMIC = ("import_module", "__import__")
 
 @dataclass(frozen=True)
 class Package:
-    """A package: its name, the folder that holds its modules, and those of them that leave no mark on a stage."""
+    """A package: its name, the folder of its modules, and the modules that do not affect stages."""
 
     name: str
     folder: Path
@@ -37,7 +38,7 @@ PEAGLE = Package("peagle", Path(__file__).parents[2], silent=("peagle.compiler.c
 def code_digest(function: Callable[..., Any]) -> str:
     """Return the SHA-256, in hex, of the code that a call of ``function`` can reach.
 
-    Raises ``BuildError`` where a source file is missing.
+    Raises ``BuildError`` if a source file is missing.
     """
     while isinstance(function, partial):
         function = function.func
@@ -55,7 +56,7 @@ def digest(package: Package, module: str) -> str:
 
 @cache
 def closure(package: Package, module: str) -> frozenset[str]:
-    """Return the names of ``module`` and of all modules of ``package`` that it imports, directly or through others."""
+    """Return the names of ``module`` and of all modules of ``package`` that it imports, directly or indirectly."""
     reached, passed, pending = set[str](), set[str](), [module]
     while pending:
         name = pending.pop()
@@ -68,7 +69,7 @@ def closure(package: Package, module: str) -> frozenset[str]:
 
 @cache
 def imported(package: Package, module: str, *, typing: bool = False) -> frozenset[str]:
-    """Return the modules of ``package`` that ``module`` imports; with ``typing`` also those for type checkers only."""
+    """Return the modules of ``package`` that ``module`` imports; with ``typing`` also those for type checkers."""
     path = _source(package, module)
     home = module if path.name == "__init__.py" else module.rpartition(".")[0]
     names = (name for _, name in imports_of(path.read_text(encoding="utf-8"), home, typing=typing))
@@ -79,7 +80,7 @@ def imported(package: Package, module: str, *, typing: bool = False) -> frozense
 def imports_of(source: str, package: str, *, typing: bool = True) -> Iterator[tuple[int, str]]:
     """Yield (line, absolute name) of each import in ``source``, a module of ``package``; also import_module("literal").
 
-    Without ``typing``, those below ``if TYPE_CHECKING`` are left out.
+    Without ``typing``, imports below ``if TYPE_CHECKING`` are skipped.
     """
     tree = ast.parse(source)
     for node in _import_statements(tree.body, typing):
@@ -95,7 +96,7 @@ def imports_of(source: str, package: str, *, typing: bool = True) -> Iterator[tu
 
 
 def _import_statements(nodes: Iterable[ast.AST], typing: bool) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports among statements and in their blocks; expressions hold none and are not entered."""
+    """Yield the imports among statements and in their blocks; expressions cannot contain any."""
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
@@ -111,7 +112,7 @@ def _is_for_types(test: ast.expr) -> bool:
 
 
 def _literal_import(call: ast.Call) -> str | None:
-    """Return the constant (or the constant beginning of an f-string) given to import_module or __import__."""
+    """Return the constant (or the constant prefix of an f-string) passed to import_module or __import__."""
     function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if function not in _DYNAMIC or not call.args:
         return None
@@ -120,7 +121,7 @@ def _literal_import(call: ast.Call) -> str | None:
 
 
 def _parents(module: str) -> Iterator[str]:
-    """Yield the packages around a module, the innermost first."""
+    """Yield the parent packages of a module, the innermost first."""
     while module := module.rpartition(".")[0]:
         yield module
 
@@ -131,7 +132,7 @@ def _is_silent(package: Package, module: str) -> bool:
 
 @cache
 def _file(package: Package, module: str) -> Path | None:
-    """Return the source file of a module of ``package``, None for what is none."""
+    """Return the source file of a module of ``package``, or None."""
     first, *rest = module.split(".")
     if first != package.name or not rest:
         return None
@@ -140,14 +141,14 @@ def _file(package: Package, module: str) -> Path | None:
 
 
 def _source(package: Package, module: str) -> Path:
-    """Return the source file of a module of ``package``, or of one that was imported from elsewhere."""
+    """Return the source file of a module of ``package``, or of one imported from elsewhere."""
     path = _file(package, module)
     if path is None and module.partition(".")[0] != package.name:
         path = Path(getattr(sys.modules.get(module), "__file__", None) or "")
     if path is None or not path.is_file():
         raise BuildError(
             f"the source of {module} cannot be found",
-            why="what is kept of a build is named by the hash of the code that made it",
+            why="cached build results are keyed by the hash of the code that made them",
             fix="reinstall peagle-compile; the package is incomplete",
         )
     return path

@@ -1,6 +1,6 @@
-"""Steps that were not finished because their process was killed: found by their names, in use if their lock is held.
+"""Unfinished stages of killed processes: found by their names, in use if their lock is held.
 
-A step KEY is made as .KEY.xxxxxxxx beside it, under the lock of KEY.lock.
+A stage KEY is created as .KEY.xxxxxxxx beside its final path, under the lock of KEY.lock.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _ASIDE = re.compile(r"\.(?P<key>[0-9a-f]{32})\..+")
 
 
 def step_aside(final: Path) -> Path:
-    """Return a new name beside the step ``final``, for one that is not finished or about to go."""
+    """Return a new name beside ``final`` for a stage that is unfinished or being removed."""
     return final.with_name(f".{final.name}.{secrets.token_hex(4)}")
 
 
 def steps(root: Path) -> list[Path]:
-    """Return the folders of all steps below ``root``, finished or not; of nothing else that lies there."""
+    """Return the folders of all stages below ``root``, finished or not, and nothing else."""
     return [path for path in _folders(root) if _KEY.fullmatch(path.name) and lock_of(path).exists()]
 
 
 def lock_of(step: Path) -> Path:
-    """Return the file whose lock has who makes, takes or removes a step."""
+    """Return the lock file for creating, using or removing a stage."""
     return step.with_suffix(LOCK)
 
 
 def killed(root: Path) -> list[Path]:
-    """Return what killed processes left below ``root``, of any step."""
+    """Return all unfinished stages of killed processes below ``root``."""
     made = [(path, path.with_name(match["key"])) for path in _folders(root) if (match := _ASIDE.fullmatch(path.name))]
     locks = [(path, lock_of(step)) for path, step in made if lock_of(step).exists()]
     locks += [(path, root / SCRATCH_LOCK) for path in root.glob(f"{SCRATCH}*")]
@@ -43,19 +43,19 @@ def killed(root: Path) -> list[Path]:
 
 
 def clear_killed(root: Path) -> None:
-    """Remove what killed processes left below ``root``, of any step."""
+    """Remove all unfinished stages of killed processes below ``root``."""
     for folder in killed(root):
         remove(folder)
 
 
 def clear_killed_of(final: Path) -> None:
-    """Remove what was left of one step, whose lock is ours."""
+    """Remove unfinished versions of one stage, whose lock the caller holds."""
     for folder in final.parent.glob(f".{final.name}.*"):
         remove(folder)
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    """Yield what lies where steps do: in a folder for each kind, and there may be stores in a store."""
+    """Yield the folders that may contain stages: one for each kind, and nested stores."""
     for pattern in ("*/*", "*/*/*"):
         yield from root.glob(pattern)
 

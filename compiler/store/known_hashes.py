@@ -1,8 +1,8 @@
-"""Hashes of large files, each taken once on a machine: of files that others own, whose reading takes minutes.
+"""Cached hashes of large files that others own, so that each is read only once per machine.
 
-A file is the same as long as it lies in the same place of its disk and neither its size nor one of its times has
-changed. The time of the last change to a file or to its times (ctime) is the system's own and can be set by nobody, so
-a file that was written to and given its old time is read again. In the Hub's cache a weight file is called by its hash.
+A file counts as unchanged while its inode, its size and its times are the same. Only the system sets the change time
+(ctime), so a file that was modified and given its old modification time is read again. In the Hub's cache, the name of
+a weight file is its hash.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from ...engines.folder.records import FileEntry
 from .cache_folder import make_private, require_trusted
 
-LARGE = 16 << 20  # bytes; what is smaller is read each time
+LARGE = 16 << 20  # bytes; smaller files are read each time
 FOLDER = "hashes"
-_SETTLED_NS = 2_000_000_000  # a file that changed a moment ago may change again within one tick of its clock
+_SETTLED_NS = 2_000_000_000  # a file that just changed may change again within one tick of the clock
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = lambda _: None) -> FileEntry:
-    """Size and hash of a file: read, kept below ``root`` from an earlier time, or as the Hub has it.
+    """Return size and hash of a file: computed, cached below ``root``, or taken from its name in the Hub's cache.
 
-    ``advance`` is told of its bytes, read or not. Without a ``root``, or where it cannot be written, nothing is kept.
-    Raises ``EnvironmentProblem`` for kept hashes that others can have written.
+    ``advance`` receives its bytes, read or not. Without a writable ``root``, nothing is cached. Raises
+    ``EnvironmentProblem`` for cached hashes that others can write.
     """
     before, now = path.stat(), time.time_ns()
     if before.st_size < LARGE:
@@ -48,7 +48,7 @@ def entry_of(path: Path, root: Path | None, advance: Callable[[int], object] = l
 
 
 def _place(root: Path, found: os.stat_result) -> Path:
-    """Return the file that keeps the hash of another."""
+    """Return the cache file for another file's hash."""
     name = f"{platform.node()}-{found.st_dev:x}-{found.st_ino:x}.json"
     require_trusted(root, FOLDER, name)
     return root / FOLDER / name
@@ -59,7 +59,7 @@ def _times(found: os.stat_result) -> list[int]:
 
 
 def _known(kept: Path | None, found: os.stat_result) -> str:
-    """The hash that was kept of a file that has not changed since, or ''."""
+    """Return the cached hash of a file that is unchanged, or ''."""
     if kept is None or not kept.is_file():
         return ""
     with suppress(OSError, ValueError, TypeError, RecursionError):
@@ -76,7 +76,7 @@ def _keep(kept: Path, found: os.stat_result, sha256: str) -> None:
 
 
 def _name_at_hub(path: Path) -> str:
-    """The hash that a file of the Hub's cache is called by, or ''."""
+    """Return the hash in the name of a file in the Hub's cache, or ''."""
     real = Path(os.path.realpath(path))
     if real.parent.name != "blobs" or not _SHA256.fullmatch(real.name):
         return ""

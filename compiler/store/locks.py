@@ -1,4 +1,4 @@
-"""Locks on files and folders, which the system lets go of when their process dies, however it dies."""
+"""File and folder locks that the system releases when their process ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder, waiting for it. Raises ``FileNotFoundError`` for one that is gone by then."""
+    """Lock a file or folder, waiting if necessary. Raises ``FileNotFoundError`` if it disappears meanwhile."""
     while (descriptor := _open(path, fcntl.LOCK_EX)) is None:
-        pass  # another has taken its name while we waited
+        pass  # another file took its name during the wait
     try:
         yield
     finally:
@@ -22,7 +22,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that is there for nothing else; it is made, and made again when it was removed."""
+    """Lock a dedicated lock file; it is created, also again if it was removed."""
     while True:
         path.touch()
         try:
@@ -39,7 +39,7 @@ def locked_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Whether the lock of a file or folder was to be had; then it is held. That of a link never is."""
+    """Try to lock a file or folder, and yield whether that succeeded. Links are never locked."""
     try:
         descriptor = _open(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -52,10 +52,10 @@ def locked_if_free(path: Path) -> Iterator[bool]:
 
 
 class Hold:
-    """A folder that is in use by as many as like for as long as they have a ``Hold`` of it; no lock is to be had."""
+    """A shared lock on a folder, held as long as the object exists; it prevents exclusive locks."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ``OSError`` where there is no such folder."""
+        """Raises ``OSError`` if the folder does not exist."""
         self._descriptor = os.open(folder, os.O_RDONLY)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
@@ -65,8 +65,8 @@ class Hold:
 
 
 def _open(path: Path, how: int) -> int | None:
-    """Open what has the name ``path`` and lock it; None if it has the name no more. Links are not followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would wait for a writer
+    """Open and lock ``path``; None if the name refers to another file by then. Links are not followed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # opening a pipe would block
     try:
         fcntl.flock(descriptor, how)
         ours, named = os.fstat(descriptor), os.lstat(path)

@@ -1,4 +1,4 @@
-"""What a kept step was made for, so that who lists the cache knows what he would lose."""
+"""The purpose of a stage, shown in listings of the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILE_NAME = "made_for.json"
 
 @dataclass(frozen=True)
 class MadeFor:
-    """The first command that wanted a step; later ones with the same inputs use it too."""
+    """The first command that needed a stage; later commands with the same inputs share it."""
 
     command: str
     model: str
@@ -20,13 +20,13 @@ class MadeFor:
     lowering: str = ""
 
     def write(self, folder: Path) -> None:
-        """Write it into the folder of a step."""
+        """Write it into a stage's folder."""
         (folder / FILE_NAME).write_text(json.dumps(asdict(self)) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> MadeFor | None:
-        """Return what the folder of a step was made for; None where it does not say, as in older ones."""
-        if not (folder / FILE_NAME).is_file():  # a pipe would wait for a writer
+        """Read it from a stage's folder; None if it is missing, as in older ones."""
+        if not (folder / FILE_NAME).is_file():  # opening a pipe would block
             return None
         try:
             made_for = cls(**json.loads((folder / FILE_NAME).read_bytes()))

@@ -1,4 +1,4 @@
-"""The clock of a command: how long each phase took, and the most memory that was resident when it ended."""
+"""Time and peak memory of each phase of a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..console.progress import Progress, Quiet
 
 
 def peak_rss() -> int:
-    """Return the most memory that this process has had resident so far, in bytes."""
+    """Return the peak resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -28,7 +28,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str, text: str = "") -> Iterator[dict[str, Any]]:
-        """Time what is inside, and show it as ``text``; whoever is there may add to the record."""
+        """Time the block, and show it as ``text``; the block may add to the yielded record."""
         record: dict[str, Any] = {"phase": name}
         started = time.perf_counter()
         with self.progress.step(text or name):

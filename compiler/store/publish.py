@@ -1,4 +1,4 @@
-"""Publish an engine folder: assembled beside its final name, complete before anyone can see it, swapped in whole."""
+"""Publish an engine folder: assemble it beside its final path, complete it, then swap it in atomically."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _BESIDE_IT = ("special_tokens_map.json", "generation_config.json")
 
 @dataclass
 class Assembly:
-    """An engine folder in the making; every file goes in through here, so that the manifest lists them all."""
+    """An engine folder under construction; all files are added through it, so that the manifest lists them all."""
 
     folder: Path
     files: dict[str, FileEntry] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
 
     def place_stage(self, stage: Stage, below: str, progress: Progress) -> None:
-        """Copy a stage's files into a sub-folder; not a second name for each, with which ``onnx`` refuses weights."""
+        """Copy a stage's files into a sub-folder; not as hard links, because ``onnx`` refuses linked weights."""
         size = sum(entry.size for entry in stage.files.values())
         if not shares_blocks(stage.path, self.folder):
             require_space(self.folder.parent, size)
@@ -48,26 +48,26 @@ class Assembly:
                 copy_file(stage.path / name, self._place(below, name, entry), advance)
 
     def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
-        """Move a stage's files into a sub-folder; the store has it no more."""
+        """Move a stage's files into a sub-folder; they leave the store."""
         with progress.step(f"move {below}", sum(entry.size for entry in stage.files.values())) as advance:
             for name, entry in stage.files.items():
                 source, target = stage.path / name, self._place(below, name, entry)
                 try:
                     source.rename(target)
                     self._moved.add(f"{below}/{name}")
-                except OSError:  # another disk
+                except OSError:  # another file system
                     require_space(self.folder.parent, entry.size)
                     copy_file(source, target, advance)
         shutil.rmtree(stage.path, ignore_errors=True)
 
     def drop_stage(self, stage: Stage, below: str) -> None:
-        """Take out what was copied of a stage."""
+        """Remove the files copied from a stage."""
         for name in stage.files:
             del self.files[f"{below}/{name}"]
             (self.folder / below / name).unlink()
 
     def _place(self, below: str, name: str, entry: FileEntry) -> Path:
-        """Count a file in; returns where it goes."""
+        """Register a file; returns its destination."""
         self.files[f"{below}/{name}"] = entry
         target = self.folder / below / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,14 +85,14 @@ class Assembly:
         self.files[name] = FileEntry.of(path)
 
     def enter(self, below: str) -> None:
-        """Count in what somebody else wrote into a sub-folder."""
+        """Register files that other code wrote into a sub-folder."""
         for path in sorted((self.folder / below).iterdir()):
             self.files[f"{below}/{path.name}"] = FileEntry.of(path)
 
     def place_tokenizer(self, checkpoint: Path) -> None:
-        """Copy what turns text into ids and back, and messages into text.
+        """Copy the tokenizer and the chat templates.
 
-        However the checkpoint stores its chat templates, they become files, as ``transformers`` saves them.
+        Chat templates become separate files, as ``transformers`` saves them, however the checkpoint stores them.
         """
         for name in (TOKENIZER, *_BESIDE_IT):
             if (checkpoint / name).is_file():
@@ -103,7 +103,7 @@ class Assembly:
         self._place_config(checkpoint / template_files.CONFIG)
 
     def _place_config(self, path: Path) -> None:
-        """Copy the tokenizer's configuration, without a template: two of them could differ."""
+        """Copy the tokenizer's configuration without its template, which could differ from the file."""
         if not path.is_file():
             return
         content = json.loads(path.read_bytes())
@@ -113,23 +113,23 @@ class Assembly:
             self.place_text(path.name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def check(self, progress: Progress) -> None:
-        """Compare every file with what was placed, before anybody sees the folder: a copy may have gone wrong.
+        """Compare every file with its source before publishing, to detect failed copies.
 
-        A file that was moved here is the one whose hash was taken. Raises ``BuildError``.
+        Moved files keep the hash they were created with. Raises ``BuildError``.
         """
         copied = {name: entry for name, entry in self.files.items() if name not in self._moved}
         size = sum(entry.size for entry in copied.values())
-        with progress.step("check what was copied", size) as advance, self._complaining():
+        with progress.step("check the copied files", size) as advance, self._complaining():
             check_files(self.files, self.folder, hashes=False)
             check_files(copied, self.folder, advance=advance)
 
     def check_engine(self, manifest: Manifest, progress: Progress) -> None:
-        """Do the same for an engine, whose manifest must be read as it was written. Raises ``BuildError``."""
+        """Do the same for an engine, and check that its manifest reads back equal. Raises ``BuildError``."""
         self.check(progress)
         with self._complaining():
             read = Manifest.read(self.folder)
         if read.files != self.files or read != manifest:
-            raise _unwhole("its manifest does not describe it")
+            raise _unwhole("its manifest does not match it")
 
     @contextmanager
     def _complaining(self) -> Iterator[None]:
@@ -139,7 +139,7 @@ class Assembly:
             raise _unwhole(error.in_a_line) from error
 
     def write_manifest(self, manifest: Manifest) -> Manifest:
-        """Write the manifest with the files placed so far; from here on the folder is an engine."""
+        """Write the manifest with all files added so far; this makes the folder an engine."""
         manifest = replace(manifest, files=dict(sorted(self.files.items())))
         manifest.write(self.folder)
         return manifest
@@ -147,7 +147,7 @@ class Assembly:
 
 def _unwhole(why: str) -> BuildError:
     return BuildError(
-        "what was put together is not whole, and was not published",
+        "the assembled folder is damaged and was not published",
         why=why,
         fix="run the same command again, with --force if this repeats; check the disk",
     )
@@ -155,9 +155,9 @@ def _unwhole(why: str) -> BuildError:
 
 @contextmanager
 def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
-    """Lend a folder to fill, which is published as ``out`` when the block ends well, and gone when it does not."""
+    """Yield a folder that is published as ``out`` on success, and removed on failure."""
     with writing(out.parent, sum(sizes.values())):
-        clear_leftovers(nearest(Path(os.path.abspath(out)).parent))  # before it is said what is there
+        clear_leftovers(nearest(Path(os.path.abspath(out)).parent))  # before checking what exists
         final = require_publishable(out)
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(final.parent)
@@ -171,14 +171,14 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
 
 @contextmanager
 def folder_beside(final: Path) -> Iterator[Path]:
-    """Make a folder, locked as long as somebody is at it, and gone when that ends unless it was moved."""
+    """Create a locked folder; it is removed on exit unless it was moved."""
     while True:
         folder = made_aside(final)
         with half_made(folder), ExitStack() as stack:
             folder.mkdir()
             try:
                 stack.enter_context(locked(folder))
-            except FileNotFoundError:  # taken for a leftover by another build before it had its lock
+            except FileNotFoundError:  # another build removed it as a leftover before it was locked
                 continue
             yield folder
             return

@@ -1,6 +1,6 @@
-"""The stage store: what a build step made, kept under the hash of everything that it depends on.
+"""Stage store: results of build steps, content-addressed by the hash of all their inputs.
 
-A stage appears in the store whole or not at all, so that an interrupted build resumes and a rerun skips what is done.
+A stage appears in the store atomically, so an interrupted build resumes, and a rerun skips finished steps.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .locks import Hold, locked_file
 from .made_for import FILE_NAME as MADE_FOR
 from .made_for import MadeFor
 
-_RECORD, _SEAL = "stage.json", "stage.sha256"  # what the files are, and the hash of that
+_RECORD, _SEAL = "stage.json", "stage.sha256"  # the list of files, and its hash
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A finished step: its folder, its files with their hashes, and whether an earlier build had made it.
+    """A finished step: its folder, its files with their hashes, and whether it was reused from an earlier build.
 
-    As long as somebody has it, it is not removed from the store.
+    It is not removed from the store while this object exists.
     """
 
     path: Path
@@ -47,9 +47,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageStore:
-    """Finished steps below ``root``. ``force`` makes every step anew; ``made_for`` is kept with what is made.
+    """Finished steps below ``root``. ``force`` repeats every step; ``made_for`` is recorded in new stages.
 
-    ``progress`` shows what of that takes long.
+    ``progress`` shows long operations.
     """
 
     root: Path
@@ -59,7 +59,7 @@ class StageStore:
 
     @classmethod
     def default(cls, *, force: bool = False) -> StageStore:
-        """Return the store of this user. Raises ``EnvironmentProblem`` for one that others can write to."""
+        """Return this user's store. Raises ``EnvironmentProblem`` if others can write to it."""
         root = cache_root()
         require_trusted(root)
         return cls(root, force)
@@ -67,29 +67,29 @@ class StageStore:
     def run(
         self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0, by_content: bool = False
     ) -> Stage:
-        """Return the stage ``name`` for ``key_parts`` (any JSON value), made by ``make(folder)`` unless it is there.
+        """Return the stage ``name`` for ``key_parts`` (any JSON value), created with ``make(folder)`` if it is missing.
 
-        It is made anew when the code that ``make`` can reach has changed; not so with ``by_content``, where
-        ``key_parts`` has the hash of what comes out. ``key_parts`` must name all that ``make`` is handed: values by
-        themselves, files by their hash. ``needed`` is the size to name when the disk is full.
+        It is recreated when the code reachable from ``make`` changes, except with ``by_content``, where ``key_parts``
+        contains the hash of the result. ``key_parts`` must cover all inputs of ``make``: values directly, files by
+        their hash. ``needed`` is the size to report when the disk is full.
         """
         key = content_key(name, key_parts) if by_content else stage_key(name, make, key_parts)
         with writing(self.root, needed), self.place(name, key) as final:
             if not self.force and (stage := _finished(final, self.progress)):
-                _log.info("%s: kept from before, as %s", name, final)
-                with suppress(OSError):  # a store may be for reading only
+                _log.info("%s: reused from %s", name, final)
+                with suppress(OSError):  # the store may be read-only
                     os.utime(final)
                 return stage
             clear_killed(self.root)
             stage = self._make(final, make)
-            _log.info("%s: made, and kept as %s", name, final)
+            _log.info("%s: created in %s", name, final)
             return stage
 
     @contextmanager
     def place(self, name: str, key: str) -> Iterator[Path]:
-        """Lend the place of what is kept as ``name`` for ``key``: another process that wants it waits.
+        """Lock the path of the stage ``name`` with ``key``; other processes that need it wait.
 
-        Raises ``EnvironmentProblem`` where others can have written what lies there.
+        Raises ``EnvironmentProblem`` if others can write there.
         """
         require_trusted(self.root)
         final = make_private(self.root, name) / key
@@ -101,7 +101,7 @@ class StageStore:
             yield final
 
     def note(self, folder: Path) -> None:
-        """Write into the folder of a step what it is made for."""
+        """Write the stage's purpose into its folder."""
         if self.made_for:
             self.made_for.write(folder)
 
@@ -126,19 +126,19 @@ class StageStore:
 
 
 def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
-    """Return the content address of a stage: its inputs, and the code of ``make``, which turns them into it."""
+    """Return the content address of a stage: its inputs, and the code of ``make``."""
     return content_key(name, [code_digest(make), key_parts])
 
 
 def content_key(name: str, key_parts: Any) -> str:
-    """Return the address of a stage that is the same whatever code makes it."""
+    """Return the address of a stage that is independent of code."""
     return hashlib.sha256(json.dumps([name, key_parts], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _finished(final: Path, progress: Progress) -> Stage | None:
-    """Return the stage if it is there and undamaged: what a disk or a hand did to it must not reach an engine."""
+    """Return the stage if it exists intact: damage by the disk or by hand must not reach an engine."""
     try:
-        found = {} if final.is_symlink() else _files(final)  # before any of it is opened: a pipe has no end
+        found = {} if final.is_symlink() else _files(final)  # before opening any: reading a pipe never ends
         files = _read_record(final)
         if not found or found.keys() != files.keys():
             return None
@@ -151,14 +151,14 @@ def _finished(final: Path, progress: Progress) -> Stage | None:
 
 
 def _write_record(folder: Path, files: Mapping[str, FileEntry]) -> None:
-    """Write what the files of a stage are, and the hash of that: a record that lacks some of them is none."""
+    """Write the list of a stage's files, and its hash: an incomplete record is invalid."""
     record = json.dumps({name: [entry.size, entry.sha256] for name, entry in files.items()})
     (folder / _RECORD).write_text(record)
     (folder / _SEAL).write_text(hashlib.sha256(record.encode()).hexdigest())
 
 
 def _read_record(folder: Path) -> dict[str, FileEntry]:
-    """Return the files of a stage as its record lists them. Raises one of many errors for a record that is none."""
+    """Return the files in a stage's record. Raises one of many exceptions for an invalid record."""
     record = (folder / _RECORD).read_bytes()
     if hashlib.sha256(record).hexdigest() != (folder / _SEAL).read_text():
         raise ValueError("the record was changed")
@@ -166,9 +166,9 @@ def _read_record(folder: Path) -> dict[str, FileEntry]:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return what a stage consists of by its path in the folder.
+    """Return the files of a stage by their path in the folder.
 
-    Raises ``ValueError`` for a link and for anything else that is neither a file nor a folder: no step makes any.
+    Raises ``ValueError`` for links and special files, which no step creates.
     """
     found = {}
     for parent, folders, names in os.walk(folder):

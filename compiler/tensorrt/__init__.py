@@ -1,4 +1,4 @@
-"""Building TensorRT plans: what a graph must be like, the build itself, and what a finished plan says of itself.
+"""Building TensorRT plans: checks of the graph, the build itself, and verification of the finished plan.
 
-``build.build_plan`` makes one plan. TensorRT is only ever imported in the child process that it starts (``worker``).
+``build.build_plan`` makes one plan. TensorRT is imported only in the child process that it starts (``worker``).
 """

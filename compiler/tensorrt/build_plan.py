@@ -1,4 +1,4 @@
-"""``build_plan``: one lowered graph to one TensorRT plan, in a process of its own."""
+"""``build_plan``: build a TensorRT plan from a lowered graph, in a separate process."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ..hardware.machine import look
 from ..store.atomic_files import writing
 from .worker_protocol import STEPS, PlanFacts, PlanRequest, raised
 
-_SAID = 5  # last lines of a dead process that are worth showing
+_SAID = 5  # last lines of a dead process to show
 _PATIENCE = 5.0
 _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)  # by TensorRT's severity
 _log = logging.getLogger(__name__)
 
 
 def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts:
-    """Build ``request`` into the file ``out``, which is there only when it is whole.
+    """Build ``request`` into the file ``out``, which appears only when it is complete.
 
-    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``, the last also when TensorRT takes its process down.
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``, the last also if TensorRT crashes its process.
     Ctrl-C and SIGTERM end that process and leave nothing behind.
     """
     request.check()
@@ -72,7 +72,7 @@ def _run(request: PlanRequest, out: Path, log: IO[bytes], advance: Advance) -> P
 
 @contextmanager
 def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
-    """Start the building process, in a session of its own so that Ctrl-C reaches only us."""
+    """Start the building process in its own session, so that Ctrl-C reaches only this process."""
     from . import worker
 
     command = [sys.executable, "-P", "-m", worker.__name__, str(out), str(_severity())]
@@ -93,26 +93,26 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
 
 
 def _severity() -> int:
-    """Return the least grave severity of TensorRT's that anybody logs."""
+    """Return the least severe TensorRT level that is logged."""
     is_kept = logging.getLogger(OURS).level != logging.NOTSET
     return max((severity for severity, level in enumerate(_LEVELS) if is_kept and _log.isEnabledFor(level)), default=-1)
 
 
 def _on_its_gpu(request: PlanRequest) -> dict[str, str]:
-    """Show TensorRT the GPU that the plan is for: it builds for the first that it sees."""
+    """Make the target GPU the only one visible to TensorRT, which builds for the first one it sees."""
     uuid = next((gpu.uuid for gpu in look().gpus if sm_name(gpu.sm) in request.gpus), "")
     return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
 
 
 @contextmanager
 def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process afterwards, whatever happens inside; it ends by itself when nobody listens."""
+    """End the process on exit from the block; it also exits when its input closes."""
     try:
         yield
     finally:
         for stream in (child.stdin, child.stdout):
             if stream:
-                with suppress(OSError):  # what it never read
+                with suppress(OSError):  # unread input
                     stream.close()
         try:
             child.wait(_PATIENCE if interrupts.asked() is None else _PATIENCE / 5)
@@ -126,7 +126,7 @@ def _tell(child: subprocess.Popen[str], request: PlanRequest) -> None:
         if child.stdin:
             child.stdin.write(request.to_json() + "\n")
             child.stdin.flush()
-    except BrokenPipeError:  # it died at once; its last words say why
+    except BrokenPipeError:  # it ended at once; its output says why
         pass
 
 
@@ -134,20 +134,20 @@ def _messages(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     for line in child.stdout or ():
         try:
             yield json.loads(line)
-        except ValueError:  # cut off by its death
+        except ValueError:  # a line truncated by a crash
             return
 
 
 def _death(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
     log.seek(0)
     lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    last = "; its last words: " + " / ".join(lines[-_SAID:]) if lines else ""
-    how = f"was ended by {_signal_name(-status)}" if status < 0 else f"exited with {status}"
+    last = "; its last output: " + " / ".join(lines[-_SAID:]) if lines else ""
+    how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with {status}"
     weights = _weight_bytes(request.graph)
-    fix = "run the same command again; what is done so far is kept"
+    fix = "run the same command again; finished steps are kept"
     if status == -signal.SIGKILL:
         fix = (
-            f"most likely memory ran out: builds were seen to take 2 to 3 times the weights ({weights / 1e9:.1f} GB "
+            f"memory probably ran out: builds have used 2 to 3 times the size of the weights ({weights / 1e9:.1f} GB "
             "here), and 2.5 GB for 48 small layers; build on a machine with more"
         )
     return BuildError(

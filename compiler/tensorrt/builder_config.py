@@ -1,4 +1,4 @@
-"""How TensorRT is told to build: GPUs, profiles, limits, and the cache of its timings."""
+"""TensorRT's build settings: GPUs, profiles, limits, and the timing cache."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .worker_protocol import PlanRequest
 
 
 def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> Any:
-    """Configure a builder for ``request``. Raises ``EnvironmentProblem`` for what this TensorRT does not offer."""
+    """Configure a builder for ``request``. Raises ``EnvironmentProblem`` if this TensorRT lacks a feature."""
     config = builder.create_builder_config()
     if request.product == "tensorrt-rtx":
         _set_targets(trt, config, request)
-        # TensorRT-RTX lets a CUDA graph hold only engines that allocate nothing for themselves.
+        # TensorRT-RTX captures an engine in a CUDA graph only if it allocates no memory itself.
         config.set_flag(_offered(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", "engines that a CUDA graph can hold"))
     for profile in request.profiles:
         config.add_optimization_profile(_profile(builder, survey, profile))
@@ -37,9 +37,9 @@ def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> A
 
 
 def load_timings(request: PlanRequest, config: Any) -> list[str]:
-    """Give the build the timings of earlier ones. Returns warnings; a cache that does not fit is no error.
+    """Load the timings of earlier builds. Returns warnings; an incompatible cache is no error.
 
-    TensorRT-RTX has no use for one: it times nothing before an engine is loaded.
+    TensorRT-RTX does not use one: it times nothing before an engine is loaded.
     """
     path = request.timing_cache
     if path is None or request.product == "tensorrt-rtx":
@@ -48,11 +48,11 @@ def load_timings(request: PlanRequest, config: Any) -> list[str]:
     if _set_timings(config, content):
         return []
     _set_timings(config, b"")
-    return [f"the timing cache {path} is of another TensorRT or GPU; it starts anew"]
+    return [f"the timing cache {path} belongs to another TensorRT or GPU; starting a new one"]
 
 
 def save_timings(request: PlanRequest, config: Any) -> list[str]:
-    """Keep this build's timings, so that a reader sees the old file or the new one. Returns warnings."""
+    """Save this build's timings atomically. Returns warnings."""
     path = request.timing_cache
     if path is None or request.product == "tensorrt-rtx":
         return []
@@ -61,7 +61,7 @@ def save_timings(request: PlanRequest, config: Any) -> list[str]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.write_bytes(bytes(config.get_timing_cache().serialize()))
         temporary.replace(path)
-    except OSError as error:  # the plan is made; the next build takes longer
+    except OSError as error:  # the plan is done; only the next build takes longer
         with suppress(OSError):
             temporary.unlink()
         return [f"the timing cache {path} could not be written: {error.strerror}"]
@@ -86,9 +86,9 @@ def _offered(kind: Any, name: str, what: str) -> Any:
     value = getattr(kind, name, None)
     if value is None:
         raise EnvironmentProblem(
-            f"the installed TensorRT does not offer {what}",
+            f"the installed TensorRT does not support {what}",
             why=f"it has no {kind.__name__}.{name}",
-            fix="`peagle-compile doctor` shows its version; install a newer one, or build without it",
+            fix="check its version with `peagle-compile doctor`; install a newer one, or build without this feature",
         )
     return value
 
@@ -105,5 +105,5 @@ def _shape(value: Value, profile: Profile, index: int) -> tuple[int, ...]:
     sizes = profile_sizes(profile, index)
     shape = tuple(dim_at(dim, sizes) for dim in value.shape or ())
     if None in shape:
-        raise BuildError(f"input {value.name} has sizes that no profile gives: {value.shape}")
+        raise BuildError(f"input {value.name} has sizes that no profile defines: {value.shape}")
     return tuple(dim for dim in shape if dim is not None)

@@ -1,6 +1,6 @@
-"""What TensorRT calls while it works: its log, its progress, and where the plan's bytes go.
+"""TensorRT callbacks: log, progress, and the output stream of a plan.
 
-The classes are made from the module that is loaded, ``tensorrt`` or ``tensorrt_rtx``.
+The classes are created from the loaded module, ``tensorrt`` or ``tensorrt_rtx``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from threading import Lock
 from typing import Any, BinaryIO
 
 _KEPT = 200
-_NOISE = ("Int64 binding", "cudaError 35")  # notes; the driver that a build ahead of time does without
+_NOISE = ("Int64 binding", "cudaError 35")  # notes; the missing driver, which an ahead-of-time build does not need
 _MOST = 600
 
 
 @dataclass
 class Log:
-    """The errors and warnings of a build, newest last; each is cut to a readable length."""
+    """The errors and warnings of a build, newest last, each truncated to a readable length."""
 
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def add(self, severity: int, text: str) -> None:
-        """Keep a message. ``severity`` is TensorRT's: 0 internal error, 1 error, 2 warning; the rest is dropped."""
+        """Keep a message. ``severity`` is TensorRT's: 0 internal error, 1 error, 2 warning; others are dropped."""
         text = " ".join(text.split())[:_MOST]
         if severity > 2 or any(noise in text for noise in _NOISE):
             return
@@ -39,7 +39,7 @@ class Log:
 
 @dataclass
 class _Phase:
-    """A phase of TensorRT's work; ``children`` are those that run within it now."""
+    """A phase of TensorRT's work; ``children`` are its running sub-phases."""
 
     parent: str | None
     steps: int
@@ -48,9 +48,9 @@ class _Phase:
 
 
 class Fraction:
-    """How far a build is, from the nested phases that TensorRT reports: a number that grows from 0 to 1.
+    """Progress of a build, from the nested phases that TensorRT reports: a number that grows from 0 to 1.
 
-    A phase counts for one step of its parent. Safe to use from several threads.
+    A phase counts as one step of its parent. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Fraction:
         self._lock = Lock()
 
     def start(self, name: str, parent: str | None, steps: int) -> float:
-        """Begin a phase of ``steps`` steps within ``parent``; return how far the build is."""
+        """Begin a phase of ``steps`` steps within ``parent``; return the progress."""
         with self._lock:
             self._phases[name] = _Phase(parent, max(steps, 1))
             if parent in self._phases:
@@ -67,14 +67,14 @@ class Fraction:
             return self._now()
 
     def step(self, name: str, index: int) -> float:
-        """Count step ``index`` (from 0) of a phase as complete; return how far the build is."""
+        """Mark step ``index`` (from 0) of a phase as complete; return the progress."""
         with self._lock:
             if name in self._phases:
                 self._phases[name].done = index + 1
             return self._now()
 
     def finish(self, name: str) -> float:
-        """End a phase, complete or not; return how far the build is."""
+        """End a phase, complete or not; return the progress."""
         with self._lock:
             phase = self._phases.pop(name, None)
             if phase and phase.parent in self._phases:
@@ -95,7 +95,7 @@ class Fraction:
 
 
 def logger(trt: Any, log: Log, tell: Callable[[int, str], None] = lambda severity, text: None) -> Any:
-    """Return a TensorRT logger that fills ``log`` and tells ``tell`` every line."""
+    """Return a TensorRT logger that fills ``log`` and calls ``tell`` with every line."""
 
     class Logger(trt.ILogger):
         def __init__(self) -> None:

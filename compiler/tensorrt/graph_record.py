@@ -1,4 +1,4 @@
-"""A lowered graph as JSON: what a host that builds its plan must know of it, without the package ``onnx``."""
+"""A lowered graph as JSON, so that a host can build its plan without the package ``onnx``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = (int, float, str)
 
 
 def to_record(graph: LoweredGraph) -> dict[str, Any]:
-    """Return all of ``graph`` but its path as JSON values; of attributes numbers, text and lists of these."""
+    """Return ``graph`` without its path as JSON values; attributes are numbers, text and lists of these."""
     return {
         "inputs": [asdict(value) for value in graph.inputs],
         "outputs": [asdict(value) for value in graph.outputs],
@@ -26,7 +26,7 @@ def to_record(graph: LoweredGraph) -> dict[str, Any]:
 
 
 def read_record(record: Path, path: Path) -> LoweredGraph:
-    """Return the graph of the file ``path`` that ``record`` was written of. Raises ``EnvironmentProblem``."""
+    """Return the graph of ``path`` from its ``record``. Raises ``EnvironmentProblem``."""
     try:
         content = json.loads(record.read_bytes())
         return LoweredGraph(
@@ -39,7 +39,7 @@ def read_record(record: Path, path: Path) -> LoweredGraph:
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvironmentProblem(
-            f"{record} is not the record of a graph",
+            f"{record} is not a valid graph record",
             why=f"{type(error).__name__}: {error}",
             fix="copy the whole export again, or export again",
         ) from None

@@ -1,7 +1,7 @@
-"""What an engine of full TensorRT runs, as its inspector says. It needs the GPU that the engine is for.
+"""Programs of an engine of full TensorRT, from its inspector. Requires the GPU that the engine is for.
 
-The answer is documented as JSON, its fields are not. They are read as TensorRT 10 was seen to write them, and whatever
-does not look like that is no program: then less is known of the engine, and nothing fails.
+The answer is documented as JSON, but its fields are not. They are read as observed in TensorRT 10; any other content
+yields no programs, so less is known about the engine, but nothing fails.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from ..hardware.memory import free_memory
 from .plan_programs import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
-# The first whose word a description has: the narrowest, since "bfloat" has "float" in it.
+# The first one whose name occurs in a description: narrow types first, since "bfloat" contains "float".
 _TYPES = [kind for kind in reversed(NUMBER_TYPES) if kind.in_plans]
 
 
 def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[str]]:
-    """Return the programs of an engine file, none where there is no GPU for it or the inspector does not answer.
+    """Return the programs of an engine file; none without its GPU, or if the inspector fails.
 
-    Beside them what to tell: why there are none. A plan for which memory is short is not looked at, since whoever runs
-    out of it loses the plan.
+    Also returns notes with the reason. Plans that would exceed the free memory are not inspected, since running out of
+    memory would lose the plan.
     """
     held, free = plan.stat().st_size, free_memory()
-    if held > free:  # TensorRT's copy; the file itself is mapped, and its pages are given up where memory is short
-        return _not_inspected(f"it has {size(held)}, and {size(free)} of memory are free")
+    if held > free:  # for TensorRT's copy; the file itself is mapped, and its pages can be dropped
+        return _not_inspected(f"it needs {size(held)}, and {size(free)} of memory are free")
     try:
         with plan.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             engine = trt.Runtime(logger).deserialize_cuda_engine(content)
         text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
         answer = json.loads(text)
-    except Exception as error:  # of whatever kind: the engine is built, and its inspection is no part of that
+    except Exception as error:  # of any kind: the engine is built, and inspection is optional
         return _not_inspected(f"{type(error).__name__}: {' '.join(str(error).split())}")
     programs = programs_of(answer)
     return (programs, []) if programs else _not_inspected("the inspector's answer has no layers with details")
 
 
 def _not_inspected(why: str) -> tuple[list[Program], list[str]]:
-    return [], [f"the plan was not inspected: {why}; of its products is said what TensorRT parsed"]
+    return [], [f"the plan was not inspected: {why}; its matmuls are reported as TensorRT parsed them"]
 
 
 def programs_of(answer: Any) -> list[Program]:
-    """Return one program from the inspector's JSON at full detail; none from names alone."""
+    """Return one program from the inspector's JSON at full detail; none if it has only names."""
     layers = answer.get("Layers") if isinstance(answer, dict) else None
     described = [layer for layer in layers or () if isinstance(layer, dict)]
     if not described:

@@ -1,4 +1,4 @@
-"""A lowered ONNX graph as the builder looks at it: nodes with the types and shapes of what they take, no weights."""
+"""A lowered ONNX graph for the builder: nodes with the types and shapes of their inputs, without weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...plugins.errors import BuildError
 from ...plugins.number_types import BY_ONNX
 
 Shape = tuple[int | str, ...]
-_LOWER_AGAIN = "build the engine again with --force; if it comes back, report it with this message"
+_LOWER_AGAIN = "build the engine again with --force; if the error persists, report it with this message"
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor by name; dims are sizes or linear expressions of symbols such as ``S + E - 2``.
+    """A named tensor; dimensions are sizes or linear expressions of symbols such as ``S + E - 2``.
 
     An unknown dtype is ``""``, an unknown shape None.
     """
@@ -29,7 +29,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Node:
-    """One node; an empty optional input is None. ``place`` says which function or subgraph it is in, if any."""
+    """A node; an omitted optional input is None. ``place`` names the function or subgraph it is in, if any."""
 
     domain: str
     op_type: str
@@ -46,10 +46,10 @@ class Node:
 
 @dataclass(frozen=True)
 class LoweredGraph:
-    """A whole file. ``functions`` are (domain, op type) of the bodies it holds.
+    """A whole file. ``functions`` are the (domain, op type) of its function bodies.
 
-    ``nodes`` are all that TensorRT would import: those of functions too, where they are called, but for functions in
-    ``opaque`` domains and those that TensorRT has an importer for.
+    ``nodes`` are all nodes that TensorRT would import, including inlined functions, except functions in ``opaque``
+    domains and those with an importer in TensorRT.
     """
 
     path: Path
@@ -61,19 +61,19 @@ class LoweredGraph:
 
 
 def read_graph(path: Path, opaque: frozenset[str]) -> LoweredGraph:
-    """Read ``path`` without its weights and check that these are there. Raises ``BuildError``."""
+    """Read ``path`` without its weights, but check that they exist. Raises ``BuildError``."""
     import onnx
 
     try:
         model = onnx.load_model(path, load_external_data=False)
     except FileNotFoundError:
         raise BuildError(f"{path} does not exist", fix=_LOWER_AGAIN) from None
-    except Exception as error:  # protobuf's own
+    except Exception as error:  # protobuf's own exceptions
         raise BuildError(
             f"{path} cannot be read as ONNX", why=str(error) or type(error).__name__, fix=_LOWER_AGAIN
         ) from None
     if not model.HasField("graph") or not model.graph.node:
-        raise BuildError(f"{path} holds no graph", why="the file is empty or damaged", fix=_LOWER_AGAIN)
+        raise BuildError(f"{path} has no graph", why="the file is empty or damaged", fix=_LOWER_AGAIN)
     names = {code: name.lower() for name, code in onnx.TensorProto.DataType.items()} | {1: "float32"}
     reader = _GraphReader(path, names, {(f.domain, f.name): f for f in model.functions}, opaque)
     weights = reader.weights(model.graph)
@@ -89,13 +89,13 @@ def read_graph(path: Path, opaque: frozenset[str]) -> LoweredGraph:
 
 
 def is_native(op_type: str) -> bool:
-    """Whether TensorRT's parser has its own importer for a node of any domain, and leaves its body aside."""
+    """Return True if TensorRT's parser has its own importer for a node of any domain, and ignores its body."""
     return op_type.startswith("TRT_")
 
 
 @dataclass(frozen=True)
 class _GraphReader:
-    """Reads the parts of one file; ``dtypes`` are names by ONNX's number, ``opaque`` domains are not looked into."""
+    """Reads the parts of one file; ``dtypes`` maps ONNX's numbers to names; ``opaque`` domains are not expanded."""
 
     path: Path
     dtypes: Mapping[int, str]
@@ -116,7 +116,7 @@ class _GraphReader:
         return values
 
     def nodes(self, nodes: Any, values: Mapping[str, Value], place: str) -> Iterator[Node]:
-        """Yield nodes in order, with those of subgraphs and of functions that would be imported as their bodies."""
+        """Yield nodes in order, including those of subgraphs and of functions imported through their bodies."""
         from onnx.helper import get_attribute_value
 
         for proto in nodes:
@@ -142,7 +142,7 @@ class _GraphReader:
                 yield from self.nodes(body.node, {}, f"{proto.domain}::{proto.op_type}")
 
     def weights(self, graph: Any) -> int:
-        """Count bytes of external data. Raises ``BuildError`` for what is absent or short: reading it would crash."""
+        """Count bytes of external data. Raises ``BuildError`` for missing or short files, which crash readers."""
         sizes: dict[Path, int] = {}
         total = 0
         for tensor in graph.initializer:
@@ -152,7 +152,7 @@ class _GraphReader:
             file = self.path.parent / entry.get("location", "")
             if file not in sizes:
                 if not file.is_file():
-                    raise BuildError(f"{file} is missing", why=f"{self.path} keeps its weights there", fix=_LOWER_AGAIN)
+                    raise BuildError(f"{file} is missing", why=f"it has the weights of {self.path}", fix=_LOWER_AGAIN)
                 sizes[file] = file.stat().st_size
             kind = BY_ONNX.get(tensor.data_type)
             length = int(entry.get("length") or (kind.bytes(math.prod(tensor.dims)) if kind else 0))
@@ -160,7 +160,7 @@ class _GraphReader:
             if end > sizes[file]:
                 raise BuildError(
                     f"{file} is too short",
-                    why=f"weight {tensor.name!r} ends at byte {end}, the file has {sizes[file]}",
+                    why=f"weight {tensor.name!r} ends at byte {end}, but the file has {sizes[file]}",
                     fix=_LOWER_AGAIN,
                 )
             total += length
@@ -168,5 +168,5 @@ class _GraphReader:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as Python has it: strings as text."""
+    """Return an attribute as a Python value, with text for strings."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

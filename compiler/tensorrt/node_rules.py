@@ -1,4 +1,4 @@
-"""What TensorRT cannot do with a node of a standard operator, or one of its own, found before it is asked."""
+"""Known limits of TensorRT for standard and own operators, checked before parsing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...plugins.op_spec import evaluate_dim, is_linear
 from ..hardware.gpus import MOE_LAYER_SMS, RTX_SMS, sm_name, sm_number
 from .lowered_graph import LoweredGraph, Node, Shape
 
-_HEAD_SIZE = 256  # of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is nothing else for it
+_HEAD_SIZE = 256  # limit of the fused attention of TensorRT-RTX 1.7: 256 builds, 264 does not; there is no fallback
 _FP8_SINCE = 89  # SM
 _CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def complaints_of(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: Sequence[Profile]) -> list[str]:
-    """List what is known to be wrong with a node of ``graph`` on ``gpus`` (``sm_120``) in these profiles."""
+    """List the known problems of a node of ``graph`` on ``gpus`` (``sm_120``) in these profiles."""
     if node.op_type == "TRT_MoE":
         return _of_moe_layer(gpus)
     if node.op_type == "TRT_MXFP8DynamicQuantize":
@@ -32,7 +32,7 @@ def complaints_of(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles
 
 
 def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dim where the symbols have these sizes; None where it is not an expression of them."""
+    """Evaluate a dimension for given symbol sizes; None if it is not an expression of them."""
     if isinstance(dim, int):
         return dim
     if not is_linear(dim):
@@ -44,7 +44,7 @@ def dim_at(dim: int | str, sizes: Mapping[str, int]) -> int | None:
 
 
 def profile_sizes(profile: Profile, index: int) -> dict[str, int]:
-    """Return the sizes of the symbols at the least (0), usual (1) or most (2) of a profile."""
+    """Return the symbol sizes at a profile's minimum (0), optimum (1) or maximum (2)."""
     given = {symbol: getattr(profile, field) for symbol, field in PROFILE_FIELDS.items()}
     return {symbol: sizes[index] for symbol, sizes in given.items() if sizes}
 
@@ -54,7 +54,7 @@ def _of_moe_layer(gpus: Sequence[str]) -> list[str]:
     if not lacking:
         return []
     able = ", ".join(map(sm_name, MOE_LAYER_SMS))
-    return [f"TensorRT makes no code for its expert layer on {', '.join(lacking)}, only on {able}"]
+    return [f"TensorRT does not support its expert layer on {', '.join(lacking)}, only on {able}"]
 
 
 def _of_blocks(node: Node) -> list[str]:
@@ -62,15 +62,15 @@ def _of_blocks(node: Node) -> list[str]:
     columns = x.shape[-1] if x is not None and x.shape else 0
     if isinstance(columns, int) and columns and columns % MX_BLOCK == 0:
         return []
-    return [f"it rounds blocks of {MX_BLOCK}, and its input has {columns or 'an unknown number of'} columns"]
+    return [f"it quantizes blocks of {MX_BLOCK}, but its input has {columns or 'an unknown number of'} columns"]
 
 
 def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
-    """List GPUs without FP8, if the node has such a tensor: TensorRT refuses the whole graph for one."""
+    """List GPUs without FP8 if the node has an FP8 tensor: one such node makes TensorRT reject the graph."""
     lacking = [name for name in gpus if sm_number(name) < _FP8_SINCE]
     if not lacking or not any(value and value.dtype == "float8e4m3fn" for value in (*node.inputs, *node.outputs)):
         return []
-    return [f"TensorRT makes no code for FP8 on {', '.join(lacking)}, only from {sm_name(_FP8_SINCE)} on"]
+    return [f"TensorRT does not support FP8 on {', '.join(lacking)}, only from {sm_name(_FP8_SINCE)} on"]
 
 
 def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile]) -> list[str]:
@@ -95,9 +95,9 @@ def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile
 
 
 def _of_rows(update: Shape | None, length: int, profiles: Sequence[Profile]) -> list[str]:
-    """List profiles that write more rows at once than the cache holds.
+    """List profiles that write more rows at once than the cache has.
 
-    That is an error at the usual size, and corrupted memory beside a plugin.
+    TensorRT reports that only at the optimum size; with a plugin, it corrupts memory.
     """
     if update is None or len(update) != 4:
         return []
@@ -114,11 +114,11 @@ def _of_attention(node: Node) -> list[str]:
     if node.inputs and (query := node.inputs[0]) and query.dtype == "float32":
         problems.append("TensorRT has no attention kernel for float32")
     if node.attributes.get("softcap"):
-        problems.append("TensorRT's attention has no soft cap")
+        problems.append("TensorRT's attention does not support a soft cap")
     if node.attributes.get("is_causal"):
-        problems.append("is_causal is wrong over a cache, and TensorRT refuses it beside a mask")
+        problems.append("is_causal is wrong with a cache, and TensorRT does not support it together with a mask")
     if len([value for value in node.inputs if value]) > 4 or len(node.outputs) > 1:
-        problems.append("TensorRT's attention takes no past keys and gives one output")
+        problems.append("TensorRT's attention does not support past keys or several outputs")
     return problems
 
 
@@ -136,7 +136,7 @@ def _of_scatter(node: Node) -> list[str]:
 
 
 def _no_kernel(_: Node) -> list[str]:
-    return ["TensorRT has no such operator"]
+    return ["TensorRT does not support this operator"]
 
 
 _RULES: Mapping[str, Callable[[Node], list[str]]] = {

@@ -1,4 +1,4 @@
-"""From the ONNX file to a TensorRT network that holds what the file says, not what the parser made of it."""
+"""Parse an ONNX file to a TensorRT network, and verify that the parser kept its meaning."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _FIX = "`peagle-compile doctor` shows the versions; TensorRT must be 10.15 or ne
 
 @dataclass(frozen=True)
 class Parsed:
-    """A network, and the parser, which maps the weights and must outlive the build. ``layers`` counts by type.
+    """A network with its parser, which maps the weights and must outlive the build. ``layers`` counts by type.
 
-    ``unlike`` are the types of layers of which the graph has another number of nodes.
+    ``unlike`` lists layer types whose count differs from the graph's nodes.
     """
 
     network: Any
@@ -37,7 +37,7 @@ class Parsed:
 
 
 def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Parsed:
-    """Parse ``survey.graph`` strongly typed. Raises ``BuildError`` unless every plugin and tensor is as surveyed."""
+    """Parse ``survey.graph`` strongly typed. Raises ``BuildError`` unless all plugins and tensors match the survey."""
     path = survey.graph.path
     network = builder.create_network(_flags(trt))
     parser = trt.OnnxParser(network, logger)
@@ -47,7 +47,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
         faults = [_fault(parser.get_error(i)) for i in range(parser.num_errors)]
         raise BuildError(
             f"TensorRT cannot parse {path}",
-            why="; ".join(filter(None, [plugin_complaint(), *faults])) or log.last() or "it does not say why",
+            why="; ".join(filter(None, [plugin_complaint(), *faults])) or log.last() or "it gives no reason",
             fix=_FIX,
         )
     layers = Counter(network.get_layer(i).type.name for i in range(network.num_layers))
@@ -66,7 +66,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
         dict(layers),
         tuple(_tensor(tensor) for tensor in (*inputs, *outputs)),
         tuple(
-            f"{layers[kind]} layers {kind}, the graph has nodes for {count}"
+            f"{layers[kind]} layers {kind}, but the graph has nodes for {count}"
             for kind, count in survey.layers.items()
             if kind != _PLUGIN and layers[kind] != count
         ),
@@ -74,53 +74,53 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
 
 
 def settle_unlike(product: str, parsed: Parsed, path: Path) -> list[str]:
-    """What to warn of where the numbers of layers are not those of the graph.
+    """Return warnings if the numbers of layers differ from the graph.
 
-    Raises ``BuildError`` for TensorRT-RTX, whose types of layers are known. Those of TensorRT nobody has seen: one that
-    goes by another name is no fault, and what is multiplied in which type is proved from products, not from these.
+    Raises ``BuildError`` for TensorRT-RTX, whose layer types are known. Those of the full TensorRT are not: another
+    name is no error there, and the check of number types relies on matmuls, not on layers.
     """
     if not parsed.unlike:
         return []
     if product == "tensorrt-rtx":
         raise _something_else(path, parsed.unlike)
     return [
-        f"in the {path.parent.name} TensorRT has {'; '.join(parsed.unlike)}: its names for them may be others than "
-        "TensorRT-RTX's, or it took them apart, which costs speed; `peagle-compile verify` compares what is computed"
+        f"in the {path.parent.name} plan, TensorRT has {'; '.join(parsed.unlike)}: it may use other names than "
+        "TensorRT-RTX, or have decomposed them, which costs speed; `peagle-compile verify` compares the results"
     ]
 
 
 def _something_else(path: Path, problems: Sequence[str]) -> BuildError:
     return BuildError(
-        f"TensorRT made something else of {path} than it says",
+        f"TensorRT parsed {path} incorrectly",
         why="; ".join(problems),
-        fix="build the engine again with --force; if it comes back, this version of TensorRT is not supported",
+        fix="build the engine again with --force; if the error persists, this version of TensorRT is not supported",
     )
 
 
 def plugin_complaint() -> str:
-    """Say what one of our plugins refused last; TensorRT's own message does not."""
+    """Return the last error of this project's plugins, which TensorRT's own message does not include."""
     error = last()
     return " ".join(filter(None, (error.what, error.why))) if error else ""
 
 
 def require_layers(layers: Mapping[str, int], expected: Mapping[str, int] | None) -> None:
-    """Hold a network against counts that the caller knows. Raises ``BuildError``."""
+    """Compare a network with required layer counts. Raises ``BuildError``."""
     wrong = [
         f"{kind}: {layers.get(kind, 0)}, not {n}" for kind, n in (expected or {}).items() if layers.get(kind, 0) != n
     ]
     if wrong:
-        raise BuildError("the network does not have the layers it should", why="; ".join(wrong))
+        raise BuildError("the network does not have the expected layers", why="; ".join(wrong))
 
 
 def _flags(trt: Any) -> int:
-    """Return the flags of a strongly typed network, for the versions that know anything else."""
+    """Return the flags of a strongly typed network, for versions that have other kinds."""
     flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     return 0 if flag is None else 1 << int(flag)
 
 
 def _require_operators(trt: Any, parser: Any, survey: Survey) -> None:
     problems = [
-        f"there is no plugin for {name}: TensorRT would take the function body instead"
+        f"there is no plugin for {name}: TensorRT would use the function body instead"
         for name in survey.plugins
         if find_creator(trt, name) is None
     ]
@@ -128,7 +128,7 @@ def _require_operators(trt: Any, parser: Any, survey: Survey) -> None:
     problems += [f"its parser does not know {', '.join(unknown)}"] if unknown else []
     if problems:
         raise BuildError(
-            f"TensorRT {trt.__version__} cannot take {survey.graph.path}",
+            f"TensorRT {trt.__version__} does not support {survey.graph.path}",
             why="; ".join(problems),
             fix=_FIX,
         )
@@ -143,11 +143,11 @@ def _plugin_problems(layers: Mapping[str, int], survey: Survey) -> Iterator[str]
     count, expected = layers.get(_PLUGIN, 0), survey.layers[_PLUGIN]
     if count == expected:
         return
-    text = f"{count} layers {_PLUGIN}, the graph has nodes for {expected}"
+    text = f"{count} layers {_PLUGIN}, but the graph has nodes for {expected}"
     if count < expected:
         text += (
-            f" ({', '.join(survey.plugins)}): the function body was taken instead, as TensorRT does without a word "
-            f"where {' and '.join(SELECTION)} of a node match no plugin"
+            f" ({', '.join(survey.plugins)}): the function body was used instead, which TensorRT does silently "
+            f"if {' and '.join(SELECTION)} of a node match no plugin"
         )
     yield text
 

@@ -1,4 +1,4 @@
-"""Each product with weights as TensorRT has it: in its network once parsed, and in the programs of a finished plan."""
+"""Matmuls with weights as TensorRT runs them: in the parsed network, and in the programs of a finished plan."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _STACKED = "PLUGIN_V3"
 
 
 def of_network(trt: Any, network: Any) -> tuple[BuiltProduct, ...]:
-    """Return every product with weights of a parsed network, in its order."""
+    """Return all matmuls with weights of a parsed network, in order."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     for layer in layers:
         if layer.type.name == _EXPERTS:
-            layer.__class__ = trt.IMoELayer  # whose own attributes the bindings give to nothing else
+            layer.__class__ = trt.IMoELayer  # gives access to the layer's own attributes in the bindings
     held = _Network.of(layers)
     return tuple(product for layer in layers for product in held.products(layer))
 
@@ -30,10 +30,10 @@ def of_network(trt: Any, network: Any) -> tuple[BuiltProduct, ...]:
 def as_built(
     products: Sequence[BuiltProduct], programs: Sequence[Program], by: str, profiles: int = 0
 ) -> tuple[BuiltProduct, ...]:
-    """Return products as the programs have them, all profiles together; one that they do not show stays as it is.
+    """Update matmuls with what the programs of all profiles show; those not shown stay unchanged.
 
-    Where a plugin of ours stands in the middle, a profile runs several programs: as many as every other, in turn. With
-    0 ``profiles`` each has one.
+    A plugin in the middle of the network splits a profile into several programs; they are ordered by profile and equal
+    in number. With 0 ``profiles``, each has one.
     """
     readers = [_ProgramReader(program) for program in programs]
     pieces = len(readers) // profiles if profiles and len(readers) % profiles == 0 else 1
@@ -42,7 +42,7 @@ def as_built(
 
 
 class _Shown(NamedTuple):
-    """What a program shows of a product: the types it is stored and multiplied in, whether it is unpacked before."""
+    """A matmul in a program: its storage and compute types, and whether its weight is dequantized to memory first."""
 
     stored: str
     computed: str
@@ -50,13 +50,13 @@ class _Shown(NamedTuple):
 
 
 def _shown(product: BuiltProduct, parts: Sequence[_ProgramReader]) -> _Shown | None:
-    """Return what the parts of one profile show of a product; None where none shows it, or two differ."""
+    """Return what the programs of one profile show of a matmul; None if none shows it, or if they differ."""
     known = {shown for part in parts if (shown := part.read(product))}
     return known.pop() if len(known) == 1 else None
 
 
 def _widest(product: BuiltProduct, shown: Sequence[_Shown | None], by: str) -> BuiltProduct:
-    """Return a product in the widest types that a profile has it in: one may do it otherwise."""
+    """Return a matmul in the widest types over all profiles, which may differ."""
     known = [one for one in shown if one is not None]
     if not known or len(known) < len(shown):
         return product
@@ -67,7 +67,7 @@ def _widest(product: BuiltProduct, shown: Sequence[_Shown | None], by: str) -> B
 
 @dataclass(frozen=True)
 class _Network:
-    """A parsed network; ``makers`` are its layers by the name of what they make."""
+    """A parsed network; ``makers`` maps tensor names to the layers that produce them."""
 
     makers: Mapping[str, Any]
 
@@ -76,7 +76,7 @@ class _Network:
         return cls({layer.get_output(i).name: layer for layer in layers for i in range(layer.num_outputs)})
 
     def products(self, layer: Any) -> Iterator[BuiltProduct]:
-        """Yield the products of one layer: none, one, or of a stack of experts one for each of its weights."""
+        """Yield the matmuls of one layer: none, one, or one for each weight of stacked experts."""
         kind = layer.type.name
         inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
         if kind == "MATRIX_MULTIPLY":
@@ -94,10 +94,10 @@ class _Network:
                     yield self._product(layer, constant, computed)
 
     def _of_experts(self, layer: Any, inputs: Sequence[Any]) -> Iterator[BuiltProduct]:
-        """Yield the products of gate, up and down of TensorRT's own layer of experts.
+        """Yield the gate, up and down matmuls of TensorRT's own expert layer.
 
-        It multiplies codes where both factors are dequantised directly before it, and it quantises to their type what
-        enters the second product. Anything between makes them wide.
+        It computes in the codes' type if both factors are dequantized directly before it, and quantizes the input of
+        the second matmul to that type. Anything in between makes it compute in the wide type.
         """
         x, gate, up, down = (inputs[place] for place in (0, 3, 4, 5))
         inner = tensorrt_name(layer.quantization_to_type)
@@ -108,12 +108,12 @@ class _Network:
                 yield self._product(layer, constant, inner if is_narrow else tensorrt_name(x.dtype))
 
     def _direct(self, tensor: Any) -> str:
-        """Return the type of the codes that are dequantised to ``tensor``; empty where anything else makes it."""
+        """Return the type of the codes that are dequantized to ``tensor``; empty if another layer makes it."""
         maker = self.makers.get(tensor.name)
         return tensorrt_name(maker.get_input(0).dtype) if maker is not None and maker.type.name == _BACK else ""
 
     def constant(self, tensor: Any) -> Any:
-        """Return what ``tensor`` is moved and scaled from, if that is a constant of the network, else None."""
+        """Return the network constant that ``tensor`` is a moved or scaled copy of, else None."""
         layer = self.makers.get(tensor.name)
         while layer is not None and layer.type.name in _MOVES:
             layer = self.makers.get(layer.get_input(0).name)
@@ -121,7 +121,7 @@ class _Network:
 
     def _product(self, layer: Any, constant: Any, computed: str) -> BuiltProduct:
         weight = self.makers[constant.name].name
-        named = ONNX_LAYERS.findall(str(layer.metadata))  # TensorRT renames what is called as something else is
+        named = ONNX_LAYERS.findall(str(layer.metadata))  # TensorRT renames layers with duplicate names
         return BuiltProduct(
             named[0] if named else layer.name,
             weight,
@@ -131,7 +131,7 @@ class _Network:
         )
 
     def _quantized(self, *factors: Any) -> str:
-        """Return the type of the codes that all factors are dequantised from; empty where there is none."""
+        """Return the type of the codes that all factors are dequantized from; empty if there is none."""
         kinds = {self._codes(factor) for factor in factors}
         return kinds.pop() if len(kinds) == 1 else ""
 
@@ -145,7 +145,7 @@ class _Network:
 
 
 class _ProgramReader:
-    """Finds products in one program. ``sources``: the largest constant that each constant tensor is computed from."""
+    """Finds matmuls in one program. ``sources``: the largest constant that each constant tensor is computed from."""
 
     def __init__(self, program: Program) -> None:
         self.tensors = program.tensors
@@ -158,27 +158,27 @@ class _ProgramReader:
                 self.steps.setdefault(layer, []).append(step)
 
     def read(self, product: BuiltProduct) -> _Shown | None:
-        """How the weight is stored and multiplied, and whether it is unpacked before; None if the program hides it."""
+        """Return storage and compute types of a weight, and whether it is dequantized first; None if not visible."""
         steps = self.steps.get(product.layer, [])
         shown = [self._product(step, product) for step in steps if step.kind == PRODUCT]
         shown = [one for one in shown if one] or [self._kernel(step, product) for step in steps if step.kind == KERNEL]
         return next((one for one in shown if one and one.stored in BITS and one.computed in BITS), None)
 
     def _product(self, step: Step, product: BuiltProduct) -> _Shown | None:
-        """Return what a step that multiplies two factors shows, where one of them is the constant weight."""
+        """Return what a matmul step shows if one of its factors is the constant weight."""
         factors = step.reads[:2]
         factor = max((name for name in factors if name in self.sources), key=self._numbers, default="")
         if not factor or self._numbers(factor) < product.numbers:
             return None
         kinds = [self.tensors[name].dtype if name in self.tensors else "" for name in factors]
-        computed = max(kinds, key=lambda name: BITS.get(name, 99))  # an unknown one tells nothing
+        computed = max(kinds, key=lambda name: BITS.get(name, 99))  # an unknown type carries no information
         return _Shown(self.tensors[self.sources[factor]].dtype, computed, factor in self.unpacked)
 
     def _kernel(self, step: Step, product: BuiltProduct) -> _Shown | None:
-        """Return what a generated kernel shows, which reads the weight and does all the rest, of other products too.
+        """Return what a generated kernel shows, which reads the weight and may fuse other matmuls.
 
-        It is what becomes of a product with a single row; in which type it adds is nowhere said, and what enters is as
-        parsed.
+        Matmuls with a single row become such kernels. Their accumulation type is not visible; their input type is the
+        parsed one.
         """
         weights = [name for name in step.reads if name in self.sources and self._numbers(name) >= product.numbers]
         kinds = {self.tensors[self.sources[name]].dtype for name in weights}
@@ -189,7 +189,7 @@ class _ProgramReader:
         return _Shown(stored, product.computed, stored in unpacked)
 
     def _follow(self, step: Step) -> None:
-        """Note what a step makes of constants: that is one too, and written to memory if the step is not fused."""
+        """Track constants through a step: its result is constant too, and in memory unless the step is fused."""
         if not step.reads or not all(name in self.sources for name in step.reads):
             return
         source = max((self.sources[name] for name in step.reads), key=self._numbers)

@@ -1,8 +1,8 @@
-"""What a finished plan runs, as it says itself.
+"""Programs in a finished plan, parsed from the plan itself.
 
-A plan of TensorRT-RTX holds, in plain text, the programs of its compiler: every tensor with its type, every step with
-the tensors it reads and the layers it came from; kernels for them are made when the plan is loaded. The text is not
-documented. It was read from plans of TensorRT-RTX 1.7, and a plan that has none gives no program.
+A plan of TensorRT-RTX contains its compiler's programs in plain text: every tensor with its type, and every step with
+its inputs and source layers; kernels are compiled when the plan is loaded. The text is undocumented. This parser is
+based on plans of TensorRT-RTX 1.7; a plan without such text yields no programs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import BinaryIO
 
 from ...plugins.number_types import NUMBER_TYPES
 
-PRODUCT = "fully_connected"  # the kind of step that multiplies two factors, its first two inputs
-KERNEL = "function"  # and of one whose code is generated
-_MARK, _BEFORE = b"NLYM", 16  # mark, four bytes of a version, eight of a length; then the text
+PRODUCT = "fully_connected"  # the kind of a matmul step; its first two inputs are the factors
+KERNEL = "function"  # the kind of a step with generated code
+_MARK, _BEFORE = b"NLYM", 16  # magic, four bytes of version, eight of length; then the text
 _TEXT = b"header {\n"
 _PIECE = 1 << 24
 _TENSOR = re.compile(r"^ *(?:sub_)?tensor=\{.*? dims=\{([^}]*)\}.*? name=\"([^\"]*)\".*? type=(\w+) \}$", re.M)
@@ -36,7 +36,7 @@ _DTYPES = {word: kind.name for kind in NUMBER_TYPES for word in kind.in_plans}
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor of a program. ``numbers`` is 0 where its shape is known only at run time."""
+    """A tensor of a program. ``numbers`` is 0 if its shape is known only at run time."""
 
     dtype: str
     numbers: int
@@ -45,9 +45,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that a program does. ``layers`` are those of the network that it came from.
+    """A step of a program. ``layers`` are its source layers in the network.
 
-    ``fused``: as part of one kernel with the product that follows, with nothing in between written to memory.
+    ``fused``: part of one kernel with the following matmul, without intermediate results in memory.
     """
 
     kind: str
@@ -60,16 +60,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """What one profile of a plan runs between plugins, the insides of its fused kernels included."""
+    """The part of one profile between two plugins, including the content of fused kernels."""
 
     tensors: Mapping[str, Held]
     steps: tuple[Step, ...] = field(repr=False)
 
 
 def read_programs(path: Path) -> list[Program]:
-    """Return the programs of a plan, in its own order: one for each profile, or none where it does not say.
+    """Return the programs of a plan in order: one per profile, or none if the plan has no such text.
 
-    A plugin in the middle of a network cuts every profile's into several, that follow each other.
+    A plugin in the middle of a network splits every profile into several consecutive programs.
     """
     with path.open("rb") as file:
         texts = [text.decode("utf-8", "replace") for text in _texts(file)]
@@ -85,7 +85,7 @@ def read_programs(path: Path) -> list[Program]:
 
 
 def parse(text: str, *, fused: bool = False) -> Program:
-    """Parse the text of one program; ``fused`` for what goes on inside a kernel."""
+    """Parse the text of one program; ``fused`` for the content of a kernel."""
     descriptors, _, rest = text.partition("\nmain {")
     main = rest.partition("\n}")[0]
     tensors = {
@@ -100,7 +100,7 @@ def _is_inside(text: str) -> bool:
 
 
 def _within(program: Program, inside: Program, inputs: Sequence[str]) -> Program:
-    """Add to a program what goes on inside one of its kernels, which has other names for some of what it is given."""
+    """Add the content of a kernel to a program, translating the names of its inputs."""
     layers = {layer for step in inside.steps for layer in step.layers}
     outer = next((s for s in program.steps if s.kind == _FUSION and layers and layers <= set(s.layers)), None)
     outer_names = dict(zip(inputs, outer.reads, strict=False)) if outer else {}
@@ -125,15 +125,15 @@ def _names(match: re.Match[str] | None) -> tuple[str, ...]:
 
 
 def _numbers(dims: str) -> int:
-    """Multiply dims; symbols, which are quoted, give 0."""
+    """Multiply dimensions; symbols, which are quoted, give 0."""
     sizes = dims.split()
     return math.prod(map(int, sizes)) if all(size.isdecimal() for size in sizes) else 0
 
 
 def _texts(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the text of every program, found by the mark before it.
+    """Yield the text of every program, found by its magic number.
 
-    Weights may hold all of that by chance but a whole text.
+    Weights may contain the magic number by chance, but not a complete text.
     """
     size = file.seek(0, os.SEEK_END)
     for at in _marks(file):
@@ -151,7 +151,7 @@ def _texts(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _marks(file: BinaryIO) -> Iterator[int]:
-    """Yield where the mark stands, also by chance among the weights."""
+    """Yield the positions of the magic number, including chance matches in weights."""
     start, kept = 0, b""
     while True:
         file.seek(start + len(kept))

@@ -1,4 +1,4 @@
-"""Whether a plan keeps what its graph promised: TensorRT's own account of its products against the graph's record."""
+"""Verify that a plan keeps the number types of its graph: compare TensorRT's matmuls with the graph's record."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from ..precision.product_table import BuiltProduct
 
 _EXPERTS = "experts"
 _LISTED = 8
-_UNPROVEN = ("inspector",)  # its answers were never seen on hardware: what they deny is told, and fails nothing
+_UNPROVEN = ("inspector",)  # never tested on hardware: its findings are reported, but do not fail a build
 
 
 def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> list[str]:
-    """Return what to tell of a plan that keeps what its graph promised.
+    """Return notes on a plan that keeps its graph's number types.
 
-    ``record`` is what ``QuantizedGraph`` said of the graph, ``built`` TensorRT's own account of the plan's products.
-
-    Raises ``BuildError`` with the weights that are not as they should be, when less than the recipe's share is.
+    ``record`` comes from ``QuantizedGraph``; ``built`` are the plan's matmuls according to TensorRT. Raises
+    ``BuildError`` listing the deviating weights if the recipe's share is not reached.
     """
     lost = losses(record, built)
     sure = {name: why for name, why in lost.items() if not any(b.weight == name and b.by in _UNPROVEN for b in built)}
@@ -28,18 +27,20 @@ def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltPr
     recipe = record["recipe"]["recipe"]
     if share < record["least_share"]:
         raise BuildError(
-            f"{max(share, 0.0):.1%} of the weights that --precision {recipe} narrows are {recipe.upper()} in the "
-            f"{name} plan, {record['least_share']:.0%} is the least that may be called so",
+            f"only {max(share, 0.0):.1%} of the weights that --precision {recipe} quantizes are {recipe.upper()} in "
+            f"the {name} plan; at least {record['least_share']:.0%} is required",
             why=_reasons(sure),
-            fix="this version of TensorRT does not take them as they are; build in bf16 or fp16",
+            fix="this version of TensorRT changes their type; build in bf16 or fp16",
         )
-    count = f"{len(lost)} weights that {recipe} narrows are" if len(lost) > 1 else f"1 weight that {recipe} narrows is"
+    count = (
+        f"{len(lost)} weights that {recipe} quantizes are" if len(lost) > 1 else f"1 weight that {recipe} quantizes is"
+    )
     notes = [f"{count} not {recipe.upper()} in the {name} plan: {_reasons(lost)}"] if lost else []
     return notes + _unpacked(name, record, built)
 
 
 def shortfall_of(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> str:
-    """Return what is said first of a graph, or of its plan where there is one; empty where nothing has to be."""
+    """Return the first note on a graph, or on its plan if there is one; empty if none is needed."""
     text: str = record.get("shortfall", "")
     lost = losses(record, built) if text and built else {}
     rows = [row for row in record["matmuls"] if row["weight"] in lost and row["computed"] == row["stored"]]
@@ -48,14 +49,14 @@ def shortfall_of(name: str, record: Mapping[str, Any], built: Sequence[BuiltProd
 
 
 def losses(record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> dict[str, str]:
-    """Return what of each quantized weight in the graph is lost in the plan. The worst of its products counts."""
+    """Return the deviation of each weight that is quantized in the graph, from the worst of its matmuls in the plan."""
     lost: dict[str, str] = {}
     for promised in record["matmuls"]:
         if not promised["narrow"]:
             continue
         products = [product for product in built if product.weight == promised["weight"]]
         reasons = [_loss(promised, product) for product in products]
-        reasons = reasons or ["no layer of TensorRT's network multiplies with it"]
+        reasons = reasons or ["no layer of TensorRT's network uses it"]
         if why := next(filter(None, reasons), ""):
             lost[promised["weight"]] = why
     return lost
@@ -65,25 +66,25 @@ def _loss(promised: Mapping[str, Any], built: BuiltProduct) -> str:
     if built.stored != promised["stored"]:
         return f"TensorRT stores it as {built.stored}"
     if promised["computed"] == promised["stored"] != built.computed:
-        return f"TensorRT multiplies it in {built.computed}"
+        return f"TensorRT computes in {built.computed}"
     if built.unpacked and promised["role"] != _EXPERTS:
-        return f"TensorRT writes it to memory in {built.computed} before every product"
+        return f"TensorRT dequantizes it to memory in {built.computed} before every product"
     return ""
 
 
 def _unpacked(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> list[str]:
-    """Tell of routed experts that are widened in memory; they take less room all the same."""
+    """Return a note on routed experts that are dequantized to memory; they still save memory."""
     rows = record["matmuls"]
     experts = {promised["weight"] for promised in rows if promised["narrow"] and promised["role"] == _EXPERTS}
     unpacked = [product for product in built if product.unpacked and product.weight in experts]
     if not unpacked:
         return []
     return [
-        f"{len(unpacked)} weights of routed experts are stored in {record['recipe']['experts']}, and written to memory "
-        f"in {unpacked[0].computed} before every product of the {name} plan: they take less room, and no less time"
+        f"{len(unpacked)} weights of routed experts are stored in {record['recipe']['experts']}, but dequantized to "
+        f"memory in {unpacked[0].computed} before every product of the {name} plan: they save memory, but no time"
     ]
 
 
 def _reasons(why: Mapping[str, str]) -> str:
-    """Join the first few weights, each with its reason."""
+    """Join the first few weights with their reasons."""
     return listed([f"{name}: {reason}" for name, reason in why.items()], _LISTED, "; ")

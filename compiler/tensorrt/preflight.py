@@ -1,7 +1,7 @@
-"""What a graph is refused for before TensorRT sees it, and what must come out of TensorRT's parser.
+"""Check a graph before TensorRT parses it, and determine what the parser must produce.
 
-TensorRT checks little: a node of ours that lacks its mark is silently replaced by its function body, a wrong shape of a
-plugin corrupts memory, and a form that no kernel serves fails late, with a message about internals.
+TensorRT checks little: it silently replaces an own node without its plugin attributes by the function body, a plugin's
+wrong shape corrupts memory, and unsupported forms fail late, with internal messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .node_rules import complaints_of
 class Survey:
     """A graph that may be parsed. ``layers`` counts TensorRT layers by type, ``plugins`` our ops by name.
 
-    ``others`` are op types outside our domain and without a body, which the parser must know.
+    ``others`` are op types outside our domain and without a body, which the parser must support.
     """
 
     graph: LoweredGraph
@@ -36,7 +36,7 @@ class Survey:
 
     @property
     def aliases(self) -> bool:
-        """Whether a plugin writes into one of its inputs."""
+        """True if a plugin writes into one of its inputs."""
         return any(output.aliases for name in self.plugins for output in OPS[name].outputs)
 
 
@@ -46,14 +46,14 @@ def graph_of(path: Path) -> LoweredGraph:
 
 
 def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile], record: Path | None = None) -> Survey:
-    """Read a lowered graph and check it. Raises one ``BuildError`` that names what TensorRT would stumble over.
+    """Read a lowered graph and check it. Raises one ``BuildError`` listing everything that TensorRT does not support.
 
-    A ``record`` of it is read in its place where the package ``onnx`` need not be.
+    A ``record`` is read instead of the graph, so that the package ``onnx`` is not needed.
     """
     graph = read_record(record, path) if record else graph_of(path)
     problems = [problem for node in graph.nodes for problem in _complaints(node, graph, gpus, profiles)]
     problems += [
-        f"input {value.name}: its size {dim!r} is not one that profiles give ({', '.join(PROFILE_FIELDS)})"
+        f"input {value.name}: its size {dim!r} is not defined by profiles ({', '.join(PROFILE_FIELDS)})"
         for value in graph.inputs
         for dim in value.shape or ()
         if isinstance(dim, str) and dim not in PROFILE_FIELDS
@@ -103,7 +103,7 @@ def _complaints(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: 
     if _is_ours(node):
         problems = _of_our_op(node)
     elif node.domain and not is_native(node.op_type) and not _has_body(node, graph):
-        problems = ["TensorRT has no such operator, and the graph has no body for it"]
+        problems = ["TensorRT does not support this operator, and the graph has no body for it"]
     else:
         problems = complaints_of(node, graph, gpus, profiles)
     return [f"{node}: {problem}" for problem in problems]
@@ -116,18 +116,18 @@ def _of_our_op(node: Node) -> list[str]:
     if op.kernel is None:
         return ["has no TensorRT plugin; the lowering `tensorrt` replaces it"]
     problems = [
-        f"its {name} must be {value!r}, not {node.attributes.get(name)!r}: TensorRT would take its body instead"
+        f"its {name} must be {value!r}, not {node.attributes.get(name)!r}: TensorRT would use its body instead"
         for name, value in SELECTION.items()
         if node.attributes.get(name) != value
     ]
     missing = [str(i) for i, value in enumerate(node.inputs) if value is None or not value.dtype or value.shape is None]
     if missing:
-        return [*problems, f"inputs {', '.join(missing)} are absent or have no type and shape"]
+        return [*problems, f"inputs {', '.join(missing)} are missing or have no type and shape"]
     return [*problems, *_of_call(op, node, [value for value in node.inputs if value is not None])]
 
 
 def _of_call(op: OpSpec, node: Node, inputs: Sequence[Value]) -> list[str]:
-    """List what the op's own rules say of the call, and where the graph declares another result."""
+    """List violations of the op's own rules, and outputs that the graph declares differently."""
     attributes = {name: value for name, value in node.attributes.items() if name not in SELECTION}
     try:
         results = check_call(op, attributes, [value.dtype for value in inputs], [value.shape for value in inputs])
@@ -138,9 +138,9 @@ def _of_call(op: OpSpec, node: Node, inputs: Sequence[Value]) -> list[str]:
     problems = []
     for value, (dtype, shape) in zip(node.outputs, results, strict=True):
         if value.dtype and value.dtype != dtype:
-            problems.append(f"output {value.name} is declared {value.dtype}, the plugin gives {dtype}")
+            problems.append(f"output {value.name} is declared as {value.dtype}, but the plugin gives {dtype}")
         if value.shape is not None and len(value.shape) != len(shape):
             problems.append(
-                f"output {value.name} is declared with rank {len(value.shape)}, the plugin gives rank {len(shape)}"
+                f"output {value.name} is declared with rank {len(value.shape)}, but the plugin gives rank {len(shape)}"
             )
     return problems

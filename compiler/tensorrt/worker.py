@@ -1,7 +1,7 @@
-"""The building process: ``python -m peagle.compiler.tensorrt.worker PLAN SEVERITY``, a ``PlanRequest`` on its input.
+"""The building process: ``python -m peagle.compiler.tensorrt.worker PLAN SEVERITY``, with a ``PlanRequest`` on stdin.
 
-TensorRT can abort, run out of memory or corrupt its own; here that ends nothing but one plan. The process dies with its
-parent: when standard input closes, it removes what it has written and exits.
+TensorRT can abort, run out of memory or corrupt its memory; in a separate process, that ends only one plan. The process
+ends with its parent: when standard input closes, it removes its output and exits.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ OLDEST = {"tensorrt": (10, 15), "tensorrt-rtx": (1, 7)}
 
 
 def main(out: Path, severity: int = SILENT) -> int:
-    """Build one plan into ``out`` and say how it went; the exit status is 0 when it went well.
+    """Build one plan into ``out`` and report the result; the exit status is 0 on success.
 
-    Lines of TensorRT's log up to ``severity`` are handed over.
+    Lines of TensorRT's log up to ``severity`` are forwarded.
     """
     channel = Channel.take_stdout(severity)
     request = PlanRequest.from_json(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, args=(sys.stdin, out), daemon=True).start()
     try:
         return _report(request, out, channel)
-    except BrokenPipeError:  # nobody is left to hear it
+    except BrokenPipeError:  # the parent is gone
         out.unlink(missing_ok=True)
         return 1
 
@@ -100,16 +100,16 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
 def _unforeseen(request: PlanRequest, error: Exception) -> BuildError:
     place = traceback.extract_tb(error.__traceback__)[-1]
     return BuildError(
-        f"{request.product} failed while the {request.name} plan was built",
+        f"{request.product} failed while building the {request.name} plan",
         why=f"{type(error).__name__} in {place.name}: {' '.join(str(error).split())}",
-        fix="`peagle-compile doctor` shows the versions; report it with this message",
+        fix="report this message together with the versions from `peagle-compile doctor`",
     )
 
 
 def _builder(trt: Any, log_to: Any, log: Log) -> Any:
     try:
         return trt.Builder(log_to)
-    except Exception as error:  # without a driver the full TensorRT has none to give, and says so in its own way
+    except Exception as error:  # without a driver, the full TensorRT has no builder, and raises its own exceptions
         raise EnvironmentProblem(
             "TensorRT cannot build on this machine",
             why=log.last() or str(error),
@@ -128,8 +128,8 @@ def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, surve
     if not built or not size:
         raise BuildError(
             f"TensorRT could not build {surveyed.graph.path}",
-            why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "it does not say why",
-            fix="`peagle-compile doctor` shows the versions; --backend onnxruntime does without",
+            why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "it gives no reason",
+            fix="check the versions with `peagle-compile doctor`, or use --backend onnxruntime",
         )
     return size
 
@@ -140,7 +140,7 @@ def _require_version(trt: Any, request: PlanRequest) -> None:
     if installed < oldest:
         raise EnvironmentProblem(
             f"{request.product} {trt.__version__} is too old",
-            why=f"the graphs use operators that came with {'.'.join(map(str, oldest))}",
+            why=f"the graphs use operators introduced in {'.'.join(map(str, oldest))}",
             fix=f"pip install --upgrade {request.product}",
         )
 
@@ -148,7 +148,7 @@ def _require_version(trt: Any, request: PlanRequest) -> None:
 def _peak_rss_bytes() -> int:
     """Return the peak memory of this process alone.
 
-    ``ru_maxrss`` would count the parent's from before it became one of its own.
+    ``ru_maxrss`` would include the parent's, from before the exec.
     """
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -168,4 +168,4 @@ def _end_with_parent(stdin: TextIO, out: Path) -> None:
 if __name__ == "__main__":
     status = main(Path(sys.argv[1]), int(sys.argv[2]))
     sys.stdout.flush()
-    os._exit(status)  # the destructors of a library that saw no GPU are no longer of interest
+    os._exit(status)  # skip the destructors of a library without a GPU

@@ -1,6 +1,6 @@
-"""What crosses between us and the building process, as JSON: what a plan is asked for, and what came of it.
+"""JSON protocol between this process and the one that builds plans: requests, progress and results.
 
-The process reads one request and answers with one object a line: ``{"done": permille}`` or
+The process reads one request and writes one object per line: ``{"done": permille}`` or
 ``{"log": [severity, text]}`` while it builds, then either
 ``{"facts": ...}`` or ``{"error": ...}``.
 """
@@ -27,18 +27,18 @@ from ..hardware.gpus import PRODUCTS
 from ..precision.product_table import BuiltProduct
 
 STEPS = 1000
-SILENT = -1  # below the gravest severity of TensorRT's log
+SILENT = -1  # more severe than any level of TensorRT's log
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """One lowered graph (``graph``, an ONNX file with its weights beside it) to be built for ``gpus`` (``sm_120``).
+    """A request to build ``graph``, a lowered ONNX file with its weights beside it, for ``gpus`` (``sm_120``).
 
-    ``name`` is what messages call it. ``layers`` are counts by TensorRT layer type that the caller knows must come out
-    (``KV_CACHE_UPDATE``: two for each layer); what the graph itself says is checked in any case. ``workspace_bytes``
-    bounds scratch memory, ``optimization_level`` is TensorRT's 0..5; None leaves its defaults. ``timing_cache`` is a
-    file that is read if it is there and fits, and replaced afterwards. ``record`` is what ``graph_record`` wrote of the
-    graph, which is read in place of it.
+    ``name`` is its name in messages. ``layers`` are required counts by TensorRT layer type (``KV_CACHE_UPDATE``: two
+    per layer); the counts in the graph itself are always checked. ``workspace_bytes`` limits scratch memory,
+    ``optimization_level`` is TensorRT's 0..5; None keeps its defaults. ``timing_cache`` is a file that is read if it
+    exists and fits, and replaced afterwards. ``record`` is a file by ``graph_record``, which is read instead of the
+    graph.
     """
 
     name: str
@@ -53,17 +53,17 @@ class PlanRequest:
     record: Path | None = None
 
     def check(self) -> None:
-        """Refuse values that no build could use. Raises ``UsageError`` that names them all."""
+        """Check the values. Raises ``UsageError`` listing all invalid ones."""
         problems = [] if self.product in PRODUCTS else [f"the product {self.product!r} is not one of {PRODUCTS}"]
-        problems += [] if self.gpus else ["no GPU is named"]
+        problems += [] if self.gpus else ["no GPU is given"]
         problems += [] if self.profiles else ["there is no profile"]
         problems += [f"profile {p.name!r}: {c}" for p in self.profiles for c in _complaints(p)]
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
             problems.append(f"the optimization level {self.optimization_level} is not one of 0 to 5")
         if self.workspace_bytes is not None and self.workspace_bytes < 1:
-            problems.append(f"a workspace of {self.workspace_bytes} bytes")
+            problems.append(f"the workspace of {self.workspace_bytes} bytes is too small")
         if problems:
-            raise UsageError(f"the {self.name} plan cannot be built as asked for", why="; ".join(problems))
+            raise UsageError(f"the request for the {self.name} plan is invalid", why="; ".join(problems))
 
     def to_json(self) -> str:
         """Return the request as one line."""
@@ -71,7 +71,7 @@ class PlanRequest:
 
     @classmethod
     def from_json(cls, text: str) -> PlanRequest:
-        """Read what ``to_json`` wrote."""
+        """Parse the result of ``to_json``."""
         content = json.loads(text)
         problems: list[str] = []
         profiles = [decode(Profile, profile, problems) for profile in content.pop("profiles")]
@@ -88,9 +88,9 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """A finished plan: its contract, and what it took. ``peak_rss_bytes`` is the building process's own.
+    """A finished plan: its interface, and the resources used. ``peak_rss_bytes`` covers the building process only.
 
-    ``versions`` maps distribution names to versions. ``products`` are those with weights, as TensorRT has them.
+    ``versions`` maps distribution names to versions. ``products`` are the matmuls with weights, as TensorRT runs them.
     """
 
     plan: PlanRecord
@@ -108,17 +108,17 @@ class PlanFacts:
 
     @classmethod
     def from_record(cls, record: Any) -> PlanFacts:
-        """Read what ``to_record`` gave. Raises ``BuildError`` for anything else."""
+        """Parse the result of ``to_record``. Raises ``BuildError`` for anything else."""
         problems: list[str] = []
         facts = decode(cls, record, problems)
         if facts is None:
-            raise BuildError("the building process answered nonsense", why="; ".join(problems))
+            raise BuildError("invalid answer from the building process", why="; ".join(problems))
         return facts
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The building process's end of the line. TensorRT calls back from several threads."""
+    """The building process's end of the connection. Thread-safe, because TensorRT calls back from several threads."""
 
     file: TextIO
     lock: Lock
@@ -126,28 +126,28 @@ class Channel:
 
     @classmethod
     def take_stdout(cls, severity: int = SILENT) -> Channel:
-        """Keep standard output for messages; whatever libraries print there goes to standard error from now on."""
+        """Reserve standard output for messages, and redirect libraries' output to standard error."""
         file = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         return cls(file, Lock(), severity)
 
     def done(self, permille: int) -> None:
-        """Say how far the build is. TensorRT asks for this, and survives no exception: a lost parent is ignored."""
+        """Report progress. TensorRT's callbacks must not raise, so a lost parent is ignored."""
         with suppress(BrokenPipeError):
             self._send({"done": permille})
 
     def log(self, severity: int, text: str) -> None:
-        """Hand a line of TensorRT's log over, if it is grave enough: 0 is an internal error, 4 is verbose."""
+        """Send a line of TensorRT's log if it is severe enough: 0 is an internal error, 4 is verbose."""
         if severity <= self.severity:
             with suppress(BrokenPipeError):
                 self._send({"log": [severity, text]})
 
     def facts(self, facts: PlanFacts) -> None:
-        """Say what came of a build that went well; the last message."""
+        """Send the result of a successful build; the last message."""
         self._send({"facts": facts.to_record()})
 
     def error(self, error: PeagleError) -> None:
-        """Say why a build went wrong; the last message."""
+        """Send the error of a failed build; the last message."""
         record = {"type": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
         self._send({"error": record})
 
@@ -157,18 +157,18 @@ class Channel:
 
 
 def raised(record: dict[str, str]) -> PeagleError:
-    """Return the error that ``Channel.error`` was given."""
+    """Return the error passed to ``Channel.error``."""
     kind = getattr(errors, record["type"], BuildError)
     error: PeagleError = kind(record["what"], why=record["why"], fix=record["fix"])
     return error
 
 
 def _complaints(profile: Profile) -> list[str]:
-    """List what is wrong with a profile: each of its sizes is three numbers that ascend, from 1 on."""
+    """List the problems of a profile: each size must be three ascending numbers of at least 1."""
     problems = []
     for what in PROFILE_FIELDS.values():
         sizes = getattr(profile, what)
-        if what == "positions" and not sizes:  # of a graph that reads its caches whole
+        if what == "positions" and not sizes:  # for a graph that reads its whole caches
             continue
         if len(sizes) != 3 or list(sizes) != sorted(sizes) or min(sizes, default=0) < 1:
             problems.append(f"{what} {sizes} are not three ascending sizes of 1 or more")

@@ -1,4 +1,4 @@
-"""What the runtime needs from a backend: lanes to write a round over, and slots to run requests in."""
+"""Interface between the runtime and a backend: lanes that rounds are written over, and slots for requests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..requests.params import SamplingParams
 from ..running.logprobs import PromptLogprobs
 from ..running.token_choice import TokenChoice
 
-Steps = Callable[[Lanes, int], None]  # a round over lanes, with this K
+Steps = Callable[[Lanes, int], None]  # one round over lanes, with this K
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a prompt: its ``ids``, the absolute position ``start`` of the first, and the prompt's token after it.
+    """A chunk of a prompt: its ``ids``, the absolute position ``start`` of the first, and the prompt's next token.
 
-    ``forced_next`` is -1 in the last chunk: what follows the prompt is the target's to say. ``logprobs`` of any other
-    get the target's logits after each of its tokens, from a backend that shows them.
+    ``forced_next`` is -1 in the last chunk, whose next token the target decides. For other chunks, ``logprobs``
+    receives the target's logits after each token, if the backend exposes them.
     """
 
     ids: Sequence[int]
@@ -31,26 +31,26 @@ class Chunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether the prompt ends with it."""
+        """Return whether this is the last chunk of its prompt."""
         return self.forced_next < 0
 
 
 class KeptPrompt(Protocol):
-    """What the caches of a slot held when its prompt had been read, out of the way of whatever runs."""
+    """A saved copy of a slot's caches after its prompt was read."""
 
     @property
     def num_bytes(self) -> int:
-        """The memory that it takes."""
+        """The size of the copy in bytes."""
         ...
 
 
 class Backend(Protocol):
     """Runs the target and the drafter over slots, each with its own linear caches, updated in place.
 
-    A slot's window, policy and random numbers stay here: on a GPU no round waits for the host to look at them. ``lag``
-    says how many emissions may be left unread while the next pass is launched; with 0 nothing is gained by it.
-    ``prefill_columns`` is the most of a prompt that one pass takes, ``kept_bytes`` the memory that ``keep`` takes for
-    each of its tokens; 0 where it cannot.
+    A slot's window, sampling policy and random numbers stay in the backend, so that on a GPU no round waits for the
+    host. ``lag`` is the number of emissions that may be unread when the next pass is launched; 0 means that leaving
+    them unread gains nothing. ``prefill_columns`` is the maximum number of prompt tokens per pass. ``kept_bytes`` is
+    the memory that ``keep`` takes per token, 0 if it is not supported.
     """
 
     num_slots: int
@@ -60,7 +60,7 @@ class Backend(Protocol):
 
     @property
     def shows_logits(self) -> bool:
-        """Whether the target's logits come to the host, so that ``admit`` takes a choice."""
+        """Return whether the target's logits are available on the host, so that ``admit`` accepts a choice."""
         ...
 
     def begin(self) -> None:
@@ -68,50 +68,56 @@ class Backend(Protocol):
         ...
 
     def warm(self, steps: Steps, k: int) -> None:
-        """Get ready for rounds of these steps while every slot is idle, so that the first costs what all cost."""
+        """Prepare rounds of these steps while every slot is idle, so that the first one is as fast as the others."""
         ...
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Choose the tokens of ``slot`` by ``params`` and by ``numbers`` f32 [max_seq_len + 1].
+        """Choose the tokens of ``slot`` by ``params`` and ``numbers``, f32 [max_seq_len + 1].
 
-        Entry p decides the token at absolute position p. With a ``choice`` it is that which chooses, on the host.
+        Entry p decides the token at absolute position p. If ``choice`` is given, it chooses the tokens on the host.
         """
         ...
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
-        """Run steps over a piece of a prompt. The last piece leaves the slot busy, its first window laid out.
+        """Run steps over a chunk of a prompt. The last chunk makes the slot active, with its first window laid out.
 
-        Rounds of other slots may come between two pieces; of one slot's only, not between those of another's.
+        Rounds of other slots may run between two chunks, but no chunks of other prompts.
         """
         ...
 
     def keep(self, slot: int, length: int) -> KeptPrompt:
-        """Copy what the slot's caches hold of its first ``length`` tokens, all of its prompt, which has been read."""
+        """Copy the slot's caches for its first ``length`` tokens, which are its whole prompt and have been read."""
         ...
 
     def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
-        """Give a slot that was just admitted the first ``length`` tokens of what was kept; its prompt goes on there."""
+        """Copy the first ``length`` tokens of a saved prompt into a newly admitted slot.
+
+        Its prompt continues from there.
+        """
         ...
 
     def first(self, slot: int) -> Emission:
-        """What the last piece of this slot's prompt emitted, one row: the token after the prompt. Ask at once."""
+        """Return the emission of the prompt's last chunk: one row, the token after the prompt.
+
+        Call it directly afterwards.
+        """
         ...
 
     def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> Emission:
-        """Run steps over every busy slot. With ``replay`` they only enqueue, and may be recorded and replayed.
+        """Run steps over every active slot. With ``replay`` they only enqueue work, and may be recorded and replayed.
 
-        ``limits`` are the most drafts that each slot verifies, where some verify fewer than ``k``.
+        ``limits`` are the maximum numbers of drafts per slot, if some verify fewer than ``k``.
         """
         ...
 
     def retire(self, slot: int) -> None:
-        """Make a slot idle; rounds that were launched before still emit for it."""
+        """Make a slot idle. Rounds launched before still emit tokens for it."""
         ...
 
     def target_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """f32 [len,V] after every one of ``ids``; uses slot 0 and ends whatever ran. For checks."""
+        """Return f32 [len,V] after each of ``ids``. Uses slot 0 and ends all running requests; for checks."""
         ...
 
     def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
-        """f32 [K,Vd] of the drafts after ``ids`` and one greedy token; otherwise as ``target_logits``."""
+        """Return f32 [K,Vd] of the drafts after ``ids`` and one greedy token; otherwise like ``target_logits``."""
         ...

@@ -1,8 +1,9 @@
-"""A tree of drafts: the likeliest continuations that a drafter's positions make together, verified in one window.
+"""Draft trees: the most likely continuations that a drafter's positions allow together, verified in one window.
 
-A parallel drafter says of every position which tokens are likely there, whatever stands before them. So a path is as
-likely as the product of its tokens, and the best tree of some size is that of the likeliest paths: every beginning of a
-path is likelier than the path, and so in the tree already. Dynamic trees: EAGLE-2, arXiv 2406.16858, section 4.
+A parallel drafter predicts the likely tokens of each position independently of the tokens before it. The probability of
+a path is therefore the product of its tokens' probabilities, and the best tree of a given size consists of the most
+likely paths. A prefix of a path is more likely than the path, so it is already in the tree. Dynamic trees: EAGLE-2,
+arXiv 2406.16858, section 4.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DraftTree:
-    """Drafts behind the newest token, the likeliest first. ``parents[i]`` is 0 for the newest token, j + 1 for draft j.
+    """Drafts after the newest token, most likely first. ``parents[i]`` is 0 for the newest token, j + 1 for draft j.
 
-    So both are numbered as the columns of a window that begins with the newest token, and a tree may be cut anywhere.
+    Both are thus numbered like the columns of a window that starts with the newest token, and any prefix is a tree.
     """
 
     tokens: tuple[int, ...]
@@ -27,14 +28,14 @@ class DraftTree:
 
     @classmethod
     def grown(cls, ids: Sequence[Sequence[int]], scores: Sequence[Sequence[float]], size: int) -> DraftTree:
-        """The ``size`` likeliest drafts, or as many as there can be.
+        """Return the tree of the ``size`` most likely drafts, or of all drafts if there are fewer.
 
-        ``ids`` [D][C] are the candidates of each position, all different and the likeliest first; ``scores`` are the
-        logarithms of their probabilities.
+        ``ids`` [D][C] are the candidates of each position, distinct and most likely first; ``scores`` are their log
+        probabilities.
         """
         tokens: list[int] = []
         parents: list[int] = []
-        edge = [(-scores[0][0], 0, 0, 0)]  # minus its logarithm, position, place among the candidates, parent
+        edge = [(-scores[0][0], 0, 0, 0)]  # negative log probability, position, candidate index, parent
         while edge and len(tokens) < size:
             worst, position, place, parent = heapq.heappop(edge)
             tokens.append(ids[position][place])
@@ -47,19 +48,19 @@ class DraftTree:
         return cls(tuple(tokens), tuple(parents))
 
     def cut(self, size: int) -> DraftTree:
-        """The first ``size`` drafts."""
+        """Return the tree of the first ``size`` drafts."""
         return DraftTree(self.tokens[:size], self.parents[:size])
 
     @property
     def depths(self) -> list[int]:
-        """How far each column of the window is from the newest token, which is the first of them."""
+        """Return the distance of each window column from the newest token, which is the first column."""
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent] + 1)
         return depths
 
     def ancestors(self) -> np.ndarray:
-        """bool [1 + drafts, 1 + drafts]: which earlier columns of the window each of them sees."""
+        """Return bool [1 + drafts, 1 + drafts]: the earlier columns of the window that each column attends to."""
         seen = np.zeros((len(self.tokens) + 1, len(self.tokens) + 1), bool)
         for column, parent in enumerate(self.parents, 1):
             seen[column] = seen[parent]
@@ -67,7 +68,7 @@ class DraftTree:
         return seen
 
     def path(self, accepted: Sequence[int]) -> list[int]:
-        """The columns of the newest token and of the drafts that were ``accepted``, one behind the other."""
+        """Return the columns of the newest token and of the ``accepted`` drafts, in order."""
         columns = [0]
         for token in accepted:
             here = columns[-1]
@@ -78,7 +79,7 @@ class DraftTree:
 
 @lru_cache(maxsize=16)
 def chain_ancestors(columns: int) -> np.ndarray:
-    """bool [columns, columns], not to be written to: the ancestors of a window in which each sees all before it."""
+    """Return the read-only ancestors, bool [columns, columns], of a window of a chain."""
     seen = np.tri(columns, k=-1, dtype=bool)
     seen.flags.writeable = False
     return seen

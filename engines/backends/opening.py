@@ -1,4 +1,4 @@
-"""From what a manifest says to the backend that runs it; what is heavy is imported for those who need it."""
+"""Opens the backend that a manifest names; heavy imports happen only for the backend in use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .onnxruntime.backend import OnnxRuntimeBackend
 
 
 def open_backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) -> Backend:
-    """Return what runs the graphs of a folder, over ``slots`` rows; ``threads`` are those of a CPU.
+    """Return a backend that runs the graphs of a folder, with ``slots`` rows; ``threads`` applies to CPUs.
 
-    Raises ``EnvironmentProblem`` for an engine of another backend or version.
+    Raises ``EnvironmentProblem`` for an engine of an unknown backend or another version.
     """
     if manifest.backend.name == "onnxruntime":
         import onnxruntime
@@ -29,7 +29,7 @@ def open_backend(folder: Path, manifest: Manifest, slots: int, threads: int | No
 
             return tensorrt.load(folder, manifest, product, slots)
     raise EnvironmentProblem(
-        f"{folder} was built for the backend {manifest.backend.name!r}",
+        f"{folder} was built for backend {manifest.backend.name!r}, which is not supported",
         why="this version runs onnxruntime, tensorrt and tensorrt-rtx engines",
-        fix="rebuild with a --backend that is one of them",
+        fix="rebuild the engine with one of these as --backend",
     )

@@ -1,4 +1,4 @@
-"""The draft methods, one file each, and the table that everything else reads: parser, builder, runtime, servers."""
+"""The draft methods, one file each, and the table of them that all other modules read."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 METHODS: dict[str, DraftMethod] = {}
-PLAIN = none.METHOD  # plain decoding: what every other method's text must equal
+PLAIN = none.METHOD  # plain decoding, whose text every other method must reproduce
 
 
 def register(method: DraftMethod) -> None:
-    """Offer a method by its name, from ``--draft`` to the metrics."""
+    """Add a method to the table, from which ``--draft``, the manifest and the metrics take its name."""
     METHODS[method.name] = method
 
 
@@ -38,45 +38,45 @@ for _each in (peagle.METHOD, peagle_chain.METHOD, eagle3.METHOD, ngram.METHOD, n
 
 
 def method_named(name: str) -> DraftMethod:
-    """Return the method of an engine. Raises ``EnvironmentProblem`` for one that is not known here."""
+    """Return the method of that name. Raises ``EnvironmentProblem`` if it is unknown."""
     if name not in METHODS:
         raise EnvironmentProblem(
-            f"the draft method {name!r} is not known here",
-            why=f"known are {', '.join(METHODS)}",
+            f"unknown draft method {name!r}",
+            why=f"this version supports {', '.join(METHODS)}",
             fix=f"install the version of peagle-compile that built the engine ({upgrade()})",
         )
     return METHODS[name]
 
 
 def names_for_builds() -> list[str]:
-    """Return what ``--draft`` of a build may say in place of a head: kinds of heads, and methods without one."""
+    """Return the names that ``--draft`` of a build accepts: kinds of heads, and methods without a head."""
     return [each.name for each in METHODS.values() if not each.variant_of]
 
 
 def head_titles() -> dict[str, str]:
-    """Return the titles of the kinds of heads, by the method's name."""
+    """Return the titles of the kinds of heads, by method name."""
     return {each.name: each.title for each in METHODS.values() if each.needs_head and not each.variant_of}
 
 
 def method_of_heads(passes: Passes) -> DraftMethod:
-    """Return what an engine does by itself with a head that drafts in so many passes."""
+    """Return the default method for heads that need this many drafter passes."""
     return next(each for each in METHODS.values() if each.passes is passes and not each.variant_of)
 
 
 def headless_named(draft: str | None) -> DraftMethod | None:
-    """Return the method without a head that ``--draft`` names; it goes before a folder of the same name."""
+    """Return the method without a head that ``--draft`` names; it takes precedence over a folder of the same name."""
     method = METHODS.get(draft or "")
     return None if method is None or method.needs_head else method
 
 
 def head_named(draft: str | None) -> str | None:
-    """Return the head that ``--draft`` names, if it names one."""
+    """Return the kind of head that ``--draft`` names, or None."""
     return None if headless_named(draft) else draft
 
 
 def methods_in_vllm() -> dict[str, DraftMethod]:
-    """Return the methods by the names that vLLM's ``--speculative-config`` has for them.
+    """Return the methods by their names in vLLM's ``--speculative-config``.
 
-    Where a name means any kind of head, the first of them stands for all.
+    If a name covers several kinds of heads, it maps to the first.
     """
     return {name: each for each in reversed(METHODS.values()) for name in each.vllm_names}

@@ -1,7 +1,7 @@
-"""Drafts looked up in the text itself, without a drafter: where its last tokens stood before, what followed them then.
+"""N-gram lookup: drafts are the tokens that followed the last n-gram at its previous occurrence in the text.
 
-Known as prompt lookup and as n-gram speculation. It pays where text repeats: code that is edited, a document that is
-quoted, a list, a table.
+Also known as prompt lookup or n-gram speculation. It pays off for repetitive text: edited code, quoted documents,
+lists, tables.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Sequence
 
 from .record import DraftMethod
 
-LONGEST, SHORTEST = 3, 2  # of the n-grams that are looked up
+LONGEST, SHORTEST = 3, 2  # n-gram lengths
 
 
 class NgramProposer:
-    """An index of a text that grows: for every n-gram, where it was last followed by a token.
+    """An index of a growing text: for every n-gram, the position of the token that last followed it.
 
-    Adding a token and looking up drafts take the same time however long the text is.
+    Adding a token and looking up drafts take constant time in the length of the text.
 
-    Example: the text is ``1 2 3 50 2 3 60 1 2 3``, and n-grams have 3 or 2 tokens. The last three, ``1 2 3``, stood
-    at the beginning, and ``50 2 3 60 1 2 3`` followed there:
+    Example: the text is ``1 2 3 50 2 3 60 1 2 3``, and n-grams have 3 or 2 tokens. The last three, ``1 2 3``, occurred
+    at the beginning, followed by ``50 2 3 60 1 2 3``:
 
         >>> proposer = NgramProposer()
         >>> proposer.propose([1, 2, 3, 50, 2, 3, 60, 1, 2, 3], 4)
         [50, 2, 3, 60]
 
-    The target accepts 50 and writes 2 next, and so ``3 50 2`` is looked up. It stood at the beginning too:
+    The target accepts 50 and writes 2 next, so ``3 50 2`` is looked up, which also occurred at the beginning:
 
         >>> proposer.propose([1, 2, 3, 50, 2, 3, 60, 1, 2, 3, 50, 2], 2)
         [3, 60]
 
-    After a 7 neither ``2 3 7`` nor ``3 7`` stood anywhere. There are no drafts, and the round is plain decoding:
+    After a 7, neither ``2 3 7`` nor ``3 7`` occurred before. There are no drafts, and the round is plain decoding:
 
         >>> NgramProposer().propose([1, 2, 3, 50, 2, 3, 7], 4)
         []
@@ -38,14 +38,14 @@ class NgramProposer:
 
     def __init__(self, longest: int = LONGEST, shortest: int = SHORTEST) -> None:
         self._sizes = range(longest, shortest - 1, -1)
-        self._known = 0  # how many tokens the index has
-        self._after: dict[tuple[int, ...], int] = {}  # n-gram -> position of the token that followed it last
+        self._known = 0  # number of indexed tokens
+        self._after: dict[tuple[int, ...], int] = {}  # n-gram -> position of the token that last followed it
 
     def propose(self, tokens: Sequence[int], k: int) -> list[int]:
-        """Return the ``k`` tokens that followed the longest n-gram at the end of the text where it stood last before.
+        """Return the ``k`` tokens that followed the previous occurrence of the longest n-gram at the end of the text.
 
-        None where no n-gram of it did. Where that is so near the end that fewer than ``k`` followed, the text is taken
-        to go on as it has since: a period is drafted as often as there is room for it.
+        Returns no drafts if no n-gram occurred before. If fewer than ``k`` tokens followed, the text since then is
+        assumed to repeat, so a period is drafted as often as it fits.
         """
         self._index(tokens)
         for size in self._sizes:
@@ -56,7 +56,7 @@ class NgramProposer:
         return []
 
     def _index(self, tokens: Sequence[int]) -> None:
-        """Add the tokens that are new; each follows the n-grams that end before it."""
+        """Index the new tokens; each follows the n-grams that end before it."""
         for at in range(self._known, len(tokens)):
             for size in self._sizes:
                 if size <= at:
@@ -67,7 +67,7 @@ class NgramProposer:
 METHOD = DraftMethod(
     name="ngram",
     title="n-gram lookup",
-    help="drafts looked up in the text",
+    help="n-gram lookup in the text",
     note="looked up in the text",
     proposer=NgramProposer,
     depth=8,

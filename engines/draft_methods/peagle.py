@@ -1,13 +1,13 @@
-"""P-EAGLE with a tree of drafts: the K likeliest nodes of what the drafter's positions make together, in one pass.
+"""P-EAGLE with draft trees: the K likeliest paths through the candidates of one drafter pass form a tree.
 
-    y at every node   = target(newest, node_1 .. node_K)       each node sees its own path, and is verified behind it
-    y_0 .. y_a        = the path on which every node is the token that its parent's y says; and the last y
-    candidates        = drafter(y_0 .. y_a, [mask] * (K - 1))  several for each position, all in one pass
+    y at every node   = target(newest, node_1 .. node_K)       each node attends to its own path
+    y_0 .. y_a        = the path on which every node equals its parent's y, and the last y
+    candidates        = drafter(y_0 .. y_a, [mask] * (K - 1))  several per position, all in one pass
     newest, nodes     = y_a, the K likeliest paths             the next window
 
-A chain of K drafts is one of the trees of K nodes, and as a rule not the best: a second choice of the first position is
-likelier than the fourth draft in a row. Node y is drawn as plain decoding would at its position, so the text is the
-same. Where a backend or a request knows no trees, the drafts are the chain.
+A chain of K drafts is one of the trees of K nodes, and usually not the best: a second choice for the first position is
+likelier than the fourth draft in a row. The y of each node is sampled exactly as plain decoding would at its position,
+so the text is the same. If a backend or a request does not support trees, the drafts form a chain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .record import DraftMethod, Passes
 
 
 class TreeDrafting:
-    """P-EAGLE's rounds over trees, whose K may differ: a smaller one verifies the likeliest of the nodes there are."""
+    """P-EAGLE's rounds over draft trees. K may change; a smaller K verifies the likeliest of the existing nodes."""
 
     enqueues_only = True
 
@@ -26,11 +26,11 @@ class TreeDrafting:
         self._chains = ParallelDrafting()
 
     def prompt(self, lanes: Lanes, k: int) -> None:
-        """Run a round over a piece of a prompt; the first drafts are a chain."""
+        """Run a round over a prompt chunk; the first drafts form a chain."""
         self._chains.prompt(lanes, k)
 
     def round(self, lanes: Lanes, k: int) -> None:
-        """Verify, draft and lay out the next windows; emits between 1 and ``k`` + 1 tokens a row."""
+        """Verify, draft and lay out the next windows; emits between 1 and ``k`` + 1 tokens per row."""
         lanes.verify(k)
         if k:
             lanes.branch(k)
@@ -42,7 +42,7 @@ class TreeDrafting:
 METHOD = DraftMethod(
     name="peagle",
     title="P-EAGLE",
-    help="the P-EAGLE head that is known for the target",
+    help="the known P-EAGLE head for the target",
     strategy=TreeDrafting(),
     passes=Passes.ONE,
     trees=True,

@@ -1,4 +1,4 @@
-"""The record of a draft method: everything that the builder, the runtime and its servers know about it."""
+"""The record of a draft method, with everything that the builder, the runtime and the servers need to know about it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from .lanes import Lanes
 
 
 class Strategy(Protocol):
-    """The order of a round's steps, over the lanes of any backend. Strategies have no state; the lanes do.
+    """The order of a round's steps, over the lanes of any backend. Strategies are stateless; the lanes hold the state.
 
-    ``enqueues_only`` says that a round never waits, so a backend may record it once for every K and replay it. With a
-    strategy that waits, every token of the last round has been read when the next round begins.
+    ``enqueues_only`` says that a round never waits, so a backend may record it once per K and replay it. A strategy
+    that waits has read every token of the last round when the next one begins.
     """
 
     @property
     def enqueues_only(self) -> bool:
-        """Whether no step of a round waits."""
+        """Return whether no step of a round waits."""
         ...
 
     def prompt(self, lanes: Lanes, k: int) -> None:
-        """Run a piece of a prompt, which is the window of ``lanes``."""
+        """Run a prompt chunk, which is the window of ``lanes``."""
         ...
 
     def round(self, lanes: Lanes, k: int) -> None:
-        """Run one round with ``k`` drafts: verify those there are, leave the windows for the next round."""
+        """Run one round with ``k`` drafts: verify the existing ones, and leave the windows ready for the next round."""
         ...
 
 
@@ -35,16 +35,16 @@ class Proposer(Protocol):
     """A drafter on the host, for one request: tokens in, drafts out. ``ngram.py`` has a worked example."""
 
     def propose(self, tokens: Sequence[int], k: int) -> Sequence[int]:
-        """Return up to ``k`` drafts (1 at least) for the positions after ``tokens``, prompt and text so far.
+        """Return up to ``k`` drafts (``k`` is at least 1) that follow ``tokens``, the prompt and the text so far.
 
-        The tokens of a call begin with those of the call before. They are not to be changed. No drafts is an answer
-        too: the round is one of plain decoding then.
+        The tokens of a call begin with those of the previous call. Do not modify them. If no drafts are returned, the
+        round is one of plain decoding.
         """
         ...
 
 
 class Passes(Enum):
-    """Passes of a drafter that a round with K drafts takes."""
+    """The number of drafter passes in a round with K drafts."""
 
     NONE = "none"
     ONE = "one"
@@ -56,16 +56,16 @@ class DraftMethod:
     """A way to draft. Exactly one of ``strategy`` and ``proposer`` is given.
 
     Args:
-        name: What ``--draft``, ``draft`` of a call, the manifest and the metrics call it.
+        name: The name in ``--draft``, in ``draft`` of a call, in the manifest and in the metrics.
         title: The proper name, for sentences: ``EAGLE-3``.
-        help: A noun phrase for ``--help``: ``drafts looked up in the text``.
-        note: How it drafts, in a few words for tables; empty where the title says enough.
+        help: A noun phrase for ``--help``: ``n-gram lookup in the text``.
+        note: A few words for tables on how it drafts; empty if the title says enough.
         strategy: The rounds of a method that drafts on the device, or does not draft.
-        proposer: Makes what drafts for one request on the host; its rounds are the same for all such methods.
-        passes: Passes of a drafter in a round; a method with any needs a head.
-        trees: Whether drafts form a tree where the kernels know trees.
-        depth: The most drafts that a build tries without a head, 0 for none; a head has its trained depth.
-        variant_of: The method whose heads it drafts with, where it has none of its own.
+        proposer: Creates the host drafter of one request; all such methods share their rounds.
+        passes: Drafter passes per round; a method with any needs a head.
+        trees: Whether drafts form a tree if the kernels support trees.
+        depth: The maximum number of drafts that a build tries without a head, 0 for none; a head has its trained depth.
+        variant_of: The method whose heads it uses, if it has none of its own.
         vllm_names: ``method`` in vLLM's ``--speculative-config``.
     """
 
@@ -87,20 +87,20 @@ class DraftMethod:
 
     @property
     def needs_head(self) -> bool:
-        """Whether it drafts by passes of a trained head."""
+        """Return whether it drafts with a trained head."""
         return self.passes is not Passes.NONE
 
     @property
     def drafts(self) -> bool:
-        """Whether it drafts at all."""
+        """Return whether it drafts at all."""
         return self.needs_head or self.depth > 0
 
     @property
     def is_on_host(self) -> bool:
-        """Whether it drafts on the host, between two rounds."""
+        """Return whether it drafts on the host, between two rounds."""
         return self.proposer is not None
 
     @property
     def heads(self) -> str:
-        """The name of the method whose heads it takes: its own, unless it is a variant."""
+        """The name of the method whose heads it uses: its own, unless it is a variant."""
         return self.variant_of or self.name

@@ -1,4 +1,4 @@
-"""Checks of a manifest: fields that contradict each other, and files, GPUs and versions that are not its own."""
+"""Manifest checks: consistency of fields, files, GPUs and runtime versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...plugins.graph_contract import HIDDEN, KEPT, PROFILE_FIELDS, cache_names
 from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, MeasuredRounds, Part, PlanRecord, Shapes, Speculation
 
-REBUILD = "build the engine again with `peagle-compile build`"
+REBUILD = "rebuild the engine with `peagle-compile build`"
 
 
 def check_files(
@@ -23,9 +23,9 @@ def check_files(
     hashes: bool = True,
     advance: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Refuse a folder whose files are not the ones that were built; ``hashes=False`` looks at sizes only.
+    """Raise ``EnvironmentProblem`` if the files differ from the built ones; ``hashes=False`` compares only sizes.
 
-    ``advance`` is told of the bytes as they are read.
+    ``advance`` is called with the number of bytes read.
     """
     for name, entry in files.items():
         with _readable(folder / name) as path:
@@ -35,7 +35,7 @@ def check_files(
             raise EnvironmentProblem(f"{path} is missing", why="the manifest lists it", fix=REBUILD)
         if size != entry.size:
             raise EnvironmentProblem(
-                f"{path} has {size} bytes, built with {entry.size}",
+                f"{path} has {size} bytes, but was built with {entry.size}",
                 why="the file was truncated or replaced",
                 fix="copy the whole folder again, or " + REBUILD,
             )
@@ -44,7 +44,7 @@ def check_files(
             found = FileEntry.of(path, advance).sha256
         if found != entry.sha256:
             raise EnvironmentProblem(
-                f"{path} is not the file that was built",
+                f"{path} was changed after the build",
                 why="its content does not match the hash in the manifest",
                 fix="copy the whole folder again, or " + REBUILD,
             )
@@ -52,7 +52,7 @@ def check_files(
 
 @contextmanager
 def _readable(path: Path) -> Iterator[Path]:
-    """Lend a path, and turn what the file system has against it into an error of ours."""
+    """Yield the path; convert file system errors to ``EnvironmentProblem``."""
     try:
         yield path
     except OSError as error:
@@ -62,59 +62,59 @@ def _readable(path: Path) -> Iterator[Path]:
 
 
 def check_gpu(backend: BackendRecord, gpu: str | None) -> None:
-    """Refuse a ``gpu`` (``sm_120``, None where there is none) that the plans hold no code for.
+    """Raise ``EnvironmentProblem`` for a ``gpu`` (``sm_120``, None if there is none) that the plans do not support.
 
-    An engine without plans runs anywhere.
+    Engines without plans run anywhere.
     """
     gpus = backend.gpus
     if not gpus or gpu in gpus:
         return
     raise EnvironmentProblem(
         f"the engine was built for {' and '.join(gpus)} with {backend.name} {backend.versions.get(backend.name)}, "
-        f"found {gpu or 'no NVIDIA GPU'}",
-        why="a TensorRT plan holds machine code, for the GPUs that it was built for",
-        fix=f"run it on {' or '.join(gpus)}, or build again: "
-        + (f"with `--gpu {gpu}`" if gpu else "`--backend onnxruntime` runs on any CPU"),
+        f"but this machine has {gpu or 'no NVIDIA GPU'}",
+        why="a TensorRT plan contains machine code for specific GPUs",
+        fix=f"run it on {' or '.join(gpus)}, or rebuild it "
+        + (f"with `--gpu {gpu}`" if gpu else "with `--backend onnxruntime`, which runs on any CPU"),
     )
 
 
 def check_runtime(backend: BackendRecord, installed: Mapping[str, str]) -> None:
-    """Refuse a runtime older than the one the graphs were made for; ``installed`` maps package names to versions.
+    """Raise ``EnvironmentProblem`` for a runtime older than the graphs need; ``installed`` maps packages to versions.
 
-    TensorRT reads no plans but those of its own version.
+    TensorRT reads only plans of its own version.
     """
     product = backend.name
     if backend.gpus and installed.get(product, "") != backend.versions.get(product, ""):
         raise EnvironmentProblem(
             f"the engine was built with {product} {backend.versions.get(product)}, "
-            f"found {installed.get(product) or 'none'}",
-            why="a TensorRT plan is read by the version that made it, and by no other",
+            f"but {installed.get(product) or 'none'} is installed",
+            why="a TensorRT plan can only be read by the version that created it",
             fix=f"`pip install '{product}=={backend.versions.get(product)}'`, or {REBUILD}",
         )
     for package, built in backend.versions.items():
         if package in installed and _release(installed[package]) < _release(built):
             raise EnvironmentProblem(
-                f"the engine was built with {package} {built}, found {installed[package]}",
+                f"the engine was built with {package} {built}, but {installed[package]} is installed",
                 why="an older runtime may lack operators that the graphs use",
                 fix=f"`pip install --upgrade '{package}>={built}'`, or {REBUILD} in this environment",
             )
 
 
 def file_contradictions(files: Mapping[str, FileEntry], parts: Iterable[Part]) -> list[str]:
-    """Files that cannot be: outside of the folder, of an impossible size or hash, or not listed."""
+    """Return problems of the file list: paths outside the folder, invalid sizes or hashes, and unlisted files."""
     problems = [f"{name!r} is not a path inside the folder" for name in files if not _is_inside(name)]
     problems += [
-        f"files[{name!r}] has an impossible size or hash"
+        f"files[{name!r}] has an invalid size or hash"
         for name, entry in files.items()
         if entry.size < 0 or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256)
     ]
-    return problems + [f"{part.file!r} is not among the files" for part in parts if part.file not in files]
+    return problems + [f"{part.file!r} is not listed in files" for part in parts if part.file not in files]
 
 
 def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bool) -> list[str]:
-    """The faults of sizes: such as cannot be, and caches without room for what they must hold.
+    """Return problems of sizes: invalid ones, and caches that are too small.
 
-    Without a ``drafter`` nothing is tapped or chosen from its vocabulary, and there may be no drafts at all.
+    Without a ``drafter``, there are no auxiliary layers and no draft vocabulary, and possibly no drafts at all.
     """
     k, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
     problems = [
@@ -125,56 +125,56 @@ def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bo
     if not 1 <= k <= most and (drafter or (k, most) != (0, 0)):
         problems.append("speculation.num_speculative_tokens must be between 1 and the maximum")
     if (measured := speculation.measured) and not _can_be_rounds(measured, most):
-        problems.append("speculation.measured must have a token or more and a cost above 0 of every K from 0 on")
+        problems.append("speculation.measured needs at least 1 token and a cost above 0 for every K from 0 on")
     if not drafter and (speculation.trained_depth, shapes.draft_vocab_size, shapes.taps) != (None, 0, ()):
-        problems.append("without a drafter there are no trained_depth, no draft_vocab_size and no taps")
+        problems.append("without a drafter, trained_depth, draft_vocab_size and taps must be empty")
     if shapes.cache_length < least_cache_length(shapes.max_seq_len, most):
-        problems.append("shapes.cache_length has no room for max_seq_len and two rounds of drafts")
+        problems.append("shapes.cache_length is too small for max_seq_len and two rounds of drafts")
     return problems
 
 
 def _can_be_rounds(measured: MeasuredRounds, most: int) -> bool:
-    """Whether rounds may have been so: both of the same K, no more than there is room for."""
+    """Return whether the measurements are plausible: tokens and costs of the same K, up to the maximum."""
     tokens, costs = measured.tokens, measured.costs
     whole = len(tokens) == len(costs) and 1 <= len(tokens) <= most + 1
     return whole and all(1 <= each <= most + 1 for each in tokens) and all(0 < each < math.inf for each in costs)
 
 
 def least_cache_length(max_seq_len: int, max_k: int) -> int:
-    """The least length of a cache: room for two rounds of drafts, and for a column that no request owns."""
+    """Return the minimum cache length: room for two rounds of drafts, and for one column that no request owns."""
     return max_seq_len + 2 * max(max_k, 1)
 
 
 def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[str]:
-    """The faults of one part: plan and GPUs that do not come together, wrong tensors, impossible sizes."""
+    """Return problems of one part: a plan without GPUs or vice versa, wrong tensors, invalid sizes."""
     plan = part.plan
-    problems = [f"backend.gpus: {gpu!r} is no GPU" for gpu in backend.gpus if not re.fullmatch(r"sm_\d{2,3}", gpu)]
+    problems = [f"backend.gpus: {gpu!r} is not a GPU" for gpu in backend.gpus if not re.fullmatch(r"sm_\d{2,3}", gpu)]
     types = ("", FLOAT8) if plan else ("", *KEPT)
     if bad := {cache.dtype for cache in part.caches} - {*types}:
-        problems.append(f"{name}.caches: {min(bad)!r} is no type of a cache of {backend.name}")
+        problems.append(f"{name}.caches: {backend.name} does not support cache type {min(bad)!r}")
     if (plan is not None) != bool(backend.gpus):
-        problems.append(f"{name}.plan and backend.gpus must be there together")
+        problems.append(f"{name}.plan and backend.gpus must be given together")
     if plan is None:
         return problems
     if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
-        problems.append(f"{name}.plan.tensors are not its inputs and outputs")
+        problems.append(f"{name}.plan.tensors do not match its inputs and outputs")
     problems += _cache_contradictions(name, part, plan)
     if part.is_autoregressive:
-        problems.append(f"{name}.inputs: no plan is fed {HIDDEN}: it makes all drafts in one pass")
+        problems.append(f"{name}.inputs: a plan cannot have the input {HIDDEN}: it makes all drafts in one pass")
     for profile in plan.profiles:
         for field in PROFILE_FIELDS.values():
             sizes = getattr(profile, field)
             if field == "positions" and not part.reads_positions and not sizes:
                 continue
             if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
-                problems.append(f"{name}.plan: {field} of the profile {profile.name!r} must be three sizes in order")
+                problems.append(f"{name}.plan: {field} of profile {profile.name!r} must be three ascending sizes")
     if not plan.profiles:
         problems.append(f"{name}.plan has no profiles")
     return problems
 
 
 def _cache_contradictions(name: str, part: Part, plan: PlanRecord) -> list[str]:
-    """Memory is given by what the part says of its caches, and written by what the plan was built with."""
+    """Check that the plan's cache types match the part's: memory is allocated by the part and written by the plan."""
     of_plan = {tensor.name.removesuffix(".out"): tensor.dtype for tensor in plan.tensors if "_cache." in tensor.name}
     types = [cache.dtype for cache in part.caches]
     of_part = dict(zip(cache_names(len(types)), (*types, *types), strict=True))
@@ -189,5 +189,5 @@ def _is_inside(name: str) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The leading numbers that matter for compatibility: ``"1.31.1+cpu"`` is (1, 31)."""
+    """Return the version numbers that matter for compatibility: ``"1.31.1+cpu"`` is (1, 31)."""
     return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:2])

@@ -1,6 +1,6 @@
-"""What a graph says of its own inputs and outputs, held against the manifest.
+"""Compares a graph's inputs and outputs with the manifest.
 
-Memory is reserved by the manifest and written by the graph, so where they differ nothing may run.
+Memory is allocated by the manifest and written by the graph, so nothing may run if they differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class FoundTensor:
-    """The type of an input or output, and its dims; None is one that varies or is not known."""
+    """The type and dims of an input or output; None is a dim that varies or is unknown."""
 
     dtype: str
     dims: tuple[int | None, ...]
@@ -38,9 +38,9 @@ Tensors = Mapping[str, FoundTensor]
 def check_graph(
     path: Path, half: str, part: Part, shapes: Shapes, wide: str, inputs: Tensors, outputs: Tensors
 ) -> None:
-    """Refuse a graph or plan whose own tensors are not those of the contract, in the sizes of the manifest.
+    """Raise ``EnvironmentProblem`` if the tensors of a graph or plan differ from the contract and the manifest's sizes.
 
-    ``wide`` is the type of features and logits, and of caches that have no other.
+    ``wide`` is the type of features and logits, and the default type of caches.
     """
     expected_inputs, expected_outputs = _expected(half, part, shapes, wide)
     for kind, listed, expected, found in (
@@ -49,7 +49,7 @@ def check_graph(
     ):
         why = _difference(kind, listed, expected, found)
         if why:
-            raise EnvironmentProblem(f"{path} is not the {half} that the manifest describes", why=why, fix=REBUILD)
+            raise EnvironmentProblem(f"{path} does not match the manifest's {half}", why=why, fix=REBUILD)
 
 
 def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors, Tensors]:
@@ -74,25 +74,25 @@ def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors
     inputs |= {name: tensor(name) for name in (contract.ANCESTORS,) if part.verifies_trees}
     inputs |= {name: tensor(name) for name in (contract.POSITIONS,) if part.reads_positions}
     outputs |= {name: tensor(name) for name in contract.CANDIDATES if part.names_candidates}
-    if not shapes.taps:  # and no drafter that would read them
+    if not shapes.taps:  # no drafter reads auxiliary features
         outputs.pop("aux_hidden", None)
     return inputs | caches, outputs | {contract.written(name): cache for name, cache in caches.items()}
 
 
 def _difference(kind: str, listed: tuple[str, ...], expected: Tensors, found: Tensors) -> str:
-    """The first reason why these tensors are not the expected ones, or nothing."""
+    """Return the first difference between the expected and the found tensors, or an empty string."""
     names = sorted(found)
     if sorted(expected) != names or sorted(listed) != names:
         odd = sorted({*expected, *listed, *found} - (expected.keys() & {*listed} & found.keys()))
-        return f"its {kind} are not those of the manifest: {', '.join(odd[:5]) or 'one is listed twice'}"
+        return f"its {kind} differ from the manifest: {', '.join(odd[:5]) or 'one is listed twice'}"
     for name, tensor in found.items():
         if not _fits(tensor, expected[name]):
-            return f"{name} is {tensor}, by the manifest {expected[name]}"
+            return f"{name} is {tensor}, but the manifest says {expected[name]}"
     return ""
 
 
 def _fits(found: FoundTensor, expected: FoundTensor) -> bool:
-    """Whether both say the same, as far as they say anything."""
+    """Return whether both agree, as far as both are known."""
     return (
         found.dtype == expected.dtype
         and len(found.dims) == len(expected.dims)

@@ -1,6 +1,6 @@
-"""The manifest ``engine.json``: what an engine folder holds and how it was made. No engine is without a valid one.
+"""The manifest ``engine.json`` describes an engine folder and how it was built. Every engine needs a valid one.
 
-Reading and checking happen before anything is deserialised; every refusal names the file and the cure.
+It is read and checked before anything is deserialized. Every error names the file and a fix.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .records import BackendRecord, Evidence, FileEntry, Part, Shapes, Speculati
 from .strict_json import decode
 
 FILE_NAME = "engine.json"
-# The newest that is read, and every one before: 1 knows no engines without a drafter, 2 none that draft without one,
-# 3 no drafter that makes a pass for every draft, 4 no K that adapts, 5 no rounds that the build measured, and 6 no name
-# of the draft method: it follows from the rest.
+# The newest supported version; all older ones are supported too. Missing from format 1: engines without a drafter;
+# 2: drafting without a drafter; 3: autoregressive drafters; 4: adaptive K; 5: rounds measured by the build;
+# 6: the name of the draft method, which follows from the rest.
 FORMAT_VERSION = 7
 _NAMES_METHOD = 7
-_HEADLESS_BEFORE = "ngram"  # the one method without a head that drafts, up to format 6
+_HEADLESS_BEFORE = "ngram"  # the only draft method without a head up to format 6
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of ``engine.json``.
+    """The content of ``engine.json``.
 
-    ``files`` lists every other file by its posix path; ``verify.json`` when it has been written. ``method`` is the name
-    of the draft method, which is filled in where an older format does not say it. An engine has a ``drafter`` where its
-    method needs a head.
+    ``files`` lists every other file by its posix path, including ``verify.json`` once written. ``method`` is the name
+    of the draft method; it is derived if an older format lacks it. An engine has a ``drafter`` if its method needs a
+    head.
     """
 
     product_version: str
@@ -63,17 +63,17 @@ class Manifest:
 
     @property
     def draft_method(self) -> DraftMethod:
-        """The record of ``method``. Raises ``EnvironmentProblem`` where it is not known here."""
+        """The record of ``method``. Raises ``EnvironmentProblem`` if it is unknown."""
         return method_named(self.method)
 
     def write(self, folder: Path) -> None:
-        """Write ``engine.json`` so that a reader sees the old file or the new one, never a part."""
+        """Write ``engine.json`` atomically."""
         content = dataclasses.asdict(self)
         content = {"format_version": content.pop("format_version"), **content}
         if self.format_version < _NAMES_METHOD:
             del content["method"]
         if not self.speculation.adapts:
-            del content["speculation"]["adapts"]  # older versions know no such field
+            del content["speculation"]["adapts"]  # unknown to older versions
         if self.speculation.measured is None:
             del content["speculation"]["measured"]
         content["digest"] = _digest(content)
@@ -87,13 +87,16 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of an engine folder. Raises ``EnvironmentProblem`` when it is absent, damaged or too new."""
+        """Return the manifest of an engine folder.
+
+        Raises ``EnvironmentProblem`` if it is missing, damaged or too new.
+        """
         content = _load(folder)
         path = folder / FILE_NAME
         version = content.get("format_version")
         if type(version) is int and version > FORMAT_VERSION:
             raise EnvironmentProblem(
-                f"{path} has engine format {version}, found a peagle-compile that reads format {FORMAT_VERSION}",
+                f"{path} has engine format {version}, but this version reads formats up to {FORMAT_VERSION}",
                 why=f"the engine was built with peagle-compile {content.get('product_version', 'of a later version')}",
                 fix=f"install that version ({upgrade()}), or {REBUILD}",
             )
@@ -104,7 +107,7 @@ class Manifest:
             method_named(manifest.method)
             problems = contradictions(manifest)
             if ("method" in content) != (manifest.format_version >= _NAMES_METHOD):
-                problems.append(f"method is a field from format {_NAMES_METHOD} on")
+                problems.append(f"method requires format {_NAMES_METHOD} or newer")
         if manifest is None or problems:
             raise EnvironmentProblem(f"{path} is not a valid manifest", why="; ".join(problems), fix=REBUILD)
         if digest != _digest(content):
@@ -115,12 +118,12 @@ class Manifest:
 
 
 def is_engine(folder: Path) -> bool:
-    """Whether the folder was published as an engine, be it valid or damaged."""
+    """Return whether the folder was published as an engine, valid or damaged."""
     return (folder / FILE_NAME).is_file()
 
 
 def contradictions(manifest: Manifest) -> list[str]:
-    """The faults of a manifest that is well typed but cannot be true."""
+    """Return the inconsistencies of a manifest whose types are valid."""
     problems = file_contradictions(manifest.files, manifest.parts.values())
     for name, part in manifest.parts.items():
         problems += part_contradictions(name, part, manifest.backend)
@@ -130,16 +133,16 @@ def contradictions(manifest: Manifest) -> list[str]:
         problems.append(f"format_version {manifest.format_version} does not exist")
     elif manifest.format_version < _oldest_format(manifest.drafter, manifest.speculation):
         lacks = _LACKS[_lacking(manifest)]
-        problems.append(f"format_version {manifest.format_version} has no {lacks}")
+        problems.append(f"format_version {manifest.format_version} does not support {lacks}")
     return problems
 
 
 _LACKS = {
     1: "engines without a drafter",
-    2: "drafts without a drafter",
-    3: "drafter that makes a pass for every draft",
-    4: "K that adapts",
-    5: "rounds that the build measured",
+    2: "drafting without a drafter",
+    3: "autoregressive drafters",
+    4: "adaptive K",
+    5: "measured rounds",
 }
 
 
@@ -152,7 +155,7 @@ def _lacking(manifest: Manifest) -> int:
 
 
 def _oldest_format(drafter: Part | None, speculation: Speculation) -> int:
-    """The oldest format that has all of it, but for the name of the method."""
+    """Return the oldest format that supports all of it, apart from the name of the method."""
     if speculation.measured:
         return 6
     if speculation.adapts:
@@ -163,21 +166,21 @@ def _oldest_format(drafter: Part | None, speculation: Speculation) -> int:
 
 
 def _method_of_older(drafter: Part | None, speculation: Speculation) -> str:
-    """Return the method of an engine whose format does not say it: the head's, else whether there may be drafts."""
+    """Return the method of an engine whose format does not name it: the head's, or by whether drafts are possible."""
     if drafter:
         return method_of_heads(Passes.ONE_PER_DRAFT if drafter.is_autoregressive else Passes.ONE).name
     return _HEADLESS_BEFORE if speculation.max_num_speculative_tokens else PLAIN.name
 
 
 def _method_contradictions(method: DraftMethod, drafter: Part | None, speculation: Speculation) -> list[str]:
-    """Return the faults of a method that is another than the graphs and sizes are for."""
+    """Return inconsistencies between the method and the graphs and sizes."""
     if method.needs_head != (drafter is not None):
-        return [f"method {method.name} {'needs a' if method.needs_head else 'has no'} drafter"]
+        return [f"method {method.name} {'requires a' if method.needs_head else 'does not use a'} drafter"]
     problems = []
     if drafter and (method.passes is Passes.ONE_PER_DRAFT) != drafter.is_autoregressive:
-        problems.append(f"method {method.name} has a drafter of another kind")
+        problems.append(f"method {method.name} needs another kind of drafter")
     if not method.drafts and speculation.max_num_speculative_tokens:
-        problems.append(f"method {method.name} drafts nothing, and speculation has room for drafts")
+        problems.append(f"method {method.name} does not draft, but speculation allows drafts")
     return problems
 
 
@@ -188,20 +191,20 @@ def _load(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise EnvironmentProblem(
             f"{folder} is not an engine folder",
-            why=f"there is no {FILE_NAME} in it",
-            fix="pass the folder that `peagle-compile build --out` made",
+            why=f"it contains no {FILE_NAME}",
+            fix="use the folder created by `peagle-compile build --out`",
         ) from None
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot read {path}", why=str(error), fix="check the permissions of the file"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise EnvironmentProblem(f"{path} is not JSON", why=str(error), fix=REBUILD) from None
+        raise EnvironmentProblem(f"{path} is not valid JSON", why=str(error), fix=REBUILD) from None
     if not isinstance(content, dict):
-        raise EnvironmentProblem(f"{path} is not a valid manifest", why="it must hold an object", fix=REBUILD)
+        raise EnvironmentProblem(f"{path} is not a valid manifest", why="it must contain an object", fix=REBUILD)
     return content
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Hash of the meaning, not of the layout; an accident shows, but it is not a signature."""
+    """Return a hash of the content, independent of layout. It detects accidental changes; it is not a signature."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The records that ``engine.json`` is made of: its fields are these dataclasses' own, by name."""
+"""Records of the manifest. The JSON fields of ``engine.json`` are the fields of these dataclasses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileEntry:
 
     @classmethod
     def of(cls, path: Path, advance: Callable[[int], object] = lambda _: None) -> FileEntry:
-        """Read a file; ``advance`` is told of the bytes as they are read."""
+        """Read a file; ``advance`` is called with the number of bytes read."""
         digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(_PIECE))
         with path.open("rb", buffering=0) as file:
             while count := file.readinto(piece):
@@ -34,7 +34,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Origin:
-    """The checkpoint one half was built from: the name it was asked for by, its content hash, where it was read."""
+    """The checkpoint of one half: its name on the command line, its content hash, and the folder it was read from."""
 
     id: str
     revision: str
@@ -44,32 +44,32 @@ class Origin:
 
 @dataclass(frozen=True)
 class Cache:
-    """One key/value cache pair of a graph: [rows, heads, cache_length, head_dim], of the graph's type unless said."""
+    """One key/value cache pair of a graph: [rows, heads, cache_length, head_dim], by default of the graph's type."""
 
     heads: int
     head_dim: int
     dtype: str = ""
 
     def position_bytes(self, wide: str) -> int:
-        """The bytes that a position takes in both; ``wide`` is the type of the graph."""
+        """Return the bytes per position of both caches; ``wide`` is the type of the graph."""
         return 2 * self.heads * BY_NAME[self.dtype or wide].bytes(self.width)
 
     @property
     def width(self) -> int:
-        """How many numbers it has for each position of a head."""
+        """Numbers per position of a head."""
         return cache_width(self.head_dim, self.dtype)
 
 
-VERIFY, PREFILL = "verify", "prefill"  # the profiles of every plan
-ONE = "one"  # that of plans for several rows, for a round of one
+VERIFY, PREFILL = "verify", "prefill"  # profiles of every plan
+ONE = "one"  # profile of rounds with one row, in plans for several rows
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes that an optimisation profile of a TensorRT plan covers, each (least, usual, most).
+    """Sizes that an optimisation profile of a TensorRT plan covers, each (min, opt, max).
 
-    ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1, ``positions`` R of the caches that are read; none
-    of these where a plan reads them whole.
+    ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1, and ``positions`` R of the caches that are read,
+    empty if the plan always reads whole caches.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class PlanTensor:
-    """An input or output of a TensorRT plan as its parser saw it; -1 is a size that a profile bounds."""
+    """An input or output of a TensorRT plan as its parser reported it; -1 is a dynamic size."""
 
     name: str
     dtype: str
@@ -90,7 +90,7 @@ class PlanTensor:
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """A TensorRT plan, as counted when it was built: profiles by index, layers by type, our plugins, its I/O."""
+    """A TensorRT plan as built: profiles by index, layer counts by type, the project's plugins, inputs and outputs."""
 
     profiles: tuple[Profile, ...]
     layers: Mapping[str, int]
@@ -100,9 +100,9 @@ class PlanRecord:
 
 @dataclass(frozen=True)
 class Part:
-    """One compiled graph: its file (posix path inside the folder) and its I/O contract, by name and in order.
+    """One compiled graph: its file (posix path inside the folder), and its inputs and outputs, by name and in order.
 
-    ``plan`` is there when the file is a TensorRT plan.
+    ``plan`` is set if the file is a TensorRT plan.
     """
 
     origin: Origin
@@ -114,28 +114,28 @@ class Part:
 
     @property
     def is_autoregressive(self) -> bool:
-        """Whether it is a drafter that makes a pass for every draft, and so is fed its own hidden state."""
+        """Return whether this is an autoregressive drafter, with its own hidden state as input."""
         return HIDDEN in self.inputs
 
     @property
     def verifies_trees(self) -> bool:
-        """Whether it is a target that is told which columns of a window each of them sees."""
+        """Return whether this is a target with an ancestors input for draft trees."""
         return ANCESTORS in self.inputs
 
     @property
     def reads_positions(self) -> bool:
-        """Whether it is told how much of its caches to read."""
+        """Return whether it has an input for the cache length to read."""
         return POSITIONS in self.inputs
 
     @property
     def names_candidates(self) -> bool:
-        """Whether it is a drafter that gives several ids for each position."""
+        """Return whether this is a drafter with several candidates per position."""
         return CANDIDATES[0] in self.outputs
 
 
 @dataclass(frozen=True)
 class BackendRecord:
-    """What runs the graphs, the versions of everything that made them, and the GPUs (``sm_120``) that plans are for."""
+    """The backend, the versions of all packages that built the graphs, and the GPUs (``sm_120``) that plans support."""
 
     name: str
     lowering: str
@@ -145,9 +145,9 @@ class BackendRecord:
 
 @dataclass(frozen=True)
 class MeasuredRounds:
-    """Rounds of one text as the build measured them, by K = 0, 1, ...: the tokens that one brought, and its cost.
+    """Rounds of one text as measured by the build, by K = 0, 1, ...: mean tokens and cost.
 
-    A cost is in rounds of K = 0. It is of the machine that built, and so where a policy begins and not where it stays.
+    Costs are relative to a round of K = 0. They come from the build machine, so a policy only starts from them.
     """
 
     tokens: tuple[float, ...]
@@ -156,10 +156,10 @@ class MeasuredRounds:
 
 @dataclass(frozen=True)
 class Speculation:
-    """Drafts per round: the default, the most that the caches have room for, and the depth the head was trained to.
+    """Drafts per round: the default, the maximum that the caches have room for, and the head's trained depth.
 
-    ``adapts`` says that the default is where rounds begin, and K follows what pays, because nobody asked for that one.
-    ``measured`` is there where the build chose the default by measuring.
+    ``adapts`` says that the default is only the initial K, because the user did not set one. ``measured`` is set if the
+    build chose the default by measuring.
     """
 
     num_speculative_tokens: int
@@ -171,7 +171,7 @@ class Speculation:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes the runtime allocates by."""
+    """Sizes that determine the runtime's allocations."""
 
     max_seq_len: int
     cache_length: int
@@ -183,7 +183,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One thing that was verified: the level (``body parity aot kernel engine b200``) and how."""
+    """One verification result: the level (``body parity aot kernel engine b200``) and the method."""
 
     level: str
     how: str

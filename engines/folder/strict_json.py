@@ -1,4 +1,4 @@
-"""Frozen dataclasses from JSON, strictly: every wrong field is collected, none is guessed or dropped."""
+"""Strict conversion of JSON to frozen dataclasses: every problem is collected, and no field is guessed or dropped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def decode(cls: type[T], data: Any, problems: list[str], where: str = "") -> T | None:
-    """``data`` as a ``cls``, or None after appending every reason why not to ``problems``.
+    """Return ``data`` as a ``cls``, or None after appending all problems to ``problems``.
 
-    Field types may be ``int``, ``float``, ``str``, ``bool``, ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and
+    Field types can be ``int``, ``float``, ``str``, ``bool``, ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and
     other dataclasses.
     """
     before = len(problems)

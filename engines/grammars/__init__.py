@@ -1,1 +1,1 @@
-"""Which tokens may follow a text that must have a form: grammars over an engine's vocabulary, through llguidance."""
+"""Structured outputs: grammars over an engine's vocabulary that decide which tokens may follow, based on llguidance."""

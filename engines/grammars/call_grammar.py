@@ -1,6 +1,6 @@
-"""The form of an answer that calls tools and says nothing else, in the words that its model was taught.
+"""Grammar for answers that consist only of tool calls, in the model's own call format.
 
-It is what ``text.tool_calls`` reads: every text of this form is a call, with arguments that fit the tool's schema.
+``text.tool_calls`` parses these calls: every text of the grammar is a call whose arguments match the tool's schema.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .grammar_text import WHITESPACE
 
 _KEPT_OF_TEXT = {"type", "enum", "const", "minLength", "maxLength"}
 _SAYS_NOTHING = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
-_SHARED = ("$defs", "definitions")  # that a parameter's own schema may refer to
+_SHARED = ("$defs", "definitions")  # parameter schemas can refer to these
 _NOT_IN_TEXT = ("</parameter>", "<parameter=", "</function>", CLOSE)
 
 
@@ -30,14 +30,14 @@ def call_form(
     most: int | None = None,
     disable_additional_properties: bool = True,
 ) -> StructuredOutputsParams:
-    """Return the form of one call or more, ``most`` at most (1, or None for any number), of these tools.
+    """Return the grammar of one or more calls of these tools, with at most ``most`` calls (1, or None for any number).
 
-    Objects of the arguments admit the keys that they declare and no others, unless they say ``additionalProperties``
-    or ``disable_additional_properties`` is False: then the standard holds.
+    Objects in the arguments contain only declared keys, unless they say ``additionalProperties`` or
+    ``disable_additional_properties`` is False; then the standard applies.
 
-    ``tools`` are as OpenAI has them, each with a name. In the styles of Llama 3 and GPT-OSS it is one call in any case,
-    as their templates have it; the latter may think before. Raises ``UsageError`` for parameters that are no schema of
-    an object, and for those that this form of calls cannot hold to.
+    ``tools`` have OpenAI's format, each with a name. The styles of Llama 3 and GPT-OSS always make one call, like their
+    templates; GPT-OSS may reason first. Raises ``UsageError`` for parameters that are not an object schema, and for
+    those that this call format cannot enforce.
     """
     more = "" if most == 1 else ' ("\\n" one)*'
     rules = [f"start: one{more}", f'one: "{OPEN}\\n" call "\\n{CLOSE}"']
@@ -56,7 +56,7 @@ def call_form(
         name = function["name"]
         if name in named:
             raise UsageError(
-                f"tools[{at}] is called {name!r}, as one before it", fix="give every tool a name of its own"
+                f"tools[{at}] has the same name as an earlier tool: {name!r}", fix="give every tool a unique name"
             )
         named.add(name)
         schema = _object_schema(f"tools[{at}].function.parameters", function.get("parameters"))
@@ -68,16 +68,17 @@ def call_form(
 
 
 def _object_schema(name: str, given: Any) -> dict[str, Any]:
-    """The schema of a tool's arguments; one that is left out has none. Raises ``UsageError`` for what is no object."""
+    """Return the schema of a tool's arguments; a missing one allows none. Raises ``UsageError`` if it is not an
+    object."""
     if given is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(given, Mapping) or given.get("type", "object") != "object":
-        raise UsageError(f"{name} is no schema of an object", fix='say {"type": "object", "properties": {...}}')
+        raise UsageError(f"{name} is not an object schema", fix='use {"type": "object", "properties": {...}}')
     return {"type": "object", **given}
 
 
 def _as_json(at: int, name: str, arguments: str, style: Style) -> list[str]:
-    """The rules of a call as a JSON object, its two keys as models write them; or as a message to the function."""
+    """Return the rules of a call as a JSON object with two keys in the usual order, or as a message to the function."""
     if style == "channels":
         to = _quoted(f"commentary to={FUNCTIONS}{_recipient(name, at)} ")
         return [f'c{at}: {to} {CONSTRAIN} "json" {MESSAGE} a{at}', f"a{at}: {arguments}"]
@@ -87,11 +88,11 @@ def _as_json(at: int, name: str, arguments: str, style: Style) -> list[str]:
 
 
 def _in_tags(at: int, name: str, schema: Mapping[str, Any], json_of: Callable[[Any], str]) -> list[str]:
-    """The rules of a call with a tag for each parameter, in the order of the schema. Raises ``UsageError``."""
+    """Return the rules of a call with a tag per parameter, in the order of the schema. Raises ``UsageError``."""
     place = f"tools[{at}].function.parameters"
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, Mapping) or not _are_texts(required):
-        raise UsageError(f"{place} is no schema of an object", fix='say {"type": "object", "properties": {...}}')
+        raise UsageError(f"{place} is not an object schema", fix='use {"type": "object", "properties": {...}}')
     known = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_SAYS_NOTHING, *_SHARED}
     if odd := [key for key in schema if key not in known]:
         raise _not_kept(f"{place}.{odd[0]}")
@@ -124,47 +125,48 @@ def _text(place: str, schema: Any) -> str:
     least, most = kept.get("minLength", 0), kept.get("maxLength", "")
     for limit in (least, most):
         if limit != "" and (type(limit) is not int or limit < 0):
-            raise UsageError(f"{place}: minLength and maxLength are numbers of characters", fix="correct the schema")
+            raise UsageError(f"{place}: minLength and maxLength must be character counts", fix="correct the schema")
     return f"(/(?s:.){{{least},{most}}}/ & ~BAD)"
 
 
 def _recipient(name: str, at: int) -> str:
-    """A name as a recipient. Raises ``UsageError`` for what would end it."""
+    """Return a name for use as a recipient. Raises ``UsageError`` for characters that would end it."""
     if not name or any(sign.isspace() or sign == "<" for sign in name):
         raise UsageError(
-            f"tools[{at}].function.name cannot be a recipient: {name[:60]!r}", fix="use letters, digits, _ and -"
+            f"tools[{at}].function.name cannot be used as a recipient: {name[:60]!r}",
+            fix="use letters, digits, _ and -",
         )
     return name
 
 
 def _tag(text: str, place: str) -> str:
-    """What stands in a tag. Raises ``UsageError`` for what would end it."""
+    """Return text for use in a tag. Raises ``UsageError`` for characters that would end it."""
     if text.strip() != text or not text or any(sign in text for sign in ">\n"):
-        raise UsageError(f"{place} cannot stand in a tag: {text[:60]!r}", fix="use letters, digits, _ and -")
+        raise UsageError(f"{place} cannot be used in a tag: {text[:60]!r}", fix="use letters, digits, _ and -")
     return text
 
 
 def _not_kept(place: str) -> UsageError:
     return UsageError(
-        f"{place} cannot be kept in the calls of this model",
+        f"{place} cannot be enforced in the tool calls of this model",
         why="it writes parameters as text between tags, not as JSON",
-        fix='leave it out, or set tool_choice to "auto"',
+        fix='remove it, or set tool_choice to "auto"',
     )
 
 
 class _SchemaRules:
-    """Makes rules of the schemas of one request, as many as a grammar may have characters."""
+    """Creates rules for the schemas of one request, within the size limit of a grammar."""
 
     def __init__(self, *, keeps_keys: bool) -> None:
         self._keeps_keys, self._left = keeps_keys, MOST_CHARACTERS
 
     def __call__(self, schema: Any) -> str:
-        """Return a rule for JSON of a schema. Raises ``UsageError`` for what is none."""
+        """Return a rule for JSON of a schema. Raises ``UsageError`` for an invalid schema."""
         if not isinstance(schema, Mapping | bool):
             raise UsageError("tools: a schema must be an object, true or false", fix="correct the tool's parameters")
         given = {} if schema is True else schema
         if given is False:
-            raise UsageError("tools: nothing fits the schema false", fix="correct the tool's parameters")
+            raise UsageError("tools: no value matches the schema false", fix="correct the tool's parameters")
         try:
             json.dumps(given, allow_nan=False)
             if levels_of(given) > MOST_LEVELS:
@@ -180,8 +182,8 @@ class _SchemaRules:
         rule = f"%json {json.dumps({**kept, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
         self._left -= len(rule)
         if self._left < 0:
-            what = f"tools: the schemas make more than {MOST_CHARACTERS} characters of a grammar"
-            raise UsageError(what, fix="give fewer tools, or shorter schemas")
+            what = f"tools: the schemas exceed {MOST_CHARACTERS} characters of grammar"
+            raise UsageError(what, fix="send fewer tools, or shorter schemas")
         return rule
 
 
@@ -190,5 +192,5 @@ def _are_texts(value: Any) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """A text as Lark has it."""
+    """Return a Lark string literal."""
     return json.dumps(text, ensure_ascii=False)

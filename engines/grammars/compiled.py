@@ -1,8 +1,8 @@
-"""Grammars over an engine's vocabulary, compiled for every text.
+"""Grammars over an engine's vocabulary, compiled for every request.
 
-Copies of llguidance's matcher share a lexer. It keeps what it has worked out, and when a step takes too much work it
-fails in all copies, for good. So each text has a matcher of its own, which alone decides what may follow; what is
-copied only drafts.
+Copies of a llguidance matcher share a lexer, which caches its work. If a step exceeds the work limit, the matcher fails
+permanently in all copies. So each request has a matcher of its own that alone decides what may follow; copies are used
+only for drafts.
 """
 
 from __future__ import annotations
@@ -27,44 +27,43 @@ from .vocabulary import with_texts
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-KEPT = 32  # grammars that draft
+KEPT = 32  # cached grammars for drafts
 
 
 class Grammars:
     """The grammars of one engine. Safe from any thread; each caller waits until its grammar is compiled.
 
-    The vocabulary is read when the first is asked for. One server gives a form the same answer each time: what it knows
-    of a form, it remembers.
+    The vocabulary is loaded on first use. Verdicts about a form are cached, so one server always gives the same answer.
     """
 
     def __init__(self, tokenizer: Callable[[], str], eos_token_ids: frozenset[int], vocab: int) -> None:
-        """``vocab`` is the number of the target's logits; a tokenizer may know fewer ids, or more.
+        """``vocab`` is the number of the target's logits; the tokenizer may know fewer or more ids.
 
-        ``tokenizer`` returns the JSON of the engine's, as it was loaded: its folder may hold another one by then.
+        ``tokenizer`` returns the JSON of the loaded tokenizer; the folder may contain another one by now.
         """
         self._text, self._eos, self._vocab = tokenizer, eos_token_ids, vocab
         self.tally = GrammarTally()
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
-        self._special: Sequence[str] = ()  # tokens
+        self._special: Sequence[str] = ()  # special tokens
         self._trials = FormTrials()
-        self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()  # those that draft
+        self._kept: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()  # matchers for drafts
 
     def path(
         self, form: StructuredOutputsParams | Mapping[str, Any] | None, ends: frozenset[int]
     ) -> GrammarPath | None:
-        """Return the beginning of a text of this form, which one of ``ends`` ends; None for any text.
+        """Return the start of a text of this form that ends with one of ``ends``; None if any text is allowed.
 
-        Raises ``UsageError`` for a form that is none or too complex, or where nothing ends a text;
-        ``EnvironmentProblem`` without the extra ``[grammar]``, and for a tokenizer that llguidance cannot read.
+        Raises ``UsageError`` for a form that is invalid or too complex, or if no token can end the text. Raises
+        ``EnvironmentProblem`` without the ``[grammar]`` extra, and for a tokenizer that llguidance cannot read.
         """
         if (asked := structured_of(NAME, form)) is None:
             return None
         if not ends:
             raise UsageError(
-                f"{NAME}: nothing ends the text",
-                why="it ends where its form does, by an end-of-text token, and this engine or request has none",
-                fix="leave out ignore_eos, or rebuild the engine with an end-of-text token",
+                f"{NAME}: no token can end the text",
+                why="the text ends with an end-of-text token, and this engine or request has none",
+                fix="remove ignore_eos, or rebuild the engine with an end-of-text token",
             )
         tokenizer = self._vocabulary()
         guide = self._guide(tokenizer, asked)
@@ -75,13 +74,13 @@ class Grammars:
         return path
 
     def _guide(self, tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatcher:
-        """A matcher of a form for drafts, at its beginning. Raises ``UsageError`` if the form cannot be compiled."""
+        """Return a matcher of a form for drafts, at its start. Raises ``UsageError`` if the form cannot be compiled."""
         with self._lock:
             guide = self._kept.get(form)
         if guide is not None:
             copy = guide.deep_copy()
             copy.compute_bitmask()
-            if not copy.is_error():  # as it is in all copies once one of them had too much to work out
+            if not copy.is_error():  # once one copy exceeds its work limit, all copies fail
                 with self._lock:
                     if form in self._kept:
                         self._kept.move_to_end(form)
@@ -97,7 +96,7 @@ class Grammars:
         return guide.deep_copy()
 
     def prepare(self) -> None:
-        """Read the vocabulary now; where that cannot be, who asks for a form is told so."""
+        """Load the vocabulary now. If that fails, requests with a form report it."""
         with suppress(EnvironmentProblem):
             self._vocabulary()
 
@@ -110,25 +109,25 @@ class Grammars:
             if self._tokenizer is None:
                 try:
                     known = tokenizers.Tokenizer.from_str(self._text())
-                    known.no_truncation()  # what is forced is encoded by it: whole, and with nothing added
+                    known.no_truncation()  # it encodes forced text: completely, with nothing added
                     known.no_padding()
                     size = max(self._vocab, known.get_vocab_size())
                     read = llguidance.LLTokenizer(known.to_str(), n_vocab=size, eos_token=sorted(self._eos))
                     self._tokenizer = with_texts(read, known, sorted(self._eos), size)
                     self._special = [each.content for each in known.get_added_tokens_decoder().values() if each.special]
-                except BaseException as error:  # the bindings raise bare Exception, and panics
+                except BaseException as error:  # the bindings raise bare Exception and panics
                     if not is_library_fault(error):
                         raise
                     raise EnvironmentProblem(
                         f"{NAME}: the engine's tokenizer.json cannot be used for grammars",
                         why=first_line(str(error)),
-                        fix="leave it out: llguidance reads byte-level and byte-fallback tokenizers",
+                        fix="remove it: only byte-level and byte-fallback tokenizers are supported",
                     ) from error
             return self._tokenizer
 
 
 def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatcher:
-    """The matcher of a form, at its beginning. Raises ``UsageError``."""
+    """Return the matcher of a form, at its start. Raises ``UsageError``."""
     import llguidance
 
     limits = llguidance.LLParserLimits(**LIMITS)
@@ -137,7 +136,7 @@ def _compiled(tokenizer: LLTokenizer, form: StructuredOutputsParams) -> LLMatche
     except ValueError as error:
         raise refused(form, str(error)) from error
     if not matcher.is_error():
-        matcher.compute_bitmask()  # the costly one, here and not between the rounds of others
+        matcher.compute_bitmask()  # the first is slow: run it here rather than between the rounds of other requests
     if matcher.is_error():
         raise refused(form, matcher.get_error())
     return matcher

@@ -1,7 +1,7 @@
-"""JSON schemas whose objects admit the keys that they declare and no others, unless they say otherwise.
+"""Restricts JSON schemas to declared keys: objects allow no other keys unless they say so.
 
-The standard admits any further key where ``additionalProperties`` is absent, and a model that may write further keys
-often writes them until ``max_tokens``. vLLM's default backend and llama.cpp keep to the declared keys, and so do we.
+If ``additionalProperties`` is absent, the standard allows any other key, and a model that may write other keys often
+writes them until ``max_tokens``. Like vLLM's default backend and llama.cpp, this project allows declared keys only.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ...plugins.errors import UsageError
 
 MOST_STEPS = 100_000  # a schema of a few lines can combine its parts in millions of ways
 _ALTERNATIVES = ("anyOf", "oneOf")
-_OWN = ("properties", "patternProperties", "required")  # what says something of the object's keys itself
-_MAPS_OF_VALUES = ("properties", "patternProperties", "$defs", "definitions")  # keywords whose schemas are of others
+_OWN = ("properties", "patternProperties", "required")  # keywords about the object's own keys
+_MAPS_OF_VALUES = ("properties", "patternProperties", "$defs", "definitions")  # keywords with maps of schemas
 _VALUES = ("items", "prefixItems", "additionalProperties")
 
 
 def keep_to_declared_keys(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return ``schema`` with ``additionalProperties: false`` in every object that declares keys and does not say it.
+    """Return ``schema`` with ``additionalProperties: false`` in every object that declares keys and does not set it.
 
-    An object declares keys by ``properties`` or ``patternProperties``, also of its parts (``allOf``, ``anyOf``,
-    ``oneOf``, ``$ref``): it admits the keys of all of them. An object that declares none stays free, and so does one
-    with a part that cannot be read here, such as a reference to another document. Raises ``UsageError`` by ``name`` for
-    a schema whose parts are combined in too many ways.
+    An object declares keys by ``properties`` or ``patternProperties``, including those of its parts (``allOf``,
+    ``anyOf``, ``oneOf``, ``$ref``): it allows the keys of all of them. An object stays open if it declares no keys, or
+    if one of its parts cannot be read here, such as a reference to another document. Raises ``UsageError``, with
+    ``name``, for a schema that combines its parts in too many ways.
     """
     rewriter = _Rewriter(schema, name)
     return rewriter.result() if rewriter.has_keys else dict(schema)
@@ -34,9 +34,9 @@ def keep_to_declared_keys(schema: Mapping[str, Any], name: str) -> dict[str, Any
 
 @dataclass
 class _Declared:
-    """The keys that several parts of one schema declare; ``required`` ones need not be declared."""
+    """The keys that several parts of one schema declare; ``required`` keys need not be declared."""
 
-    names: dict[str, None] = field(default_factory=dict)  # in their order
+    names: dict[str, None] = field(default_factory=dict)  # ordered
     patterns: dict[str, None] = field(default_factory=dict)
     required: dict[str, None] = field(default_factory=dict)
     declares: bool = False
@@ -54,11 +54,11 @@ class _Declared:
 
 
 class _Rewriter:
-    """Rewrites one schema. A reference to a part that must not be closed by itself leads to an open copy of it."""
+    """Rewrites one schema. A reference to a part that must stay open points to an open copy of it."""
 
     def __init__(self, root: Mapping[str, Any], name: str) -> None:
         self._root, self._name, self._steps = dict(root), name, 0
-        self._copies: dict[tuple[str, bool], str] = {}  # names of copied definitions, by pointer and by whether closed
+        self._copies: dict[tuple[str, bool], str] = {}  # copied definitions' names, by pointer and whether closed
         self._uncopied: list[tuple[str, bool]] = []
         inner = list(_nodes_in(self._root.values()))
         self.has_keys = any("properties" in node or "patternProperties" in node for node in (self._root, *inner))
@@ -67,7 +67,7 @@ class _Rewriter:
     def result(self) -> dict[str, Any]:
         """Return the rewritten schema."""
         done, definitions = dict(self._closed(self._root, _Declared())), dict[str, Any]()
-        while self._uncopied:  # a list and no recursion: references make longer chains than Python's stack holds
+        while self._uncopied:  # not recursive: chains of references can exceed Python's stack
             pointer, is_closed = key = self._uncopied.pop()
             target = self._target(pointer)
             definitions[self._copies[key]] = self._closed(target, _Declared()) if is_closed else self._open(target)
@@ -77,7 +77,7 @@ class _Rewriter:
         return done
 
     def _closed(self, node: Any, others: _Declared) -> Any:
-        """Rewrite the schema of a value; ``others`` are the keys that the rest of the value's schema declares."""
+        """Rewrite the schema of a value; ``others`` are the keys declared by the rest of that value's schema."""
         if node is True and others.declares:
             node = {}
         if not isinstance(node, dict):
@@ -91,7 +91,7 @@ class _Rewriter:
             for key in alternatives:
                 rest = self._declared({name: value for name, value in node.items() if name != key}).add(others)
                 done[key] = [self._closed(each, rest) for each in node[key]]
-            return {key: done[key] for key in node}  # the order is that of the text
+            return {key: done[key] for key in node}  # keeps the order of the text
         parts = node["allOf"] if isinstance(node.get("allOf"), list) else []
         if len(parts) + ("$ref" in node) == 1 and not others.declares and not any(key in node for key in _OWN):
             done = self._with_values(node)
@@ -108,7 +108,7 @@ class _Rewriter:
         return done
 
     def _close(self, node: dict[str, Any], declared: _Declared) -> None:
-        """Let an object have the declared keys and no others."""
+        """Restrict an object to the declared keys."""
         names = declared.names if declared.patterns else declared.names | declared.required
         self._step(len(names) + len(declared.patterns))
         for key, kept in (("properties", names), ("patternProperties", declared.patterns)):
@@ -118,7 +118,7 @@ class _Rewriter:
         node["additionalProperties"] = False
 
     def _open(self, node: Any) -> Any:
-        """Rewrite one of several parts of a schema: the values inside of the value are closed, the part is not."""
+        """Rewrite one of several parts of a schema: nested values are closed, the part itself stays open."""
         if not isinstance(node, dict):
             return node
         self._step()
@@ -131,7 +131,7 @@ class _Rewriter:
         return done
 
     def _with_values(self, node: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a schema in which the schemas of inner values are closed."""
+        """Return a copy of a schema in which the schemas of nested values are closed."""
         done, nothing = dict(node), _Declared()
         for key in _MAPS_OF_VALUES:
             if isinstance(given := done.get(key), dict):
@@ -144,12 +144,12 @@ class _Rewriter:
         return done
 
     def _reference(self, pointer: Any, *, is_closed: bool) -> Any:
-        """Return a reference to the closed or the open form of what ``pointer`` names."""
+        """Return a reference to the closed or open version of the schema at ``pointer``."""
         if self._target(pointer) is None or not (is_closed or self._declared({"$ref": pointer}).declares):
             return pointer
         parts = pointer.split("/")
         if is_closed and (len(parts) == 1 or (len(parts) == 3 and parts[1] in ("$defs", "definitions"))):
-            return pointer  # it is closed where it stands
+            return pointer  # closed in place
         key = pointer, is_closed
         if key not in self._copies:
             name = f"{'closed' if is_closed else 'open'}-{len(self._copies)}"
@@ -160,7 +160,7 @@ class _Rewriter:
         return f"#/$defs/{self._copies[key]}"
 
     def _declared(self, schema: dict[str, Any]) -> _Declared:
-        """Return the keys that a schema and its parts declare. A part that cannot be read may declare any."""
+        """Return the keys that a schema and its parts declare. A part that cannot be read may declare any key."""
         found, seen, left = _Declared(), set[str](), list[Any]([schema])
         while left:
             node = left.pop()
@@ -187,7 +187,7 @@ class _Rewriter:
         return found
 
     def _target(self, pointer: Any) -> dict[str, Any] | None:
-        """Return the schema that a reference names, None where it is none of this document's."""
+        """Return the schema that a reference points to, or None if it is outside this document."""
         if not isinstance(pointer, str) or self._has_other_bases or not (pointer == "#" or pointer.startswith("#/")):
             return None
         node: Any = self._root
@@ -206,14 +206,14 @@ class _Rewriter:
         if self._steps > MOST_STEPS:
             raise UsageError(
                 f"{self._name} combines its parts in too many ways",
-                why="an object admits the keys that all its parts declare (allOf, anyOf, oneOf, $ref), "
+                why="an object allows the keys that all its parts declare (allOf, anyOf, oneOf, $ref), "
                 f"and collecting them takes more than {MOST_STEPS:,} steps",
-                fix="combine fewer parts, or say additionalProperties in them",
+                fix="combine fewer parts, or set additionalProperties in them",
             )
 
 
 def _nodes_in(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """All objects in ``values``, however deep."""
+    """Yield all objects in ``values``, at any depth."""
     left = list(values)
     while left:
         node = left.pop()

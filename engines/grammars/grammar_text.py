@@ -1,4 +1,4 @@
-"""Forms as llguidance has them, and the limits of what it makes of them."""
+"""Converts forms to llguidance grammars, with limits on their cost."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .declared_keys import keep_to_declared_keys
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-# A step is made between the rounds of other requests: a quarter of llguidance's own fuel is tens of milliseconds.
+# A step runs between the rounds of other requests: a quarter of llguidance's default fuel is tens of milliseconds.
 LIMITS: dict[str, Any] = {"verbose_errors": False, "initial_lexer_fuel": 250_000, "step_lexer_fuel": 50_000}
-# Small models that may write any whitespace write it for ever.
+# Small models that may write any whitespace never stop writing it.
 WHITESPACE = r" |\r?\n[ \t]{0,40}"
 
 
 def grammar_text(form: StructuredOutputsParams) -> str:
-    """Return the form as a grammar of llguidance's.
+    """Return the form as an llguidance grammar.
 
-    Raises ``ValueError`` for a grammar that llguidance cannot read, and ``UsageError`` for a schema that cannot be kept
-    to its declared keys.
+    Raises ``ValueError`` for a grammar that llguidance cannot read, and ``UsageError`` for a schema that cannot be
+    restricted to its declared keys.
     """
     from llguidance import LLMatcher, grammar_from
 
@@ -31,7 +31,7 @@ def grammar_text(form: StructuredOutputsParams) -> str:
         if form.whitespace_pattern is not None:
             asked["whitespace_pattern"] = form.whitespace_pattern
         usual: JsonCompileOptions = {} if form.disable_any_whitespace else {"whitespace_pattern": WHITESPACE}
-        if schema == "false":  # refused in words of its own, unless there are options to it
+        if schema == "false":  # llguidance reports it clearly, unless it has options
             return LLMatcher.grammar_from_json_schema(schema)
         return LLMatcher.grammar_from_json_schema("{}" if schema == "true" else schema, usual, asked)
     if form.choice is not None:
@@ -42,7 +42,7 @@ def grammar_text(form: StructuredOutputsParams) -> str:
 
 
 def _kept_to_declared_keys(form: StructuredOutputsParams) -> str:
-    """Return the text of a form's JSON schema, whose objects keep to their declared keys unless the form says no."""
+    """Return the form's JSON schema as text, restricted to declared keys unless the form disables that."""
     text = str(form.json)
     schema = json.loads(text) if form.disable_additional_properties else None
     return text if not isinstance(schema, dict) else json.dumps(keep_to_declared_keys(schema, f"{NAME}.json"))

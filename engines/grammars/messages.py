@@ -1,4 +1,4 @@
-"""What llguidance says is wrong with a grammar, in a line."""
+"""One-line messages from llguidance's grammar errors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _NOISE = ("panic: ", "Parser Error: ", "parser error: ", "Lexer error: ", "lexer
 
 
 def first_line(message: str) -> str:
-    """Return the line that says it, without the words for its authors.
+    """Return the line with the reason, without internal prefixes.
 
-    It is the first, or that of a regular expression's parser; others show the grammar and what was reached of it.
+    This is the first line, or that of the regular expression parser; other lines show the grammar and the progress.
     """
-    lines = [" ".join(line.split()) for line in message.strip().splitlines()] or ["it gave no reason"]
+    lines = [" ".join(line.split()) for line in message.strip().splitlines()] or ["no reason was given"]
     line = next((line.removeprefix(_OF_REGEX) for line in lines if line.startswith(_OF_REGEX)), lines[0])
     if line.startswith("NoExtension"):
-        return "no token of the model's can follow"
+        return "no token of the vocabulary can follow"
     for noise in _NOISE:
         line = line.removeprefix(noise)
     return line if len(line) <= _MOST else line[: _MOST - 3] + "..."
 
 
 def refused(form: StructuredOutputsParams, message: str) -> UsageError:
-    """Return the error about a form that cannot be compiled."""
+    """Return the error for a form that cannot be compiled."""
     return UsageError(
-        f"{NAME}.{form.kind} cannot be followed", why=first_line(message), fix=f"change {NAME}.{form.kind}"
+        f"{NAME}.{form.kind} cannot be compiled", why=first_line(message), fix=f"change {NAME}.{form.kind}"
     )

@@ -1,4 +1,4 @@
-"""A text on its way through a grammar: which tokens may follow it, token by token."""
+"""The state of one text in its grammar: which tokens may follow."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 
-_SURE = 5.0, 4.0  # of a text's first forced drafts, what is assumed: that most of them are accepted
+_SURE = 5.0, 4.0  # prior for forced drafts: that many tried, and that many accepted
 
 
 class GrammarPath:
-    """What one text has reached of its grammar. ``failure`` says why it cannot go on, where it cannot.
+    """The state of one text in its grammar. ``failure`` is the error if the text cannot continue.
 
-    ``drafted`` tokens were drafted because the grammar forces them, ``accepted`` of them by the target; ``refused`` are
-    the drafter's own whose place they took or which may not follow. ``reach`` is how many drafts a window may have
-    where all are forced. Of the drafter's last drafts ``judged`` are those that the round says something of: what
-    stands behind a forced one, or in its place, has not been tried.
+    ``drafted`` counts tokens that were drafted because the grammar forces them, and ``accepted`` those that the target
+    accepted. ``refused`` counts the drafter's own drafts that were replaced or that may not follow. ``reach`` is the
+    maximum number of drafts in a window if all are forced. ``judged`` is how many of the drafter's last drafts the
+    round tests; drafts behind a forced one, or replaced by one, are not tested.
     """
 
     def __init__(
@@ -37,27 +37,30 @@ class GrammarPath:
         foreign: Sequence[int],
         tally: GrammarTally,
     ) -> None:
-        """``matcher`` and ``guide`` are at their beginning, for ids 0..``vocab`` - 1 or more.
+        """``matcher`` and ``guide`` are at their start, for at least the ids 0..``vocab`` - 1.
 
-        ``matcher`` says what may follow, and shares nothing with another text. ``guide`` looks ahead, for drafts: that
-        may be too much work for it, in this text or in another one that has a copy, and then nothing is forced here.
+        ``matcher`` decides what may follow, and shares nothing with another text. ``guide`` looks ahead, for drafts. It
+        can exceed its work limit, in this text or in another one that has a copy; then nothing is forced here.
 
-        ``ends`` end the text, where the grammar may end and nowhere else; ``foreign`` are what llguidance takes for
-        ends: they never are, unless they are among ``ends``.
+        ``ends`` end the text, only where the grammar may end. ``foreign`` are other tokens that llguidance treats as
+        ends; they are banned unless they are among ``ends``.
         """
         self._matcher, self._vocab = matcher, vocab
         self._guide: LLMatcher | None = guide
         self._ends = np.array(sorted(end for end in ends if end < vocab), np.int64)
         self._foreign = np.array(sorted(foreign), np.int64)
         self._tally, self._has_ended = tally, False
-        self._forced: list[bool] = []  # of the last drafts, which of them
-        self._next: list[int] | None = None  # what is forced here, once it is known
-        self._sure, self._taken = _SURE  # forced drafts that nothing stood before, and those that were accepted
+        self._forced: list[bool] = []  # for each of the last drafts, whether it was forced
+        self._next: list[int] | None = None  # forced tokens at this point, once known
+        self._sure, self._taken = _SURE  # forced drafts with no draft before them: how many were tried and accepted
         self.drafted = self.accepted = self.refused = self.reach = self.judged = 0
         self.failure: UsageError | None = None
 
     def allowed(self) -> np.ndarray:
-        """Which ids may follow, bool [V]; after the end any, for nobody reads them. None may where it has failed."""
+        """Return which ids may follow, bool [V]: any after the end, where it is unused.
+
+        Possibly none after a failure.
+        """
         if self._has_ended:
             return np.ones(self._vocab, bool)
         mask = self._matcher.compute_bitmask()
@@ -68,11 +71,11 @@ class GrammarPath:
         bits[self._foreign[self._foreign < self._vocab]] = False
         bits[self._ends] = self._matcher.is_accepting()
         if not bits.any():
-            self.fail("no token of the model's can follow")
+            self.fail("no token of the vocabulary can follow")
         return bits
 
     def advance(self, token: int) -> None:
-        """Go on by a token that may follow."""
+        """Advance by an allowed token."""
         if self._has_ended or self.failure is not None:
             return
         self._next = None
@@ -84,7 +87,7 @@ class GrammarPath:
             self._guide = None
 
     def forced(self) -> list[int]:
-        """The tokens that must follow, as far as the grammar leaves no choice."""
+        """Return the tokens that must follow, as far as the grammar leaves no choice."""
         if self._next is None:
             is_over = self._has_ended or self.failure is not None
             self._next = [] if is_over or self._guide is None else self._guide.deep_copy().compute_ff_tokens()
@@ -92,15 +95,15 @@ class GrammarPath:
 
     @property
     def trust(self) -> float:
-        """How many of the forced drafts are accepted that nothing stands before."""
+        """The rate at which forced drafts with no draft before them are accepted."""
         return self._taken / self._sure
 
     def drafts(self, own: Sequence[int], most: int) -> list[int]:
-        """Return up to ``most`` drafts of what follows: what the grammar forces, and between that a drafter's ``own``.
+        """Return up to ``most`` drafts: the tokens that the grammar forces, and the drafter's ``own`` between them.
 
-        These stay where they stand as far as the grammar lets them follow. A draft is no decision: forced text can be
-        cut into tokens in other ways, and the target may choose one of them. Where what is forced goes on from the
-        beginning, there are up to ``reach``.
+        A drafter's drafts keep their positions as far as the grammar allows them. Forced text is only drafted, because
+        it can be tokenized in several ways and the target may choose another one. If all drafts are forced, there are
+        up to ``reach``.
         """
         found: list[int] = []
         self._forced, self.judged = [], 0
@@ -119,7 +122,7 @@ class GrammarPath:
                     self._guide = None
                     return self._untried(own, most)
                 if not any(self._forced):
-                    self.judged = min(len(own), most)  # none of those that are left could be accepted
+                    self.judged = min(len(own), most)  # none of the remaining drafts can be accepted
                 break
             found += news
             self._forced += [bool(forced)] * len(news)
@@ -129,25 +132,25 @@ class GrammarPath:
         return found
 
     def _untried(self, own: Sequence[int], most: int) -> list[int]:
-        """A drafter's drafts, of which the target refuses those that may not follow."""
+        """Return a drafter's drafts unchanged; the target rejects those that may not follow."""
         found = list(own[:most])
         self._forced, self.judged = [False] * len(found), len(found)
         return found
 
     def verified(self, accepted: int) -> None:
-        """Note how many of the last ``drafts`` the target took."""
+        """Record how many of the last ``drafts`` the target accepted."""
         self.accepted += sum(self._forced[:accepted])
         sure = self._forced.index(False) if False in self._forced else len(self._forced)
         self._sure, self._taken = self._sure + sure, self._taken + min(accepted, sure)
         self._forced = []
 
     def fail(self, why: str) -> None:
-        """Say that the text cannot go on."""
+        """Record that the text cannot continue."""
         if self.failure is not None:
             return
         self._tally.get_stuck()
         self.failure = UsageError(
-            f"{NAME}: the text cannot go on as it must",
+            f"{NAME}: the text cannot continue",
             why=why,
-            fix="make the grammar simpler, or take back what bans its tokens",
+            fix="simplify the grammar, or stop banning its tokens",
         )

@@ -1,4 +1,4 @@
-"""What became of the grammars of an engine: how many were asked for, compiled, and could not be followed."""
+"""Statistics of an engine's grammars: requested, compiled and failed ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ...plugins.errors import UsageError
 class GrammarTally:
     """Counts of one engine since it was loaded; safe from any thread.
 
-    ``requests`` that had a form, by its kind; grammars ``compiled``, and the ``compile_seconds`` of these; forms that
-    were ``refused``, and texts that could not go on (``stuck``).
+    ``requests`` counts requests with structured outputs, by kind. ``compiled`` counts grammars, and ``compile_seconds``
+    their compile time. ``refused`` counts forms that could not be compiled, and ``stuck`` texts that could not
+    continue.
     """
 
     def __init__(self) -> None:
@@ -25,13 +26,13 @@ class GrammarTally:
         self._lock = threading.Lock()
 
     def begin(self, kind: str) -> None:
-        """Count a request whose text has a form of this kind."""
+        """Count a request with a form of this kind."""
         with self._lock:
             self.requests[kind] += 1
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Count what is compiled within, or refused there."""
+        """Count a compilation, or its failure."""
         began = perf_counter()
         try:
             yield
@@ -44,6 +45,6 @@ class GrammarTally:
             self.compile_seconds += perf_counter() - began
 
     def get_stuck(self) -> None:
-        """Count a text that cannot go on."""
+        """Count a text that cannot continue."""
         with self._lock:
             self.stuck += 1

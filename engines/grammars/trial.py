@@ -1,8 +1,8 @@
-"""A form is tried in a process of its own before it is compiled here, unless it is plainly harmless.
+"""Tests a form in a separate process before it is compiled here, unless it is simple enough to be safe.
 
-llguidance compiles in the process that asks. A chain of a few thousand references overflows its stack, which ends the
-process, and a few dozen patterns that must all hold take it minutes, which nothing can interrupt. Of a process of its
-own either is known after some seconds.
+llguidance compiles in the calling process. A chain of a few thousand references overflows its stack, which kills the
+process. A few dozen patterns that must all match take it minutes, and nothing can interrupt it. A separate process
+detects both within seconds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..requests.structured_outputs import NAME, StructuredOutputsParams
 from .grammar_text import LIMITS, grammar_text
 from .messages import refused
 
-SECONDS = 4  # of a processor; what passes takes as long again
-_PATIENCE = 30  # seconds by the clock, where the machine has other work
+SECONDS = 4  # CPU time; a form that passes takes as long again here
+_PATIENCE = 30  # seconds of wall-clock time, for a busy machine
 HARMLESS = 1000  # characters of a schema without patterns
-_BYTES = 2 << 30  # of memory
-_STACK = 4 << 20  # bytes, half of what a thread has here
+_BYTES = 2 << 30  # memory limit
+_STACK = 4 << 20  # bytes, half the size of a thread's stack here
 _AT_ONCE = threading.BoundedSemaphore(2)
-_REMEMBERED = 4096  # verdicts
+_REMEMBERED = 4096  # cached verdicts
 
-# It writes what is wrong with the grammar, as JSON; nothing where it does not come to an end.
+# Prints the problem of the grammar as JSON, or nothing if it does not finish.
 _CHILD = """
 import json, sys, threading
 given = json.load(sys.stdin)
@@ -64,14 +64,14 @@ thread.join()
 
 
 class FormTrials:
-    """The verdicts of ``try_out`` about forms, remembered: time is a limit, and a second trial may take another one."""
+    """Cached verdicts of ``try_out``, so that a form near the time limit always gets the same one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._verdicts: OrderedDict[bytes, str] = OrderedDict()  # what is wrong with a form, or nothing
+        self._verdicts: OrderedDict[bytes, str] = OrderedDict()  # the problem of a form, or an empty string
 
     def require_possible(self, form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
-        """Raise ``UsageError`` for a form that cannot be compiled, ``EnvironmentProblem`` if that cannot be tried."""
+        """Raise ``UsageError`` for a form that cannot be compiled, ``EnvironmentProblem`` if it cannot be tested."""
         key = hashlib.sha256(repr(form).encode(errors="surrogatepass")).digest()
         with self._lock:
             verdict = self._verdicts.get(key)
@@ -91,14 +91,14 @@ class FormTrials:
 
 
 def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
-    """Raise ``UsageError`` for a form that cannot be compiled, with what is wrong, or in too much time or memory.
+    """Raise ``UsageError`` for a form that cannot be compiled within the limits of time and memory.
 
-    ``special`` are the model's special tokens: a grammar may name them. Raises ``EnvironmentProblem`` where no process
-    can be started for that, or this machine does not let it come to its end.
+    ``special`` are the model's special tokens, which a grammar can name. Raises ``EnvironmentProblem`` if the process
+    cannot be started or is prevented from finishing.
     """
     if is_harmless(form):
         return
-    is_grammar = form.grammar is not None  # llguidance reads llama.cpp's form in a time that grows as the square
+    is_grammar = form.grammar is not None  # llguidance's conversion of llama.cpp's format takes quadratic time
     given = {"path": sys.path, "seconds": SECONDS, "bytes": _BYTES, "stack": _STACK, "limits": LIMITS}
     try:
         given |= {"is_grammar": is_grammar, "text": form.grammar if is_grammar else grammar_text(form)}
@@ -112,13 +112,13 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
                 command, input=json.dumps(given).encode(), capture_output=True, timeout=_PATIENCE, check=False
             )
     except subprocess.TimeoutExpired:
-        raise _untried(form, f"it had not ended after {_PATIENCE} seconds, of which this machine gave it few") from None
+        raise _untried(form, f"it did not finish in {_PATIENCE} seconds on this busy machine") from None
     except OSError as error:
         raise _untried(form, str(error.strerror)) from error
     if b"ImportError" in done.stderr or b"ModuleNotFoundError" in done.stderr:
         raise _untried(form, done.stderr.decode(errors="replace").strip().splitlines()[-1])
-    if done.returncode == -signal.SIGKILL:  # by no limit of ours
-        raise _untried(form, "it was killed, as by a machine that has no memory left")
+    if done.returncode == -signal.SIGKILL:  # not one of our limits
+        raise _untried(form, "it was killed, probably because the machine ran out of memory")
     if not done.stdout:
         raise refused(form, f"compiling it takes more than {SECONDS} seconds, or it is nested too deeply")
     if message := json.loads(done.stdout):
@@ -126,7 +126,7 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
 
 
 def _tokenizer_of(special: Sequence[str]) -> str:
-    """A tokenizer of bytes and special tokens, as JSON: it is read in no time."""
+    """Return a minimal tokenizer of bytes and special tokens as JSON, which loads quickly."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -137,7 +137,7 @@ def _tokenizer_of(special: Sequence[str]) -> str:
 
 
 def is_harmless(form: StructuredOutputsParams) -> bool:
-    """Whether a form is compiled in no time, however it is made."""
+    """Return whether a form is so small that it always compiles quickly."""
     if form.json is not None:
         schema = str(form.json)
         return len(schema) <= HARMLESS and "attern" not in schema and "\\" not in schema and not form.whitespace_pattern
@@ -146,8 +146,8 @@ def is_harmless(form: StructuredOutputsParams) -> bool:
 
 def _untried(form: StructuredOutputsParams, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{NAME}.{form.kind} cannot be tried out in a process of its own",
+        f"{NAME}.{form.kind} cannot be tested in a separate process",
         why=why,
-        fix=f"make sure that {sys.executable or 'python3'} can be started, or give a schema of at most {HARMLESS} "
-        "characters, without patterns",
+        fix=f"make sure that {sys.executable or 'python3'} can be started, or use a schema of at most {HARMLESS} "
+        "characters without patterns",
     )

@@ -1,7 +1,7 @@
-"""A tokenizer as llguidance needs it, in which every token that is text is text.
+"""Adapts a tokenizer for llguidance, so that tokens that are text are treated as text.
 
-llguidance takes each token that was added to a vocabulary and looks like ``<tool_call>`` for a symbol that no text has.
-Qwen's models write such tokens as text: a form that spells one out would force a token that it then refuses.
+llguidance treats every added token that looks like ``<tool_call>`` as a symbol that no text contains. Qwen's models
+write such tokens as text, so a form that contains one would force a token that llguidance then refuses.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def with_texts(read: LLTokenizer, known: Tokenizer, eos: Sequence[int], size: int) -> LLTokenizer:
-    """Return the tokenizer that llguidance has ``read`` out of ``known``, its symbols the special tokens alone.
+    """Return the tokenizer that llguidance has ``read`` from ``known``, with only special tokens as symbols.
 
-    ``eos`` end a text; ``size`` is the number of ids. It is ``read`` itself where nothing is to be changed.
+    ``eos`` end a text; ``size`` is the number of ids. Returns ``read`` itself if nothing changes.
     """
     import llguidance
 
@@ -31,7 +31,7 @@ def with_texts(read: LLTokenizer, known: Tokenizer, eos: Sequence[int], size: in
 
 
 class _ReadTokenizer:
-    """What ``TokenizerWrapper`` asks for: the bytes of each token, and how text is cut into them."""
+    """The interface that ``TokenizerWrapper`` requires: the bytes of each token, and a function that tokenizes text."""
 
     bos_token_id = None
 

@@ -1,6 +1,6 @@
-"""How often drafts are accepted, by number; of one text, and of all.
+"""Acceptance rates of drafts by number, for one text and for all texts.
 
-Both forget: a text changes from prose to code, and users from one subject to another.
+Both forget: a text changes from prose to code, and users change the subject.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from collections.abc import Sequence
 
 from .prior import Prior
 
-_MEMORY = 512.0  # rounds, of all texts
-_TEXT_MEMORY = 32.0  # rounds, of one text
-_TEXT_ROUNDS = 6.0  # that what is known of all texts counts for in one
-
-_LEAST = 1e-4  # a rate, that odds can be told of
+_MEMORY = 512.0  # rounds, for all texts
+_TEXT_MEMORY = 32.0  # rounds, for one text
+_TEXT_ROUNDS = 6.0  # weight of the rates of all texts within one text
+_LEAST = 1e-4  # minimum rate, so that odds are finite
 
 
 class AcceptanceRates:
-    """How often the draft of each number is accepted, of rounds that verified it; forgets over ``memory`` rounds."""
+    """The acceptance rate of the draft of each number, in rounds that verified it; forgets over ``memory`` rounds."""
 
     def __init__(self, most: int, memory: float) -> None:
         self._kept = 1 - 1 / memory
         self._tried, self._passed = [0.0] * most, [0.0] * most
 
     def add(self, drafted: int, accepted: Sequence[int]) -> None:
-        """Count one round of one text, with drafts: the numbers, from 0, of those that were ``accepted``.
+        """Count one round of one text with drafts; ``accepted`` are the numbers, from 0, of accepted drafts.
 
-        What is known of drafts that it had not is forgotten too: those that it had say more of them by now.
+        Statistics of drafts that the round did not have decay too: by then the others say more about them.
         """
         for number in range(len(self._tried)):
             self._tried[number] = self._kept * self._tried[number] + (number < drafted)
@@ -35,27 +34,27 @@ class AcceptanceRates:
             self._passed[number] += 1
 
     def rate(self, number: int, assumed: float, rounds: float) -> float:
-        """The rate of a draft, where ``assumed`` counts as so many rounds."""
+        """Return the rate of a draft, with ``assumed`` weighted as ``rounds`` rounds."""
         return (self._passed[number] + rounds * assumed) / (self._tried[number] + rounds)
 
 
 def rates_of_all(seen: AcceptanceRates, prior: Prior) -> list[float]:
-    """The rate of every draft over all texts, beginning with what was known before."""
+    """Return the rate of every draft over all texts, starting from the prior."""
     return _rates(seen, prior.rates, prior.rounds)
 
 
 def rates_of_text(seen: AcceptanceRates, of_all: Sequence[float]) -> list[float]:
-    """The rate of every draft in one text, beginning with what is known of all."""
+    """Return the rate of every draft in one text, starting from the rates of all texts."""
     return _rates(seen, of_all, _TEXT_ROUNDS)
 
 
 def _rates(seen: AcceptanceRates, before: Sequence[float], rounds: float) -> list[float]:
-    """What was ``seen``, where what was known ``before`` counts as so many rounds.
+    """Return the observed rates, with the rates ``before`` weighted as ``rounds`` rounds.
 
-    Where drafts of one number are accepted more often than was known, it is taken to be so of the next.
+    If drafts of one number are accepted more often than before, the same is assumed of the next number.
     """
     rates: list[float] = []
-    more = 1.0  # the odds of drafts against what was known, of the number before
+    more = 1.0  # odds ratio between observed and prior rates, for the previous number
     for number, known in enumerate(before):
         odds = more * _odds(known)
         rates.append(seen.rate(number, odds / (1 + odds), rounds))
@@ -64,7 +63,7 @@ def _rates(seen: AcceptanceRates, before: Sequence[float], rounds: float) -> lis
 
 
 def new_rates(most: int, *, of_text: bool) -> AcceptanceRates:
-    """Nothing seen yet, of one text or of all."""
+    """Return empty statistics, for one text or for all texts."""
     return AcceptanceRates(most, _TEXT_MEMORY if of_text else _MEMORY)
 
 

@@ -1,18 +1,18 @@
-"""K for every round, by what it brings for what it costs: tokens a second, as expected from the rounds before.
+"""Chooses K for every round to maximize expected tokens per second, estimated from previous rounds.
 
     value(K) = sum over texts of (1 + q_1 + ... + q_K) / seconds of a round of K
 
-q_j is how often the j-th draft is accepted, be it of a chain or of a tree: of this text as far as that is known, else
-of all texts. The K of most value is taken, 0 among them, when it is better than the present one by a margin.
+q_j is the acceptance rate of the j-th draft, in a chain or a tree: of this text if known, else of all texts. The K with
+the highest value is chosen, including 0, if it is better than the current one by a margin.
 
-What is not tried is not known, so now and then a few rounds are a probe: with few drafts where there are none, with the
-next K's or none where there are some. Probes are paid for: a small share of every round goes to an account, a probe is
-made when the account covers what it is expected to lose, and what it did lose is taken from there. A probe halves that
-share, a new text doubles it, and a change of K or a probe that went better than expected restores it. So a drafter that
-is no good costs its first few rounds, and then that share. Where nothing is drafted a probe is a round that drafts,
-which may have to read a prompt, and two that verify; it goes on where drafts are accepted.
+Untested values of K are unknown, so now and then a few rounds are a probe: with a few drafts if there are none, with
+neighbouring K or none if there are some. Probes have a budget. A small share of every round is saved; a probe runs when
+the savings cover its expected loss, and its actual loss is deducted. Each probe halves the share, a new text doubles
+it, and a change of K or a probe that went better than expected restores it. A useless drafter therefore costs its first
+few rounds and then that share. If nothing is drafted, a probe is one round that drafts, which may have to read a
+prompt, and two that verify; it continues while drafts are accepted.
 
-The policy is a function of the rounds it is told of; it looks at no clock, and draws nothing.
+The policy depends only on the rounds that it is told about. It uses no clock and no random numbers.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from .drafts_per_round import RoundAhead, RoundSeen
 from .prior import Prior, guessed, tokens_by_k
 from .round_costs import RoundCosts
 
-MORE, FEWER = 1.05, 1.015  # by so much a K of more drafts, or of fewer, must be better
-DWELL = 6  # rounds before K changes again
-SHARE, LEAST_SHARE = 0.02, 0.005  # of a round, for probes
-OFF_SHARE = 0.6  # of that share, where nothing is drafted
-_FIRST, _MOST_SAVED = 3.0, 4.0  # what the account begins with, where nothing was measured, and may hold, in rounds
-_MOST_OWED = 16.0  # rounds, of a probe that cost more than was saved for it
-_PROBE, _LEAST_PRICE = 4, 0.25  # rounds that a probe has, and is counted for at least
-_LOOK, _READING = 3, 1.5  # rounds of one where nothing is drafted; what it costs beside them until it is known
-_SURPRISE = 1.1  # so much better than expected a probe is no more of the same
-_PROBED = 2  # drafts, where there are none
-_CARRIED = 2.0  # ratios that the costs of rounds of another kind count for
+MORE, FEWER = 1.05, 1.015  # required improvement for a K of more drafts, or of fewer
+DWELL = 6  # minimum rounds between changes of K
+SHARE, LEAST_SHARE = 0.02, 0.005  # share of a round that is saved for probes
+OFF_SHARE = 0.6  # factor of that share while nothing is drafted
+_FIRST, _MOST_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
+_MOST_OWED = 16.0  # rounds; limit of the debt after an expensive probe
+_PROBE, _LEAST_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in rounds
+_LOOK, _READING = 3, 1.5  # rounds of a probe while nothing is drafted; assumed extra cost of its prompt reading
+_SURPRISE = 1.1  # a probe this much better than expected is a surprise
+_PROBED = 2  # drafts of a probe while nothing is drafted
+_CARRIED = 2.0  # weight, in ratios, of costs carried over from rounds of another kind
 
 
 @dataclass
 class _Probe:
-    """So many ``rounds`` of ``k`` drafts for these ``texts``, ``expected`` to be worth so much of the present K.
+    """A probe: ``rounds`` rounds of ``k`` drafts for these ``texts``, with value ``expected`` relative to the current
+    K.
 
-    They are taken to bring ``brings`` times its tokens. ``price`` is what the drafts were to cost and ``lost`` what
-    they did, in rounds of that, both beyond what they bring.
+    They are expected to yield ``brings`` times the tokens. ``price`` is the expected cost of the drafts and ``lost``
+    the actual one, in rounds of the current K, both net of the tokens gained.
     """
 
     k: int
@@ -56,44 +57,44 @@ class _Probe:
 
 
 class _Place:
-    """What is known of rounds of one kind: so many rows, drafted for in this way; and the K that they have now."""
+    """Statistics of rounds of one kind (number of rows and draft method), and their current K."""
 
     def __init__(self, k: int, costs: RoundCosts, busy: int) -> None:
         self.k, self.costs, self.busy = k, costs, max(busy, 1)
-        self.since = 0  # rounds with this K
-        self.weighed: object = None  # what was known, and of which texts, when ``best`` was found
+        self.since = 0  # rounds since K changed
+        self.weighed: object = None  # state of knowledge and texts for which ``best`` was computed
         self.best = k
         self.probe: _Probe | None = None
-        self.probed: dict[int, int] = {}  # K -> how often
+        self.probed: dict[int, int] = {}  # K -> number of probes
         self.price = _LEAST_PRICE  # of the next probe, in rounds
-        self.looked = _READING  # what a look at drafts costs beside that, where there are none
+        self.looked = _READING  # extra cost of a probe while nothing is drafted
 
     def change(self, k: int) -> None:
         self.k, self.since, self.probe, self.price = k, 0, None, _LEAST_PRICE
 
 
 class Adaptive:
-    """A policy that drafts as much as pays, up to ``most``, and not at all where nothing does. One for an engine."""
+    """A policy that drafts as much as pays off, from 0 up to ``most`` drafts. One per engine."""
 
     def __init__(self, start: int, most: int, prior: Prior | None = None, method: str = "") -> None:
-        """``start`` is the K of the first round; what is known of ``method`` when it begins is ``prior``."""
+        """``start`` is the K of the first round; ``prior`` is the initial knowledge about ``method``."""
         if not 0 <= start <= most:
             raise ValueError(f"start is {start}, most is {most}")
         self.most = most
         self._start = start
         self._guess = guessed(start, most)
         self._prior, self._of = prior or self._guess, method
-        self._all: dict[str, AcceptanceRates] = {}  # by method
+        self._all: dict[str, AcceptanceRates] = {}  # by method name
         self._texts: WeakKeyDictionary[object, AcceptanceRates] = WeakKeyDictionary()
         self._places: dict[object, _Place] = {}
         self._last: _Place | None = None
-        self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0), 1)  # the place of the last round
+        self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0), 1)  # of the last round
         self._running: list[int] = []
-        self._learnt = 0  # how often something was
+        self._learnt = 0  # version of the statistics
         self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
 
     def choose(self, ahead: RoundAhead) -> int:
-        """K of this round: that of a probe, else the present one, unless another is worth more by a margin."""
+        """Return K of this round: the probe's, else the current one, unless another is better by a margin."""
         place = self._place(ahead)
         texts = [id(row.text) for row in ahead.rows]
         if place.probe is not None and place.probe.texts == texts:
@@ -109,9 +110,11 @@ class Adaptive:
         return place.best
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
-        """The window of most tokens a second, where what forms force may fill it; such drafts need no drafter's pass.
+        """Return the window size with the most tokens per second if grammars may fill it.
 
-        Their columns are taken to cost what rounds of as many drafts cost, which is more.
+        Forced drafts need no drafter pass.
+
+        Their columns are costed like rounds of as many drafts, which is an upper bound.
         """
         if all(row.forced <= k for row in ahead.rows):
             return k
@@ -126,15 +129,15 @@ class Adaptive:
         return max(range(k, self.most + 1), key=value)
 
     def learn(self, seen: RoundSeen) -> None:
-        """Count what was accepted, time the round, and see whether it is time for a probe."""
+        """Count the accepted drafts, time the round, and start a probe if the savings cover it."""
         place = self._last = self._place(seen.ahead)
         self._count(seen, place)
         place.since += 1
         if place.probe is not None and place.probe.texts != self._running:
-            self._pay(place, place.probe)  # one of them has ended: there is no more to see
+            self._pay(place, place.probe)  # a text has ended, and the probe with it
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.lost += self._lost(seen, place)
-        if seen.seconds is not None and seen.verified == seen.k:  # else the drafts were made for another K
+        if seen.seconds is not None and seen.verified == seen.k:  # otherwise the drafts were made for another K
             self._learnt += place.costs.add(seen.k, seen.seconds)
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.rounds -= 1
@@ -142,12 +145,12 @@ class Adaptive:
                 self._end(place, place.probe, seen.ahead)
         elif seen.k == place.k:
             self._save(place, seen.ahead)
-        elif self.choose(seen.ahead) == seen.k:  # else it was launched before the last probe had ended
+        elif self.choose(seen.ahead) == seen.k:  # otherwise it was launched before the last probe ended
             place.change(seen.k)
             self._share = SHARE
 
     def values(self, ahead: RoundAhead) -> list[float]:
-        """What each K = 0 .. ``most`` is expected to bring, in tokens a second of a unit that all of them share."""
+        """Return the expected value of each K = 0 .. ``most``: tokens per second, up to a common factor."""
         tokens, costs = self._tokens(ahead), self._place(ahead).costs
         return [brought / costs.ratio(max(k, ahead.least)) for k, brought in enumerate(tokens)]
 
@@ -176,14 +179,14 @@ class Adaptive:
                 self._learnt += 1
 
     def _save(self, place: _Place, ahead: RoundAhead) -> None:
-        """Put the share of a round aside, and begin a probe where that is enough for it."""
+        """Save a share of a round, and start a probe if the savings cover it."""
         is_off = place.k == 0
         self._account = min(self._account + self._share * (OFF_SHARE if is_off else 1.0), _MOST_SAVED)
         if place.since < DWELL or self._account < place.price or self.most == 0:
             return
         k, values = self._candidate(place), self.values(ahead)
         rounds, ratio = (_LOOK if is_off else _PROBE), place.costs.ratio(k) / place.costs.ratio(place.k)
-        after = float(k == 0)  # after a round without drafts there are none to verify
+        after = float(k == 0)  # the round after one without drafts has none to verify
         price = rounds * max(1 - values[k] / values[place.k], 0.0) * ratio
         place.price = min(max(price + (place.looked if is_off else after), _LEAST_PRICE), _MOST_SAVED)
         if self._account >= place.price:
@@ -194,29 +197,30 @@ class Adaptive:
             self._share = max(self._share / 2, LEAST_SHARE)
 
     def _end(self, place: _Place, probe: _Probe, ahead: RoundAhead) -> None:
-        """End a probe; where it went better than was known, it goes on, or the next is to come soon."""
+        """End a probe. If it went better than expected, continue it or make the next one come soon."""
         self._pay(place, probe)
         values, brought = self.values(ahead), self._brings(ahead, probe.k, place)
         if values[probe.k] > _SURPRISE * probe.expected * values[place.k]:
             self._share = SHARE
-        if place.k == 0 and brought > _SURPRISE * probe.brings:  # the drafts are there, and other texts may be like it
+        if place.k == 0 and brought > _SURPRISE * probe.brings:  # drafts exist, and other texts may be similar
             self._account = _MOST_SAVED
             place.probe = _Probe(probe.k, _PROBE, probe.texts, values[probe.k] / values[0], brought)
 
     def _brings(self, ahead: RoundAhead, k: int, place: _Place) -> float:
-        """How many times the tokens of a round of the present K one of ``k`` is expected to bring."""
+        """Return the expected tokens of a round of ``k``, relative to a round of the current K."""
         tokens = self._tokens(ahead)
         return tokens[k] / tokens[place.k]
 
     def _pay(self, place: _Place, probe: _Probe) -> None:
-        """Take what a probe lost from the account."""
+        """Deduct a probe's loss from the savings."""
         self._account = max(self._account - max(probe.lost, _LEAST_PRICE), -_MOST_OWED)
         if place.k == 0 and probe.price:
             place.looked = (place.looked + max(probe.lost - probe.price, 0.0)) / 2
         place.probe = None
 
     def _lost(self, seen: RoundSeen, place: _Place) -> float:
-        """How many rounds of the present K a round cost beyond what it brought, reading for a drafter included."""
+        """Return the cost of a round beyond its tokens, in rounds of the current K; includes prompt reading for a
+        drafter."""
         tokens = self._tokens(seen.ahead)
         brought = sum(1 + len(accepted) for _, accepted in seen.outcomes) / tokens[place.k]
         seconds = seen.seconds if seen.verified <= seen.k else None
@@ -226,7 +230,7 @@ class Adaptive:
         return min(cost / place.costs.ratio(place.k), _MOST_OWED) - brought
 
     def _candidate(self, place: _Place) -> int:
-        """The K that a probe is to try: of what is next to the present one, and none, the one tried least."""
+        """Return the K to probe: of the neighbours of the current one and 0, the least probed."""
         if place.k == 0:
             return min(_PROBED, self.most)
         near = [k for k in (0, place.k + 1, place.k - 1) if 0 <= k <= self.most]
@@ -249,7 +253,8 @@ class Adaptive:
         return self._places[key]
 
     def _new_place(self, ahead: RoundAhead) -> _Place:
-        """What is known of rounds of another kind: their passes have as many columns more as they have rows more."""
+        """Return the statistics for a new kind of rounds, from known ones: their passes have more columns in
+        proportion to rows."""
         last, methods = self._last, {row.method for row in ahead.rows}
         prior = self._before(next(iter(methods), self._of))
         shape, rows = (last.costs.shape(), ahead.busy / last.busy) if last else (prior.costs, float(ahead.busy))

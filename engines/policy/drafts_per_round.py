@@ -1,4 +1,4 @@
-"""Policies of K, and the fixed one: the scheduler asks before each round how many drafts it verifies."""
+"""Interface of draft policies, and the fixed policy. The scheduler asks a policy for K before each round."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 AUTO: Literal["auto"] = "auto"
-DraftsAsked = int | Literal["auto"]  # as a caller says K: so many, or as many as pay
+DraftsAsked = int | Literal["auto"]  # a caller's K: a number, or as many as pay off
 
 
 @dataclass(frozen=True)
 class RoundRow:
-    """One text in a round, known by identity alone, and the name of the method that drafts for it.
+    """One text in a round, compared by identity, and the name of its draft method.
 
-    ``forced`` tokens are what its form wants next, which no drafter is asked for; of those ``trust`` is how many are
-    accepted where they are verified.
+    ``forced`` is the number of tokens that its grammar forces next, for which no drafter is needed. ``trust`` is their
+    acceptance rate when verified.
     """
 
     text: object
@@ -26,10 +26,10 @@ class RoundRow:
 
 @dataclass(frozen=True)
 class RoundAhead:
-    """A round that is to be launched, as far as what it costs and brings depends on it.
+    """A round that is about to be launched, with everything that its cost and its tokens depend on.
 
-    ``rows`` are the texts that the policy is asked for, ``busy`` counts all of the round, with those of other policies;
-    these verify ``least`` drafts whatever is chosen. ``on_host`` says that tokens are chosen on the host.
+    ``rows`` are the texts of this policy. ``busy`` counts all texts of the round, including those of other policies,
+    which verify ``least`` drafts in any case. ``on_host`` says that tokens are chosen on the host.
     """
 
     rows: Sequence[RoundRow]
@@ -40,12 +40,13 @@ class RoundAhead:
 
 @dataclass(frozen=True)
 class RoundSeen:
-    """What became of one: K as it was chosen, and for every row how many drafts were verified and which were accepted.
+    """The result of a round: the chosen K, and for every row the number of verified drafts and the accepted ones.
 
-    Drafts are numbered from 0 in the order in which a smaller K would keep them: of a chain the first ones are
-    accepted, of a tree those of a path. What a form forced is none of them, nor what came behind it.
-    ``seconds`` is how long the round took, None where that cannot be told from what ran beside it. ``widest`` is the
-    most drafts that a row verified, with those that a form forced; None: no form did.
+    Drafts are numbered from 0 in the order in which a smaller K would keep them. In a chain, the accepted drafts are
+    the first ones; in a tree, they form a path. Drafts forced by a grammar, and drafts after these, are not counted.
+
+    ``seconds`` is the duration of the round, or None if concurrent work makes it unknown. ``widest`` is the maximum
+    number of drafts that a row verified, forced ones included; None if none were forced.
     """
 
     ahead: RoundAhead
@@ -56,49 +57,49 @@ class RoundSeen:
 
     @property
     def verified(self) -> int:
-        """The most drafts that a row verified."""
+        """Maximum number of drafts that a row verified."""
         return max((drafted for drafted, _ in self.outcomes), default=0) if self.widest is None else self.widest
 
 
 class Policy(Protocol):
-    """Chooses K for each round. ``most`` bounds its answers; with 0 there is nothing to draft at all."""
+    """Chooses K for each round. ``most`` is the maximum; with 0, nothing can be drafted."""
 
     @property
     def most(self) -> int:
-        """The largest K that it ever says."""
+        """The largest K that the policy returns."""
         ...
 
     def choose(self, ahead: RoundAhead) -> int:
-        """K of this round, 0 included; the same until something is learnt."""
+        """Return K of this round, possibly 0. The result is the same until the policy learns something."""
         ...
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
-        """How many drafts, ``k`` or more, a row of this round may verify where its form forces them."""
+        """Return how many drafts, at least ``k``, a row of this round may verify if its grammar forces them."""
         ...
 
     def learn(self, seen: RoundSeen) -> None:
-        """Take note of a round that has been read; on a GPU the next one has been chosen by then."""
+        """Learn from a round that has been read; on a GPU, the next one has already been chosen."""
         ...
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A policy of one K for every round: that of the build, or of the call."""
+    """A policy with one K for every round, set by the build or by the call."""
 
     most: int
 
     def choose(self, ahead: RoundAhead) -> int:
-        """Return that one K."""
+        """Return K."""
         del ahead
         return self.most
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
-        """Return that K: who says one is given no other drafts, and with 0 none."""
+        """Return K: a fixed K allows no additional drafts."""
         del ahead
         return k
 
     def learn(self, seen: RoundSeen) -> None:
-        """Learn nothing."""
+        """Do nothing."""
 
 
 def learn_from(
@@ -109,9 +110,9 @@ def learn_from(
     seconds: float | None,
     widest: int,
 ) -> None:
-    """Let a policy learn from the round that it chose ``k`` for; ``outcomes`` are by row, None where it was idle.
+    """Report the round for which a policy chose ``k``; ``outcomes`` are by row, None for an idle row.
 
-    The others are as ``RoundSeen`` has them.
+    The other arguments are those of ``RoundSeen``.
     """
     there = [at for at, outcome in enumerate(outcomes) if outcome is not None]
     if len(there) < len(outcomes):

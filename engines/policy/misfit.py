@@ -1,19 +1,19 @@
-"""Whether drafter and target belong together: acceptance near nothing says that they do not.
+"""Detects a drafter that does not match its target: almost no drafts are accepted.
 
-A head of random weights has about one first draft in a thousand accepted; one that was trained for its target, every
-third or more. Texts that are drawn at a high temperature are not asked: nobody guesses those.
+A head with random weights has about one in a thousand first drafts accepted; one trained for its target, a third or
+more. Texts sampled at a high temperature are not counted, because they are unpredictable.
 """
 
 from __future__ import annotations
 
 import logging
 
-LEAST_DRAFTS, LEAST_RATE = 48, 0.04  # first drafts that were verified, and how many of them must be accepted
+LEAST_DRAFTS, LEAST_RATE = 48, 0.04  # verified first drafts needed for a verdict, and the minimum acceptance rate
 _LOG = logging.getLogger("peagle.policy")
 
 
 class MisfitWatch:
-    """Counts the first drafts of all texts, and says once, in the log, that they are as good as never accepted."""
+    """Counts the first drafts of all texts, and logs one warning if almost none are accepted."""
 
     def __init__(self) -> None:
         self.drafts = self.accepted = 0
@@ -31,8 +31,8 @@ class MisfitWatch:
             self.warning = ""
         elif not self.warning:
             self.warning = (
-                f"of {self.drafts} first drafts {self.accepted} were accepted: the drafter does not belong to this "
-                "target, or to its precision; the text is right, and speculation brings nothing. Build the engine with "
-                "the head that was trained for this target, or with --draft none"
+                f"only {self.accepted} of {self.drafts} first drafts were accepted: the drafter does not match this "
+                "target or its precision. The output is correct, but speculation gives no speedup. Build the engine "
+                "with the head that was trained for this target, or with --draft none"
             )
             _LOG.warning("%s", self.warning)

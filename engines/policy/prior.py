@@ -1,6 +1,6 @@
-"""What a policy takes to be so before it has seen a round: what the build measured, else a guess that fits its K.
+"""Initial assumptions of a policy, before it has seen a round: the build's measurements, or a guess based on its K.
 
-Both are for rounds of one text. What is seen counts beside it, and in time alone.
+Both apply to rounds of one text. Observations are added to them and eventually outweigh them.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-_FALL = 0.6  # of the first drafts so many are accepted, and of each number so many of those before it
-_DRAFTING = 0.1  # what a drafter's pass costs, in rounds without
-_COLUMN, _MOST_COLUMN = 0.06, 0.15  # what a column of the target costs, where no K is known to be the best, and most
-_GUESSED = 10.0, 0.5  # rounds of drafts, and ratios of rounds' costs, that a guess counts for
+_FALL = 0.6  # acceptance rate of the first draft, and the ratio between the rates of consecutive drafts
+_DRAFTING = 0.1  # cost of a drafter pass, in rounds without drafts
+_COLUMN, _MOST_COLUMN = 0.06, 0.15  # cost of a target column if the best K is unknown, and its maximum
+_GUESSED = 10.0, 0.5  # weight of a guess, in rounds of drafts and in cost ratios
 _MEASURED = 40.0, 10.0
 _LEAST_RATE = 0.002
 
 
 @dataclass(frozen=True)
 class Prior:
-    """How often each draft is accepted, and what a round costs by K = 0, 1, ..., in rounds of K = 0.
+    """Acceptance rates of drafts by number, and round costs by K = 0, 1, ..., in rounds of K = 0.
 
-    They count for so many ``rounds`` of drafts, and ``ratios`` of the cost of each K to that of none.
+    ``rounds`` is the weight of the rates, in rounds with drafts; ``ratios`` is the weight of the cost ratio of each K
+    to 0.
     """
 
     rates: tuple[float, ...]
@@ -31,20 +32,20 @@ class Prior:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is more than a guess."""
+        """Return whether the build measured these values."""
         return self.rounds > _GUESSED[0]
 
     @property
     def best(self) -> int:
-        """The K of most tokens a second."""
+        """The K with the most tokens per second."""
         values = [tokens / cost for tokens, cost in zip(tokens_by_k(self.rates), self.costs, strict=True)]
         return values.index(max(values))
 
 
 def guessed(best: int, most: int) -> Prior:
-    """A guess for K up to ``most``: drafts are accepted as often as those of a usual head.
+    """Return a guess for K up to ``most``, with the acceptance rates of a typical head.
 
-    Columns cost what makes one draft more than ``best`` too many, as far as any machine is so; 0 says nothing of them.
+    Column costs are chosen so that ``best`` is the best K, within realistic limits; 0 means that it is unknown.
     """
     rates = [_FALL ** (number + 1) for number in range(most)]
     column = _COLUMN
@@ -55,9 +56,10 @@ def guessed(best: int, most: int) -> Prior:
 
 
 def measured(tokens: Sequence[float], costs: Sequence[float], most: int) -> Prior:
-    """What was measured of K = 0, 1, ...: ``tokens`` of a round and its cost. Further K, up to ``most``, go on so.
+    """Return the prior from measurements for K = 0, 1, ...: ``tokens`` and cost of a round. Larger K are extrapolated.
 
-    What cannot be is noise: no draft is accepted more often than one before it, and more drafts never cost less.
+    Impossible values are noise and are smoothed: no draft is accepted more often than the one before it, and more
+    drafts never cost less.
     """
     rates = [-each for each in rising(less - more for less, more in pairwise(tokens))]
     rates = [min(max(each, _LEAST_RATE), 1.0) for each in rates]
@@ -69,13 +71,13 @@ def measured(tokens: Sequence[float], costs: Sequence[float], most: int) -> Prio
 
 
 def tokens_by_k(rates: Sequence[float]) -> list[float]:
-    """Mean tokens of a round by K = 0, 1, ...: the target's own, and for each draft the chance that it is accepted."""
+    """Return mean tokens per round for K = 0, 1, ...: one plus the acceptance probability of each draft."""
     return [1.0, *(1.0 + brought for brought in accumulate(rates))]
 
 
 def rising(values: Iterable[float]) -> list[float]:
-    """The nearest numbers that never fall, by least squares: neighbours that do are one block, with their mean."""
-    blocks: list[tuple[float, int]] = []  # sum, how many
+    """Return the nearest non-decreasing numbers in least squares; decreasing neighbours are replaced by their mean."""
+    blocks: list[tuple[float, int]] = []  # sum, count
     for value in values:
         total, count = value, 1
         while blocks and blocks[-1][0] / blocks[-1][1] > total / count:

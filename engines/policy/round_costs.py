@@ -1,7 +1,7 @@
-"""What a round costs by K, learnt from rounds that ran next to each other.
+"""Round costs by K, learned from consecutive rounds.
 
-Only ratios count, each the median of a few: a round of one K against those of another right before it. So neither
-another program on the machine nor a text that grows looks like a property of the K that it fell on.
+Only cost ratios are used, each the median of several: a round of one K against rounds of another directly before it.
+Other programs on the machine and growing texts therefore do not distort the cost of a K.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ import numpy as np
 
 from .prior import rising
 
-_UNTIMED = 2  # rounds of every K, which allocate, and on a GPU are captured
-_KEPT = 15  # ratios of two K
-_NEAR = 9  # rounds that ran at one pace
-_FORGOTTEN = 30.0  # ratios after which what is assumed counts half
-_STEP = 4.0  # ratios that what is assumed of neighbours counts for
+_UNTIMED = 2  # first rounds of every K, which allocate memory and on a GPU capture graphs
+_KEPT = 15  # ratios kept per pair of K
+_NEAR = 9  # consecutive rounds that count as running at one pace
+_FORGOTTEN = 30.0  # number of ratios after which assumptions have half their weight
+_STEP = 4.0  # weight, in ratios, of assumptions about neighbours
 
 
 class RoundCosts:
-    """The cost of a round of every K, in rounds of none.
+    """The cost of a round of every K, in rounds of K = 0.
 
-    What is ``assumed`` counts as so many ``ratios`` of each K to none, and fewer the more were seen. A K that never ran
-    beside another is as far from its neighbours as assumed, wherever these are found to be. More drafts never cost
-    less: where ratios say so, they are pooled.
+    The ``assumed`` costs have the weight of ``ratios`` observed ratios of each K to 0, less the more were observed. A K
+    that was never measured keeps its assumed ratio to its neighbours. More drafts never cost less: contradicting ratios
+    are pooled.
     """
 
     def __init__(self, assumed: Sequence[float], ratios: float) -> None:
         self._assumed = [math.log(each / assumed[0]) for each in assumed]
         self._ratios, self._count = ratios, 0
         self._logs = list(self._assumed)
-        self._seen: dict[tuple[int, int], deque[float]] = {}  # (more, fewer drafts) -> logarithms of ratios
+        self._seen: dict[tuple[int, int], deque[float]] = {}  # (more, fewer drafts) -> log ratios
         self._recent: deque[tuple[int, float]] = deque(maxlen=_NEAR)
         self._untimed: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Take no round from here on as next to one before: other texts are of other lengths."""
+        """Do not compare later rounds with earlier ones, because other texts have other lengths."""
         self._recent.clear()
 
     def add(self, k: int, seconds: float) -> bool:
-        """Note a round that verified and drafted ``k``; says whether a cost changed."""
+        """Record a round that verified and drafted ``k``; return whether a cost changed."""
         self._untimed[k] = self._untimed.get(k, 0) + 1
         if self._untimed[k] <= _UNTIMED or seconds <= 0:
             return False
@@ -61,21 +61,21 @@ class RoundCosts:
         return bool(others)
 
     def ratio(self, k: int) -> float:
-        """What a round of ``k`` costs."""
+        """Return the cost of a round of ``k``."""
         return math.exp(self._logs[k])
 
     def cost_of(self, seconds: float) -> float | None:
-        """What a round of so many seconds cost, beside those right before it; None where there are none."""
+        """Return the cost of a round of this duration relative to those directly before it; None if there are none."""
         if not self._recent or seconds <= 0:
             return None
         return math.exp(math.log(seconds) - statistics.median(then - self._logs[k] for k, then in self._recent))
 
     def shape(self) -> list[float]:
-        """The cost of every K."""
+        """Return the cost of every K."""
         return [math.exp(each) for each in self._logs]
 
     def _solved(self) -> np.ndarray:
-        """The logarithms that fit all ratios best, each as often as it was seen: least squares."""
+        """Return the log costs that best fit all observed ratios, by least squares."""
         assumed, size = self._assumed, len(self._assumed)
         trusted = 1 / (1 + self._count / _FORGOTTEN)
         ratios = [(k, 0, assumed[k], self._ratios * trusted**2) for k in range(1, size)]
@@ -90,5 +90,5 @@ class RoundCosts:
             right[more] += weight * ratio
             right[fewer] -= weight * ratio
         logs = np.zeros(size)
-        logs[1:] = np.linalg.solve(normal[1:, 1:], right[1:])  # rounds without drafts cost 1
+        logs[1:] = np.linalg.solve(normal[1:, 1:], right[1:])  # rounds without drafts cost 1 by definition
         return logs

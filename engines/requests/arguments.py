@@ -1,4 +1,4 @@
-"""What a caller may pass: numbers, texts, prompts and sizes, each checked here and turned into plain Python values."""
+"""Validates arguments of callers (numbers, texts, prompts, sizes) and converts them to plain Python values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _BYTES = (str, bytes, bytearray, memoryview)
 def integer(
     name: str, value: Any, least: int | None = None, most: int | None = None, *, why: str = "", fix: str = ""
 ) -> int:
-    """Return ``value`` as an int: Python's or NumPy's, no bool and no float, in range. Raises ``UsageError``."""
+    """Return ``value`` as an int in range; accepts Python's and NumPy's integers, no bool or float.
+
+    Raises ``UsageError``.
+    """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         number = int(value)
         if (least is None or number >= least) and (most is None or number <= most):
@@ -31,7 +34,10 @@ def integer(
 
 
 def number(name: str, value: Any, least: float, most: float = math.inf, *, is_above: bool = False) -> float:
-    """Return ``value`` as a finite float from ``least``, or ``is_above`` it, to ``most``. Raises ``UsageError``."""
+    """Return ``value`` as a finite float from ``least`` (exclusive if ``is_above``) to ``most``.
+
+    Raises ``UsageError``.
+    """
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
             real = float(value)
@@ -59,8 +65,8 @@ def text_of(name: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"{name} is no valid text: its character {error.start} is the lone surrogate U+{ord(value[error.start]):X}",
-            why="that is how Python keeps a byte that is not UTF-8, or half of a pair",
+            f"{name} is not valid text: character {error.start} is the lone surrogate U+{ord(value[error.start]):X}",
+            why="Python uses these for bytes that are not UTF-8, and for half of a surrogate pair",
             fix="pass text that was decoded without errors",
         ) from None
     return str(value)
@@ -75,20 +81,20 @@ def texts_of(name: str, value: Any, *, most: int | None = None, most_characters:
         return ()
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(each, str) and each for each in given):
-        raise refusal(name, "a str or a list of them, none of them empty", value)
+        raise refusal(name, "a str or a list of non-empty strings", value)
     require_at_most(name, len(given), most, "texts")
     require_at_most(name, sum(map(len, given)), most_characters, "characters")
     return tuple(text_of(name, each) for each in given)
 
 
 def require_at_most(name: str, count: int, most: int | None, unit: str) -> None:
-    """Raise ``UsageError`` that names the limit where there are more than ``most``."""
+    """Raise ``UsageError`` with the limit if ``count`` exceeds ``most``."""
     if most is not None and count > most:
-        raise UsageError(f"{name} has {count} {unit}, at most {most} are accepted", fix=f"shorten {name}")
+        raise UsageError(f"{name} has {count} {unit}, at most {most} are allowed", fix=f"shorten {name}")
 
 
 def prompts_of(value: Any) -> Sequence[Any]:
-    """Return the list of prompts as it is; what is in it is not looked at. Raises ``UsageError``."""
+    """Return the list of prompts; its items are not checked. Raises ``UsageError``."""
     if isinstance(value, str):
         raise UsageError("prompts must be a list, not a str", fix=f"pass [{reprlib.repr(value)}]")
     if isinstance(value, Sequence) and not isinstance(value, _BYTES):
@@ -99,10 +105,10 @@ def prompts_of(value: Any) -> Sequence[Any]:
 
 
 def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tuple[int, ...]:
-    """Return a prompt's ids as a tuple. Raises ``UsageError`` for none, others, some out of range, or too many."""
+    """Return a prompt's ids as a tuple. Raises ``UsageError`` for no ids, invalid or out-of-range ids, or too many."""
     given = _sequence(name, value)
     if not len(given):
-        raise UsageError(f"{name} is empty", why="there is no token to continue from", fix="give at least one token")
+        raise UsageError(f"{name} is empty", why="generation needs at least one token", fix="pass at least one token")
     if len(given) >= max_seq_len:
         raise PromptTooLong(name, len(given), max_seq_len)
     ids = integers(name, given)
@@ -126,21 +132,24 @@ def _sequence(name: str, value: Any) -> Sequence[Any]:
 
 
 def integers(name: str, values: Sequence[Any], least: int | None = None) -> tuple[int, ...]:
-    """Return ``values`` as ints, of ``least`` or more. Raises ``UsageError`` by the place of the first other one."""
+    """Return ``values`` as ints of at least ``least``.
+
+    Raises ``UsageError`` with the index of the first invalid one.
+    """
     if {*map(type, values)} <= {int} and (least is None or min(values, default=least) >= least):
         return tuple(values)
     return tuple(integer(f"{name}[{at}]", each, least) for at, each in enumerate(values))
 
 
 def refusal(name: str, accepted: str, value: Any, *, why: str = "", fix: str = "") -> UsageError:
-    """Return the error that names the parameter, what is accepted, and what was given."""
+    """Return an error with the parameter, the accepted values, and the given one."""
     given = "None" if value is None else f"{shown(value)} ({type(value).__name__})"
     return UsageError(f"{name} must be {accepted}, not {given}", why=why, fix=fix or f"change {name}")
 
 
 def shown(value: Any) -> str:
-    """Return a short text of any value, however long its own is or whether it has one."""
+    """Return a short text for any value, even if it is very long or cannot be printed."""
     try:
         return reprlib.repr(value)
-    except Exception:  # integers of more digits than Python prints, and objects that cannot be shown
+    except Exception:  # integers with more digits than Python prints, or a failing repr
         return "a value"

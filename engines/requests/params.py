@@ -1,4 +1,4 @@
-"""Sampling parameters: how a request wants its tokens chosen, and the same as inputs of the graph."""
+"""Sampling parameters of a request, and their form as graph inputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ...plugins.graph_contract import POLICY, TENSORS
 from .arguments import flag, integer, integers, number, refusal, require_at_most, shown, texts_of
 from .structured_outputs import StructuredOutputsParams, structured_of
 
-GREEDY_BELOW = 1e-5  # a temperature that divides logits out of the range of float32; vLLM takes the same
-# Limits of one request: texts of `stop` and `bad_words`, their characters, amounts of `logit_bias`, ids of a list.
-# Each token of a text is held against all stop strings, and each of these numbers is looked at before a request waits.
+GREEDY_BELOW = 1e-5  # smaller temperatures would overflow float32 logits; vLLM uses the same limit
+# Limits per request: number and total characters of `stop` and `bad_words`, entries of `logit_bias`, ids in a list.
+# They bound the work per token and before the request is queued.
 MOST_STOPS = 256
 MOST_BAD_WORDS = 1024
 MOST_CHARACTERS = 1 << 16
@@ -26,28 +26,30 @@ _FLOAT, _INT = np.finfo(np.float32), np.iinfo(np.int32)
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Per-request policy; names and meanings as in vLLM.
+    """Sampling parameters of a request; names and meanings as in vLLM.
 
-    ``temperature`` 0 is greedy, and so is any below 1e-5. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off. ``seed``
-    is any int, taken modulo 2**64; None draws one, which the result reports. ``stop`` strings, one or a list, end the
-    text and are not part of it; they are kept as a tuple. So do ``stop_token_ids``, whatever ``ignore_eos`` says: the
-    token is the last of the result's, its text is left out. ``acceptance_tolerance`` > 0 accepts a
-    draft d when p(d) >= (1 - acceptance_tolerance) * max p: a lossy policy, never used unless asked for, and named in
-    the ``Acceptance`` of the result.
+    ``temperature`` 0 is greedy, and so is any value below 1e-5. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off.
+    ``seed`` is any int, taken modulo 2**64; None draws one, which the result reports. ``stop``, a string or a list,
+    ends the text and is not part of it. ``stop_token_ids`` also end the text, even with ``ignore_eos``; the token is
+    the last of the result's, without text. ``acceptance_tolerance`` > 0 accepts a draft d if p(d) >= (1 -
+    acceptance_tolerance) * max p: a lossy policy that is off by default, and reported in the ``Acceptance`` of the
+    result.
 
-    ``presence_penalty`` and ``frequency_penalty`` are of tokens in the text, once and for each time;
-    ``repetition_penalty`` divides what is in the prompt or the text, 1 is off. ``logit_bias`` adds to logits by token
-    id; it is a dict, or pairs, which it is kept as. ``bad_token_ids`` are never chosen, and with ``allowed_token_ids``
-    no others are. The token that would complete one of ``bad_words`` is not chosen either, unless no other is left; a
-    word is told by its tokens at the beginning of a text and after a space. Before ``min_tokens`` no token is chosen
-    that could end the text, with ``ignore_eos`` too. ``logprobs`` asks for that of each token and those of so many most
-    likely ones, all of the target's logits as they are; ``prompt_logprobs`` for the same of the prompt's tokens.
-    ``structured_outputs`` says what form the text must have; a dict of its fields will do. Such a text ends where its
-    form does, before ``min_tokens`` too where nothing else may follow.
-    An engine that cannot show its logits to the host refuses all of these by name. ``stop`` has 256 texts at most,
-    ``bad_words`` 1,024, each of 65,536 characters in all; ``logit_bias`` has 65,536 token ids at most.
+    ``presence_penalty`` and ``frequency_penalty`` apply to tokens of the text, once and per occurrence.
+    ``repetition_penalty`` lowers the logits of tokens in the prompt or the text; 1 is off. ``logit_bias`` adds to
+    logits by token id; it is a dict or pairs. ``bad_token_ids`` are never chosen; with ``allowed_token_ids``, only
+    those are. The last token of one of ``bad_words`` is not chosen after the others, unless no other token is left;
+    words are matched by their tokens at the beginning of a text and after a space. Before ``min_tokens``, no token is
+    chosen that could end the text, even with ``ignore_eos``. ``logprobs`` reports that of each token and of that many
+    most likely ones, all from the target's unmodified logits; ``prompt_logprobs`` does the same for the prompt.
+    ``structured_outputs`` sets the format of the text; a dict of its fields is accepted. Such a text ends where its
+    grammar ends, before ``min_tokens`` too if nothing else may follow.
 
-    Integers are Python's or NumPy's, and neither bools nor floats. Raises ``UsageError`` naming all that is wrong.
+    An engine that cannot expose logits on the host refuses all parameters of the second paragraph by name. ``stop`` has
+    at most 256 strings and ``bad_words`` 1,024, each of 65,536 characters in total; ``logit_bias`` has at most 65,536
+    token ids.
+
+    Integers are Python's or NumPy's, not bools or floats. Raises ``UsageError`` with all problems.
     """
 
     max_tokens: int = 128
@@ -76,7 +78,7 @@ class SamplingParams:
         problems = []
         for name, check in _CHECKS.items():
             try:
-                object.__setattr__(self, name, check(name, getattr(self, name)))  # the way of a frozen dataclass
+                object.__setattr__(self, name, check(name, getattr(self, name)))  # the dataclass is frozen
             except UsageError as error:
                 problems.append(error)
         if len(problems) == 1:
@@ -85,18 +87,18 @@ class SamplingParams:
             raise UsageError("; ".join(each.what for each in problems), fix="change the sampling parameters")
         if self.min_tokens > self.max_tokens:
             raise UsageError(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}",
+                f"min_tokens is {self.min_tokens}, which exceeds max_tokens ({self.max_tokens})",
                 fix="change the sampling parameters",
             )
 
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    """Return amounts by token id as pairs, each id once. Raises ``UsageError``."""
+    """Return biases as pairs of token id and amount, each id once. Raises ``UsageError``."""
     pairs = () if value is None else value.items() if isinstance(value, Mapping) else value
     if not isinstance(value, Mapping | list | tuple | None) or not all(
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
     ):
-        raise refusal(name, "a dict of amounts by token id", value)
+        raise refusal(name, "a dict of token ids and biases", value)
     require_at_most(name, len(pairs), MOST_BIASES, "token ids")
     found = [
         (token, float(amount))
@@ -105,7 +107,7 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         for token, amount in pairs
     ]
     if len({token for token, _ in found}) < len(found):
-        raise refusal(name, "a dict, with each token id once", value)
+        raise refusal(name, "a dict that contains each token id once", value)
     return tuple(sorted(found))
 
 
@@ -118,22 +120,22 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
-    """Return token ids as a tuple; None is every one. Raises ``UsageError``, also for none at all."""
+    """Return token ids as a tuple; None allows all. Raises ``UsageError``, also for an empty list."""
     if value is not None and isinstance(value, list | tuple) and not value:
-        raise UsageError(f"{name} is empty", why="there is no token left to choose", fix="leave it out, or name some")
+        raise UsageError(f"{name} is empty", why="no token could be chosen", fix="remove it, or list some")
     return None if value is None else _ids(name, value)
 
 
 def _words(name: str, value: Any) -> tuple[str, ...]:
-    """Return words as a tuple. Raises ``UsageError``, also for one of nothing but spaces."""
+    """Return words as a tuple. Raises ``UsageError``, also for a word that is only spaces."""
     words = texts_of(name, value, most=MOST_BAD_WORDS, most_characters=MOST_CHARACTERS)
     if any(not word.strip() for word in words):
-        raise refusal(name, "a str or a list of them, each with more than spaces", value)
+        raise refusal(name, "a str or a list of strings, each with more than spaces", value)
     return words
 
 
 def _count(name: str, value: Any) -> int | None:
-    """Return how many of the most likely tokens are asked for; None is nothing. Raises ``UsageError``."""
+    """Return the number of top tokens to report; None for none. Raises ``UsageError``."""
     return None if value is None else integer(name, value, 0, 20)
 
 
@@ -163,7 +165,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 
 
 def params_of(params: Any, count: int) -> list[SamplingParams]:
-    """Return one policy for each of ``count`` prompts; None is the default. Raises ``UsageError``."""
+    """Return one policy per prompt; None is the default. Raises ``UsageError``."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
     if not isinstance(params, list | tuple):
@@ -172,12 +174,12 @@ def params_of(params: Any, count: int) -> list[SamplingParams]:
         if not isinstance(each, SamplingParams):
             raise refusal(f"params[{index}]", "SamplingParams", each)
     if len(params) != count:
-        raise UsageError(f"{len(params)} params for {count} prompts", fix="give one for all, or one each")
+        raise UsageError(f"{len(params)} params for {count} prompts", fix="pass one for all, or one each")
     return list(params)
 
 
 def policy_of(params: SamplingParams) -> dict[str, np.ndarray]:
-    """Return the policy inputs of one row, each ``[1]`` in the graph's dtype, cut to what that dtype can say."""
+    """Return the sampling inputs of one row, each ``[1]`` in the graph's dtype, clipped to its range."""
     cut = {
         "temperature": 0.0 if params.temperature < GREEDY_BELOW else min(params.temperature, float(_FLOAT.max)),
         "top_k": min(max(params.top_k, 0), int(_INT.max)),

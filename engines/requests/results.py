@@ -1,4 +1,4 @@
-"""Results of a request: its output, the pieces of a stream, and how speculation went."""
+"""Results of a request: its output, the pieces of a stream, and speculation statistics."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "timeout"]
-LATER = 20  # iterations of a request; the acceptance of those that follow is counted separately as well
+LATER = 20  # rounds; acceptance after a request's first 20 rounds is also counted separately
 
 
 @dataclass
 class Acceptance:
-    """How speculation went for one request (or, added up, for many).
+    """Speculation statistics of one request, or the sum over several.
 
-    ``rounds`` are those that verified drafts, and ``histogram[a]`` counts those in which exactly ``a`` were accepted.
-    ``undrafted`` rounds had none to verify, and emitted one token. The first token of a request comes from its prompt
-    pass and belongs to no round. ``tolerance`` is the ``acceptance_tolerance`` of the request, the highest of many.
+    ``rounds`` counts rounds that verified drafts, and ``histogram[a]`` those in which exactly ``a`` were accepted.
+    ``undrafted`` counts rounds without drafts, which emit one token. The first token of a request comes from its prompt
+    pass and belongs to no round. ``tolerance`` is the request's ``acceptance_tolerance``, or the highest of several.
 
-    ``later_rounds`` are the rounds with drafts after the first ``LATER`` rounds of a request, with drafts or without.
-    ``later_accepted`` are the drafts accepted in them: the first rounds of a text are not typical of the rest.
-    ``verify_seconds`` and ``draft_seconds`` are the target's and the drafter's time in all rounds, shared with other
-    requests of the same rounds; 0 on TensorRT, where none is taken.
+    ``later_rounds`` counts the rounds with drafts after the first ``LATER`` rounds of a request, and ``later_accepted``
+    the drafts accepted in them, because the first rounds of a text are not typical of the rest. ``verify_seconds`` and
+    ``draft_seconds`` are the target's and the drafter's time in all rounds, shared with other requests of the same
+    rounds; 0 on TensorRT, where it is not measured.
 
-    Of texts that must have a form: ``grammar_drafted`` of the drafts were what the form forces, and
-    ``grammar_accepted`` of those accepted; ``grammar_refused`` are drafts of the drafter that these replaced, or that
-    the form does not let follow, which were not verified.
+    For structured outputs, ``grammar_drafted`` counts drafts that the grammar forced, and ``grammar_accepted`` the
+    accepted ones. ``grammar_refused`` counts drafts of the drafter that were replaced by these or that the grammar does
+    not allow; they were not verified.
     """
 
     rounds: int = 0
@@ -43,7 +43,7 @@ class Acceptance:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether drafts counted as accepted need not be the target's own tokens."""
+        """Return whether accepted drafts may differ from the target's own tokens."""
         return self.tolerance > 0 and self.drafted > 0
 
     def add_round(self, drafted: int, accepted: int, pass_seconds: tuple[float, float] | None = None) -> None:
@@ -64,7 +64,7 @@ class Acceptance:
             self.later_accepted += accepted
 
     def add(self, other: Acceptance) -> None:
-        """Count another request's rounds too."""
+        """Add another request's statistics."""
         self.rounds += other.rounds
         self.drafted += other.drafted
         self.accepted += other.accepted
@@ -82,17 +82,17 @@ class Acceptance:
 
     @property
     def acceptance_length(self) -> float:
-        """Mean tokens of the rounds with drafts, the target's own among them: 1 + accepted / rounds (1.0 without)."""
+        """Mean tokens per round with drafts, including the target's: 1 + accepted / rounds (1.0 if none)."""
         return 1.0 + self.accepted / self.rounds if self.rounds else 1.0
 
     @property
     def later_acceptance_length(self) -> float:
-        """Mean tokens of the rounds with drafts after the first ``LATER`` rounds of a request (1.0 without)."""
+        """Mean tokens per round with drafts after the first ``LATER`` rounds of a request (1.0 if there are none)."""
         return 1.0 + self.later_accepted / self.later_rounds if self.later_rounds else 1.0
 
     @property
     def accepted_per_position(self) -> tuple[int, ...]:
-        """How many rounds accepted their first draft, their second, and so on."""
+        """Numbers of rounds that accepted at least their first draft, at least two, and so on."""
         deepest = max((accepted for accepted, rounds in self.histogram.items() if rounds), default=0)
         return tuple(
             sum(rounds for accepted, rounds in self.histogram.items() if accepted > position)
@@ -101,22 +101,23 @@ class Acceptance:
 
     @property
     def milliseconds_per_round(self) -> tuple[float, float]:
-        """Mean time of the target's pass and of the drafter's, over all rounds."""
+        """Mean time of the target's and of the drafter's passes, over all rounds."""
         rounds = max(self.rounds + self.undrafted, 1)
         return 1000 * self.verify_seconds / rounds, 1000 * self.draft_seconds / rounds
 
     @property
     def tokens_per_round(self) -> float:
-        """Mean tokens of all rounds; less than ``acceptance_length`` where some had no drafts."""
+        """Mean tokens per round, including rounds without drafts."""
         rounds = self.rounds + self.undrafted
         return 1.0 + self.accepted / rounds if rounds else 1.0
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """How likely the target thought an emitted token, in natural logarithms, and its ``rank``: 1 is the most likely.
+    """The target's logprob of an emitted token (natural logarithm), and its ``rank``; 1 is the most likely.
 
-    ``top`` are the most likely ids and theirs, best first. All are of its logits before any sampling parameter.
+    ``top`` are the most likely ids and their logprobs, best first. All come from the logits before any sampling
+    parameter.
     """
 
     token_id: int
@@ -127,15 +128,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """The result of one request, finished.
+    """The result of one finished request.
 
-    Wall clock: ``queue_seconds`` until its prompt was begun, ``prefill_seconds`` from there to its first token,
-    ``decode_seconds`` after that; other requests have their passes within both. ``drafted`` says of every token whether
-    it was a draft that the target accepted, and not the target's own. ``logprobs`` are there where asked for.
-    ``cached_tokens`` of the prompt were not computed again, since a prompt before began with them. ``stop_reason`` is
-    the stop string or the one of ``stop_token_ids`` that ended it. ``prompt_logprobs`` has an entry for each token of
-    the prompt where asked for; that of the first, which follows nothing, is None. ``warnings`` are of the engine, as
-    far as they concern how it went: that its drafter does not belong to its target. ``draft`` names the draft method.
+    Wall-clock times: ``queue_seconds`` until prompt processing started, ``prefill_seconds`` from there to the first
+    token, ``decode_seconds`` after that; the last two include passes of other requests. ``drafted`` says for every
+    token whether it was an accepted draft rather than the target's own. ``logprobs`` are present if requested.
+    ``cached_tokens`` prompt tokens were taken from the prefix cache. ``stop_reason`` is the stop string or the id in
+    ``stop_token_ids`` that ended the text. ``prompt_logprobs``, if requested, has an entry per prompt token; the first
+    is None. ``warnings`` are those of the engine that concern the request, such as a drafter that does not match its
+    target. ``draft`` names the draft method.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -157,23 +158,24 @@ class RequestOutput:
 
     @property
     def time_to_first_token(self) -> float:
-        """Seconds from submitting to the first token."""
+        """Seconds from submission to the first token."""
         return self.queue_seconds + self.prefill_seconds
 
     @property
     def inter_token_latency(self) -> float:
-        """Mean seconds between tokens after the first; 0 where there are none. Those of a round come together."""
+        """Mean seconds between tokens after the first; 0 if there are none. Tokens of one round arrive together."""
         return self.decode_seconds / (len(self.token_ids) - 1) if len(self.token_ids) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a streamed request: what a round, or the prompt's pass, brought. The last has a ``finish_reason``.
+    """A piece of a streamed request: the tokens of one round or of the prompt's pass.
 
-    ``text`` may be empty: a token can be a part of a character, a special one, or wait for a stop string to go on.
-    ``drafted`` says of each of the ``token_ids`` whether it is an accepted draft. ``runs`` are the text once more, cut
-    where that changes: ``(text, is drafted)``; a character of several tokens belongs to the last of them.
-    ``logprobs`` of the ``token_ids`` are there where asked for, and the prompt's in the first piece.
+    The last one has a ``finish_reason``. ``text`` may be empty: a token can be part of a character, special, or held
+    back because of a stop string. ``drafted`` says for each of the ``token_ids`` whether it is an accepted draft.
+    ``runs`` is the same text, split where that changes: ``(text, is drafted)``; a character of several tokens belongs
+    to the last of them. ``logprobs`` of the ``token_ids`` are present if requested; those of the prompt come with the
+    first piece.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""What form a text must have: a JSON schema, a regular expression, a list of choices or a grammar."""
+"""Structured output parameters: a JSON schema, a regular expression, a list of choices or a grammar."""
 
 from __future__ import annotations
 
@@ -13,27 +13,25 @@ from .arguments import flag, refusal, text_of, texts_of
 NAME = "structured_outputs"
 MOST_CHARACTERS = 1 << 16  # of a schema, a grammar or all choices
 MOST_OF_REGEX = 1 << 13
-MOST_LEVELS = 120  # of a schema; llguidance reads JSON of 128 levels, and some are its own
+MOST_LEVELS = 120  # nesting of a schema; llguidance reads 128 levels of JSON and adds some of its own
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 _OF_JSON = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
-_OF_VLLM = ("structural_tag",)  # which may be null
+_OF_VLLM = ("structural_tag",)  # accepted if null
 
 
 @dataclass(frozen=True)
 class StructuredOutputsParams:
-    """The form of a text, said in one of five ways; names and meanings as in vLLM.
+    """The format of a text, set by exactly one of five fields; names and meanings as in vLLM.
 
-    ``json`` is a JSON schema, as text, as a dict or as a bool, and is kept as text; ``json_object`` is any JSON object.
-    ``regex`` is a regular expression for all of the text, in the syntax of Rust's crate ``regex``. ``choice`` lists
-    whole texts, of which it is one. ``grammar`` is written in Lark's or in llama.cpp's form. Between the parts of JSON
-    a space may stand, or a newline with what indents the next line; or nothing (``disable_any_whitespace``), or what
-    the expression ``whitespace_pattern`` says.
+    ``json`` is a JSON schema, given as text, a dict or a bool, and stored as text; ``json_object`` is any JSON object.
+    ``regex`` is a regular expression for the whole text, in the syntax of Rust's ``regex`` crate. ``choice`` lists the
+    possible texts. ``grammar`` is in Lark's or llama.cpp's format. Between the parts of JSON, whitespace is a space, or
+    a newline with indentation; none with ``disable_any_whitespace``; or any match of ``whitespace_pattern``.
 
-    An object of the schema admits the keys that it declares and no others, unless it says ``additionalProperties``.
-    With ``disable_additional_properties`` False, an object that does not say it admits any further key, as the standard
-    has it.
+    An object of the schema allows only the keys that it declares, unless it sets ``additionalProperties``. If
+    ``disable_additional_properties`` is False, objects that do not set it allow other keys, as in the standard.
 
-    Raises ``UsageError`` naming what is wrong.
+    Raises ``UsageError`` with the problem.
     """
 
     json: str | Mapping[str, Any] | bool | None = None
@@ -54,36 +52,38 @@ class StructuredOutputsParams:
                 object.__setattr__(self, field.name, field.default)
             else:
                 checked = checks.get(field.name, _expression)(f"{NAME}.{field.name}", value)
-                object.__setattr__(self, field.name, checked)  # the way of a frozen dataclass
+                object.__setattr__(self, field.name, checked)  # the dataclass is frozen
         asked = [name for name in _KINDS if getattr(self, name) not in (None, False)]
         if len(asked) != 1:
             raise UsageError(
-                f"{NAME} must say one form, not {' and '.join(asked) or 'none'}",
-                why=f"a text has one of {', '.join(_KINDS)}",
+                f"{NAME} must set exactly one format, not {' and '.join(asked) or 'none'}",
+                why=f"the formats are {', '.join(_KINDS)}",
                 fix=f"change {NAME}",
             )
         odd = [field.name for field in fields(self) if field.name in _OF_JSON and self._says(field)]
         if not self.is_json and odd:
-            raise UsageError(f"{NAME}.{odd[0]} is for JSON, not for {asked[0]}", fix=f"leave {odd[0]} out")
+            raise UsageError(f"{NAME}.{odd[0]} requires JSON, not {asked[0]}", fix=f"remove {odd[0]}")
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
-            raise UsageError(f"{NAME} says disable_any_whitespace and whitespace_pattern", fix="leave one of them out")
+            raise UsageError(
+                f"{NAME}: disable_any_whitespace and whitespace_pattern cannot be combined", fix="remove one of them"
+            )
 
     def _says(self, field: Field[Any]) -> bool:
         return bool(getattr(self, field.name) != field.default)
 
     @property
     def kind(self) -> str:
-        """The name of the field that says the form."""
+        """The name of the field that sets the format."""
         return next(name for name in _KINDS if getattr(self, name) not in (None, False))
 
     @property
     def is_json(self) -> bool:
-        """Whether the text is JSON."""
+        """Return whether the text is JSON."""
         return self.kind in ("json", "json_object")
 
 
 def structured_of(name: str, value: Any) -> StructuredOutputsParams | None:
-    """Return the form that a dict or such an object says; None is any text. Raises ``UsageError``."""
+    """Return the parameters given as an object or a dict of fields; None allows any text. Raises ``UsageError``."""
     if value is None or isinstance(value, StructuredOutputsParams):
         return value
     known = [field.name for field in fields(StructuredOutputsParams)]
@@ -95,7 +95,7 @@ def structured_of(name: str, value: Any) -> StructuredOutputsParams | None:
 
 
 def _expression(name: str, value: Any) -> str:
-    """Return text that is not empty and not too long. Raises ``UsageError``."""
+    """Return text that is neither empty nor too long. Raises ``UsageError``."""
     text = text_of(name, value)
     if not text:
         raise UsageError(f"{name} is empty", fix=f"change {name}")
@@ -103,22 +103,22 @@ def _expression(name: str, value: Any) -> str:
     if len(text) > most:
         raise UsageError(
             f"{name} has {len(text)} characters",
-            why=f"at most {most} are taken",
-            fix="make it shorter: what is repeated can be a definition ($defs), or a rule of a grammar",
+            why=f"at most {most} are allowed",
+            fix="shorten it; move repeated parts to definitions ($defs) or grammar rules",
         )
     return text
 
 
 def _choices(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not value:
-        raise refusal(name, "a list of texts, one at least", value)
+        raise refusal(name, "a list of at least one text", value)
     found = texts_of(name, value)
     _expression(name, "".join(found))
     return found
 
 
 def _schema(name: str, value: Any) -> str:
-    """Return a JSON schema as text. Raises ``UsageError`` for what is none."""
+    """Return a JSON schema as text. Raises ``UsageError`` for an invalid schema."""
     try:
         if isinstance(value, str):
             content = json.loads(_expression(name, value))
@@ -140,7 +140,7 @@ def _schema(name: str, value: Any) -> str:
 
 
 def levels_of(content: Any) -> int:
-    """Return how deep objects and lists of JSON are nested: 0 for a number, 1 for an empty object."""
+    """Return the nesting depth of a JSON value: 0 for a number, 1 for an empty object."""
     levels, inside = 0, [content]
     while inside := [each for each in inside if isinstance(each, dict | list | tuple)]:
         levels += 1
@@ -151,6 +151,6 @@ def levels_of(content: Any) -> int:
 def _too_deep(name: str) -> UsageError:
     return UsageError(
         f"{name} is nested more than {MOST_LEVELS} levels deep",
-        why="every object and list inside of another is a level, and compiling takes stack for each",
+        why="every nested object or list is a level, and compiling needs stack for each",
         fix="move inner schemas to definitions ($defs), and refer to them by $ref",
     )

@@ -1,4 +1,4 @@
-"""Words that a text must not have: which tokens would complete one of them."""
+"""Bad words: the tokens that would complete one of them in a text."""
 
 from __future__ import annotations
 
@@ -12,43 +12,46 @@ MOST_TOKENS = 1 << 14  # of all bad words of a request
 
 
 def require_possible(words: Sequence[Sequence[int]], vocab_size: int) -> None:
-    """Raise ``UsageError`` for words of too many tokens, or of a token that the model does not have."""
+    """Raise ``UsageError`` for words with too many tokens, or with a token outside the model's vocabulary."""
     if (count := sum(map(len, words))) > MOST_TOKENS:
         raise UsageError(
-            f"bad_words has {count} tokens, at most {MOST_TOKENS} are accepted",
-            why="a word counts twice where it has other tokens after a space",
+            f"bad_words has {count} tokens, at most {MOST_TOKENS} are allowed",
+            why="a word counts twice if it has other tokens after a space",
             fix="shorten bad_words",
         )
     if (largest := max((max(word) for word in words), default=0)) >= vocab_size:
         raise UsageError(
             f"bad_words: the tokenizer gives token id {largest}",
             why=f"the target's vocabulary has ids 0..{vocab_size - 1}",
-            fix="leave the word out: the model cannot write it",
+            fix="remove the word: the model cannot write it",
         )
 
 
 class BadWords:
-    """Follows one text; a token takes as long as the words are of different lengths, however many there are."""
+    """Follows one text.
+
+    The time per token depends on the number of different word lengths, not on the number of words.
+    """
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
-        """``words`` are token ids, one at least each."""
-        ends: dict[tuple[int, ...], list[int]] = {}  # by the tokens of a word before its last
+        """``words`` are token ids, at least one each."""
+        ends: dict[tuple[int, ...], list[int]] = {}  # last tokens of words, by the tokens before
         for word in words:
             ends.setdefault(tuple(word[:-1]), []).append(word[-1])
         self._ends = {begun: np.unique(np.array(last, np.int64)) for begun, last in ends.items()}
         self._lengths = sorted({len(begun) for begun in ends})
-        self._tail: tuple[int, ...] = ()  # of the text, as long as it matters
+        self._tail: tuple[int, ...] = ()  # the end of the text, as long as the longest word needs
 
     def __bool__(self) -> bool:
         return bool(self._ends)
 
     def add(self, token: int) -> None:
-        """Note a token of the text."""
+        """Add a token of the text."""
         most = self._lengths[-1] if self._lengths else 0
         self._tail = (*self._tail, token)[-most:] if most else ()
 
     def completing(self) -> np.ndarray:
-        """Return the ids that would complete a word now, i64, without order; some of them may be there twice."""
+        """Return the ids that would complete a word now, i64, unordered and possibly repeated."""
         tail = self._tail
         begun = (tail[len(tail) - length :] for length in self._lengths if length <= len(tail))
         found = [last for each in begun if (last := self._ends.get(each)) is not None]

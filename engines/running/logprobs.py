@@ -1,4 +1,4 @@
-"""How likely the target thought a token: one that was emitted, or one of a prompt."""
+"""Logprobs of emitted tokens and of prompt tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..requests.results import TokenLogprob
 
-SCORED_BYTES = 32 * 2**20  # of logits that a pass over a piece of a prompt may give
+SCORED_BYTES = 32 * 2**20  # maximum size of the logits of a prompt chunk
 
 
 def logprob_of(token: int, logits: np.ndarray, count: int) -> TokenLogprob:
@@ -26,21 +26,21 @@ def logprob_of(token: int, logits: np.ndarray, count: int) -> TokenLogprob:
 class PromptLogprobs:
     """Collects the logprobs of a prompt's tokens while it is read.
 
-    The target's logits after every token are V numbers each, so pieces are narrow: ``columns`` at most. The last token
-    is a piece by itself, whose logits decide about what follows the prompt.
+    The target's logits are V numbers per token, so chunks are at most ``columns`` wide. The last token is a chunk of
+    its own, whose logits decide the first new token.
     """
 
     def __init__(self, prompt: Sequence[int], count: int, vocab: int) -> None:
-        """``count`` most likely ids are told with each token."""
+        """``count`` is the number of top tokens to report per position."""
         self.columns = max(1, SCORED_BYTES // (4 * vocab))
         self._prompt, self._count = prompt, count
         self._found: list[TokenLogprob] = []
 
     def add(self, start: int, logits: np.ndarray) -> None:
-        """Take the logits after every token of a piece, f32 [columns,V], whose first token is at ``start``."""
+        """Add the logits after every token of a chunk, f32 [columns,V], which begins at ``start``."""
         for at, row in enumerate(logits, start + 1):
             self._found.append(logprob_of(self._prompt[at], row, self._count))
 
     def told(self) -> tuple[TokenLogprob | None, ...]:
-        """Return an entry for every token that was read; the first has none, for it follows nothing."""
+        """Return one entry per token that was read; the first is None, because nothing precedes it."""
         return (None, *self._found)

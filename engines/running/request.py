@@ -1,4 +1,4 @@
-"""A request: one prompt on its way through the engine."""
+"""A request: one prompt, from submission to its result."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .token_choice import TokenChoice
 
 @dataclass(eq=False)
 class Request:
-    """One prompt with what it has got so far. ``seed`` is the one in effect, drawn if the params leave it open.
+    """One prompt and its state. ``seed`` is the one in effect, drawn at random if the parameters have none.
 
-    ``room`` is the most tokens it may get. ``method`` drafts for it, ``policy`` says how many. ``deadline`` and
-    ``submitted`` are seconds of ``time.perf_counter``. ``launched`` counts passes whose tokens have not been read,
-    ``ahead`` how many tokens those may bring at most. ``cached`` tokens of the prompt were read for another one.
+    ``room`` is the maximum number of new tokens. ``method`` drafts, and ``policy`` chooses K. ``deadline`` and
+    ``submitted`` are times of ``time.perf_counter``. ``launched`` counts passes whose tokens have not been read, and
+    ``ahead`` the maximum number of tokens of those. ``cached`` is the number of prompt tokens from the prefix cache.
     """
 
     prompt: tuple[int, ...]
@@ -42,17 +42,19 @@ class Request:
     launched: int = 0
     ahead: int = 0
     cached: int = 0
-    failure: PeagleError | None = None  # in place of a result
-    choice: TokenChoice | None = None  # what chooses its tokens, or looks at them, on the host
-    prompt_logprobs: PromptLogprobs | None = None  # what collects those of its prompt, where they are asked for
+    failure: PeagleError | None = None  # set instead of a result
+    choice: TokenChoice | None = None  # chooses or inspects its tokens on the host
+    prompt_logprobs: PromptLogprobs | None = None  # collects the prompt's logprobs, if requested
 
     def __post_init__(self) -> None:
         self.acceptance.tolerance = self.params.acceptance_tolerance
 
     def extend(self, tokens: Sequence[int], accepted: int) -> None:
-        """Append what a pass emitted, the first ``accepted`` of them drafts; ends it where the text cannot go on.
+        """Append the tokens of a pass, the first ``accepted`` of them drafts.
 
-        That may be because of its form, or because the tokenizer fails with its tokens.
+        End the request if the text cannot continue.
+
+        The cause can be its grammar, or a tokenizer error.
         """
         failure: PeagleError | None = self.choice.failure if self.choice else None
         if self.choice and (grammar := self.choice.grammar):
@@ -68,7 +70,7 @@ class Request:
             self.transcript.abort()
 
     def take(self) -> Delta:
-        """Return what has become showable since the last call."""
+        """Return the text and tokens that can be shown since the last call."""
         delta, end = self.transcript.take(), len(self.transcript.token_ids)
         if self.choice is not None:
             delta = replace(delta, logprobs=tuple(self.choice.logprobs[end - len(delta.token_ids) : end]))
@@ -78,26 +80,26 @@ class Request:
 
     @property
     def num_written(self) -> int:
-        """How many tokens its text has."""
+        """Number of tokens of its text."""
         return len(self.transcript.token_ids)
 
     @property
     def is_done(self) -> bool:
-        """Whether its text has ended."""
+        """Return whether its text has ended."""
         return self.transcript.finish_reason is not None
 
     @property
     def will_be_done(self) -> bool:
-        """Whether it ends, whatever comes, with what was launched: a pass brings a token or more."""
+        """Return whether the launched passes end it in any case; each brings at least one token."""
         return len(self.transcript.token_ids) + self.launched >= self.room
 
     @property
     def most_committed(self) -> int:
-        """Prompt and tokens together, if all that was launched is accepted."""
+        """Number of prompt and text tokens if everything launched is accepted."""
         return len(self.prompt) + len(self.transcript.token_ids) + self.ahead
 
     def output(self, now: float, warnings: tuple[str, ...] = ()) -> RequestOutput:
-        """The result of a request that is done; ``now`` is when it ended, ``warnings`` are the engine's."""
+        """Return the result of a finished request; ``now`` is its end time, ``warnings`` are the engine's."""
         text = self.transcript
         if text.finish_reason is None:
             raise ValueError("the request has not finished")

@@ -1,7 +1,7 @@
-"""The future of one request: pieces of its text as they come, one end, and the wish that it end early.
+"""The future of one request: pieces of its text, one end, and cancellation.
 
-The engine's thread writes a ``Delivery``. Its readers have it as a ``Submission`` in threads, as an ``AsyncSubmission``
-in event loops, or as a ``Stream``. Nobody polls: readers sleep until there is something.
+The engine's thread writes a ``Delivery``. Readers use it through a ``Submission`` in threads, an ``AsyncSubmission`` in
+event loops, or a ``Stream``. Nothing polls: readers sleep until there is something to read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Waker = Callable[[], None]
 
 
 def wait_for(changed: threading.Condition) -> None:
-    """Wait for a condition. Ctrl-C ends it, without the frames of ``threading`` in its traceback."""
+    """Wait for a condition. Ctrl-C interrupts it without frames of ``threading`` in the traceback."""
     try:
         changed.wait()
     except KeyboardInterrupt:
@@ -31,13 +31,13 @@ def wait_for(changed: threading.Condition) -> None:
 
 
 class Delivery:
-    """Pieces of one request, each taken once, and how it ended: an output or an error, and never both.
+    """Pieces of one request, each taken once, and its end: either an output or an error.
 
-    ``in_pieces`` False keeps the end alone. ``at_end`` is called once, by the engine's thread. ``is_unwanted`` asks for
-    an early end, from any thread, task or signal.
+    ``in_pieces`` False stores only the end. ``at_end`` is called once, by the engine's thread. ``is_unwanted`` requests
+    cancellation, from any thread, task or signal handler.
 
-    Readers that give a ``waker`` do not wait: it is called once, by another thread and soon to return, when there is
-    something new.
+    Readers that pass a ``waker`` do not block: it is called once, from another thread, when there is something new. It
+    must return quickly.
     """
 
     def __init__(self, *, in_pieces: bool = True, at_end: Callable[[], object] | None = None) -> None:
@@ -51,27 +51,27 @@ class Delivery:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more comes than what can be taken now."""
+        """Return whether nothing more will arrive."""
         return self._output is not None or self._error is not None
 
     def put(self, delta: Delta) -> None:
-        """Hand over a piece."""
+        """Add a piece."""
         with self._changed:
             self._deltas.append(delta)
             self._wake()
 
     def end(self, output: RequestOutput) -> None:
-        """Hand over the result; nothing may follow."""
+        """Set the result; nothing may follow."""
         self._finish(output, None)
 
     def fail(self, error: Exception) -> None:
-        """Hand over the error that ended it; nothing may follow."""
+        """Set the error; nothing may follow."""
         self._finish(None, error)
 
     def _finish(self, output: RequestOutput | None, error: Exception | None) -> None:
         with self._changed:
             if self.has_ended:
-                raise ValueError("a request ends once")
+                raise ValueError("the request has already ended")
             self._output, self._error = output, error
             self._wake()
         if self._at_end is not None:
@@ -84,7 +84,7 @@ class Delivery:
             waker()
 
     def take(self, waker: Waker | None = None) -> tuple[bool, Delta | None]:
-        """Return True and the next piece, None after the last; False and None where there is none yet.
+        """Return True and the next piece, None after the last; False and None if there is none yet.
 
         Raises the error that ended the request.
         """
@@ -98,7 +98,10 @@ class Delivery:
             return True, None
 
     def output(self, waker: Waker | None = None) -> tuple[bool, RequestOutput | None]:
-        """Return True and the result; False and None where there is none yet. Raises the error that ended it."""
+        """Return True and the result, or False and None if there is none yet.
+
+        Raises the error that ended the request.
+        """
         with self._changed:
             if not self._is_there(lambda: self.has_ended, waker):
                 return False, None
@@ -107,7 +110,8 @@ class Delivery:
         return True, self._output
 
     def _is_there(self, is_there: Callable[[], bool], waker: Waker | None) -> bool:
-        """Wait, the lock held, for what is to be there; with a waker, say whether it is."""
+        """Wait, with the lock held, until ``is_there`` returns true; with a waker, return its result without
+        waiting."""
         while not is_there():
             if waker is not None:
                 self._wakers.append(waker)
@@ -117,10 +121,10 @@ class Delivery:
 
 
 class Submission:
-    """Iterates over the ``Delta``s of a request that runs, whoever reads it or not; each is given once.
+    """Iterates over the ``Delta``s of a running request; each is returned once.
 
-    The deltas together hold every token id and all of the text. A request whose submission nobody holds any more is
-    cancelled: nobody could read it. Raises ``EngineFailed`` where a pass of the engine failed meanwhile.
+    The deltas together contain every token id and the whole text. A request is cancelled when its submission is
+    garbage-collected, because nothing can read it. Raises ``EngineFailed`` if a pass of the engine fails.
     """
 
     def __init__(self, prompt: tuple[int, ...], delivery: Delivery) -> None:
@@ -130,7 +134,7 @@ class Submission:
         return self
 
     def __next__(self) -> Delta:
-        """Return the next piece, waiting for it."""
+        """Wait for the next piece and return it."""
         require_process(self._pid)
         _, delta = self._delivery.take()
         if delta is None:
@@ -138,32 +142,33 @@ class Submission:
         return delta
 
     def take_or_call(self, waker: Waker) -> tuple[bool, Delta | None]:
-        """Return True and the next piece, None after the last; where it would be waited for, False and None.
+        """Return True and the next piece, None after the last; False and None if there is none yet.
 
-        Then ``waker`` is called once, by another thread and soon to return, when there is one. Raises ``EngineFailed``.
+        In that case ``waker`` is called once, from another thread, when there is one; it must return quickly. Raises
+        ``EngineFailed``.
         """
         require_process(self._pid)
         return self._delivery.take(waker)
 
     def result(self) -> RequestOutput:
-        """Return the output of the whole request, waiting for it; pieces that were not taken can still be."""
+        """Wait for the whole request and return its output; pieces that were not taken remain available."""
         require_process(self._pid)
         return _there(self._delivery.output()[1])
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
-        """The ids of its prompt."""
+        """The token ids of the prompt."""
         return self._prompt
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, so that ``result`` returns at once."""
+        """Return whether the request has ended, so that ``result`` returns at once."""
         return self._delivery.has_ended
 
     def cancel(self) -> None:
-        """Have it end after the pass that runs, with the ``finish_reason`` "abort" and what it has got by then.
+        """End the request after the current pass, with ``finish_reason`` "abort" and the text so far.
 
-        One that has ended stays as it is. Safe from any thread, task or signal.
+        Has no effect on a finished request. Safe from any thread, task or signal handler.
         """
         self._delivery.is_unwanted = True
 
@@ -171,10 +176,10 @@ class Submission:
 
 
 class AsyncSubmission:
-    """A request for ``async for`` (its ``Delta``s) or ``await`` (its ``RequestOutput``), or both.
+    """A request for ``async for`` (its ``Delta``s), ``await`` (its ``RequestOutput``), or both.
 
-    It is submitted when it is first waited for, by another thread, so that no event loop waits while a long prompt is
-    encoded. A task that is cancelled while it waits cancels the request.
+    It is submitted when first awaited, from another thread, so that encoding a long prompt does not block the event
+    loop. Cancelling a task that awaits it cancels the request.
     """
 
     def __init__(self, submit: Callable[[], Submission]) -> None:
@@ -183,13 +188,13 @@ class AsyncSubmission:
         self._is_unwanted = False
 
     def cancel(self) -> None:
-        """Have it end after the pass that runs, with the ``finish_reason`` "abort"."""
+        """End the request after the current pass, with ``finish_reason`` "abort"."""
         self._is_unwanted = True
         if (begun := self._begun) is not None and begun.done() and not begun.cancelled() and not begun.exception():
             begun.result().cancel()
 
     async def submitted(self) -> Submission:
-        """Wait until it stands in the queue, and return the submission. Raises what ``Engine.submit`` raises."""
+        """Wait until the request is queued and return its submission. Raises what ``Engine.submit`` raises."""
         if self._begun is None:
             self._begun = asyncio.ensure_future(asyncio.to_thread(self._submit))
             self._begun.add_done_callback(lambda _: self.cancel() if self._is_unwanted else None)
@@ -211,7 +216,7 @@ class AsyncSubmission:
         return _there(await self._woken((await self.submitted())._delivery.output))
 
     async def _woken(self, take: Callable[[Waker], tuple[bool, T]]) -> T:
-        """What ``take`` takes, as soon as it is there."""
+        """Return the result of ``take`` as soon as it is available."""
         while True:
             woken, waker = _waker()
             is_there, found = take(waker)
@@ -228,9 +233,9 @@ class AsyncSubmission:
 
 
 class Stream:
-    """Iterates over the ``Delta``s of one request; ``result`` is its ``RequestOutput`` once it has finished.
+    """Iterates over the ``Delta``s of one request; ``result`` is its ``RequestOutput`` after it has finished.
 
-    The deltas together hold every token id and all of the text. The request runs whether they are read or not.
+    The deltas together contain every token id and the whole text. The request runs whether or not they are read.
     """
 
     def __init__(self, submission: Submission) -> None:
@@ -243,12 +248,15 @@ class Stream:
             yield delta
 
     def abort(self) -> None:
-        """Have it end after the pass that runs, with the ``finish_reason`` "abort". Safe from any thread or signal."""
+        """End the request after the current pass, with ``finish_reason`` "abort".
+
+        Safe from any thread or signal handler.
+        """
         self._submission.cancel()
 
     @property
     def result(self) -> RequestOutput:
-        """The output of the whole request. Raises ``UsageError`` while it is still streaming."""
+        """The output of the whole request. Raises ``UsageError`` before the stream has finished."""
         if not self._is_read:
             raise UsageError("the stream has not finished", fix="iterate over it to its end first")
         return self._submission.result()
@@ -256,17 +264,17 @@ class Stream:
 
 def _there(output: RequestOutput | None) -> RequestOutput:
     if output is None:
-        raise ValueError("the request has not ended")
+        raise ValueError("the request has not finished")
     return output
 
 
 def _waker() -> tuple[asyncio.Future[None], Waker]:
-    """A future of the running event loop, and what fulfils it from another thread."""
+    """Return a future of the running event loop, and a function that completes it from another thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
     def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop was closed, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(_fulfil, future)
 
     return future, wake

@@ -1,6 +1,7 @@
-"""Tokens that the host chooses from the target's logits: penalties, biases, bans, grammars; and logprobs of them all.
+"""Tokens chosen on the host from the target's logits: penalties, biases, bans and grammars; and logprobs.
 
-A token depends on the ones before it alone, so drafts change nothing: column by column, each knows what was emitted.
+A token depends only on the tokens before it, so drafts change nothing: columns are processed in order, and each knows
+what was emitted.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _CHANGING = {
     "structured_outputs": None,
 }  # fmt: skip
 _LOOKING = ("logprobs", "prompt_logprobs")
-_LEAST_PENALTY = 1e-30  # in float32 what is less makes infinities, and no number of what is banned
+_LEAST_PENALTY = 1e-30  # smaller ones would overflow float32 to inf, and turn banned logits into NaN
 
 
 def options_of(params: SamplingParams) -> list[str]:
-    """Return the names of those options of a request for which the host must see the target's logits."""
+    """Return the names of the request's options that need the target's logits on the host."""
     changing = [name for name, off in _CHANGING.items() if getattr(params, name) != off]
     return changing + [name for name in _LOOKING if getattr(params, name) is not None]
 
@@ -42,11 +43,11 @@ def choice_of(
     shows_logits: bool,
     grammar: Callable[[], GrammarPath | None] = lambda: None,
 ) -> TokenChoice | None:
-    """Return what chooses on the host, None where nothing need.
+    """Return an object that chooses tokens on the host, or None if it is not needed.
 
-    ``ends`` are the ids that may end the text, ``words`` the tokens of its bad words; ``grammar`` begins the path of
-    its form. Raises ``UsageError`` for what the engine's backend cannot do, and for ids that its vocabulary does not
-    have.
+    ``ends`` are the ids that may end the text, ``words`` the tokens of its bad words, and ``grammar`` creates the state
+    of its grammar. Raises ``UsageError`` for options that the engine's backend does not support, and for ids outside
+    its vocabulary.
     """
     _check_ids(params, vocab_size)
     require_possible(words, vocab_size)
@@ -55,9 +56,9 @@ def choice_of(
         return None
     if not shows_logits:
         raise UsageError(
-            f"this engine cannot do {', '.join(options)}",
-            why=f"the target's logits must be on the host for that, and {backend} does not show them",
-            fix="leave that out, or build an engine with --backend onnxruntime",
+            f"this engine does not support {', '.join(options)}",
+            why=f"these need the target's logits on the host, which {backend} does not expose",
+            fix="remove them, or build an engine with --backend onnxruntime",
         )
     if options == ["prompt_logprobs"]:
         return None
@@ -65,7 +66,7 @@ def choice_of(
 
 
 def _check_ids(params: SamplingParams, vocab: int) -> None:
-    """Raise ``UsageError`` for ids that a vocabulary of so many does not have."""
+    """Raise ``UsageError`` for ids outside a vocabulary of ``vocab`` tokens."""
     ids = {"logit_bias": tuple(dict(params.logit_bias)), "allowed_token_ids": params.allowed_token_ids or ()}
     ids |= {name: tuple(getattr(params, name)) for name in ("bad_token_ids", "stop_token_ids")}
     for name, given in ids.items():
@@ -78,13 +79,12 @@ def _check_ids(params: SamplingParams, vocab: int) -> None:
 
 
 class TokenChoice:
-    """Chooses the tokens of one request, and keeps what that depends on.
+    """Chooses the tokens of one request on the host.
 
-    As in vLLM: ids that a grammar does not let follow are out, those that are banned or not allowed, the ends of bad
-    words and, before ``min_tokens``, ``ends`` (unless the grammar leaves nothing else);
-    then biases are added; then what is in the prompt or the text is less likely by ``repetition_penalty``, what is in
-    the text by the other two. What remains is drawn by the graph's own rule. ``logprobs`` has an entry for each token
-    emitted, of the logits as they were.
+    The order is vLLM's. First, bans: ids that the grammar does not allow, banned or not allowed ids, the ends of bad
+    words and, before ``min_tokens``, ``ends`` (unless the grammar leaves nothing else). Then biases are added. Then
+    penalties: ``repetition_penalty`` for tokens of the prompt and the text, the other two for tokens of the text. The
+    rest is sampled as in the graph. ``logprobs`` has an entry per emitted token, from the unmodified logits.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class TokenChoice:
         vocab: int,
         grammar: GrammarPath | None = None,
     ) -> None:
-        """Raises ``UsageError`` where no id of the vocabulary is left to choose."""
+        """Raise ``UsageError`` if every id of the vocabulary is banned."""
         biases, allowed = dict(params.logit_bias), params.allowed_token_ids
         banned = np.zeros(vocab, bool) if allowed is None else np.ones(vocab, bool)
         banned[list(allowed or ())] = False
@@ -106,7 +106,7 @@ class TokenChoice:
         banned[self._ends if params.min_tokens else []] = True
         if banned.all():
             named = ", ".join(set(options_of(params)) & {"bad_token_ids", "allowed_token_ids", "min_tokens"})
-            raise UsageError(f"{named}: every token is banned", why="there is none left to choose", fix="ban fewer")
+            raise UsageError(f"{named}: every token is banned", why="no token can be chosen", fix="ban fewer")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
         self._changes = any(name not in _LOOKING for name in options_of(params))
         self._grammar = grammar
@@ -119,10 +119,11 @@ class TokenChoice:
         self.logprobs: list[TokenLogprob] = []
 
     def emit(self, logits: np.ndarray, drafts: Sequence[int], uniform: np.ndarray, emitted: Sequence[int]) -> list[int]:
-        """Return what a pass emits for this request, whose next tokens are these.
+        """Return the tokens that a pass emits for this request.
 
-        ``logits`` f32 [columns, V] and ``uniform`` [columns] are those of the emission columns; column j
-        decides about ``drafts[j]``. ``emitted`` is what the graph emits, and stays where only logprobs are asked for.
+        ``logits`` f32 [columns, V] and ``uniform`` [columns] are those of the emission columns; column j decides about
+        ``drafts[j]``. ``emitted`` is the graph's own emission, which is returned unchanged if only logprobs are
+        requested.
         """
         chosen: list[int] = []
         while len(chosen) <= len(drafts):
@@ -138,33 +139,33 @@ class TokenChoice:
         return chosen
 
     def drafts(self, own: Sequence[int], most: int) -> Sequence[int]:
-        """Return the drafts that a pass verifies, ``most`` at most, in place of a drafter's ``own``."""
+        """Return the drafts that a pass verifies instead of a drafter's ``own``, at most ``most``."""
         return self._grammar.drafts(own, most) if self._grammar else own
 
     @property
     def grammar(self) -> GrammarPath | None:
-        """What the text has reached of its grammar, if it must follow one."""
+        """The state of the text in its grammar, if it has one."""
         return self._grammar
 
     @property
     def failure(self) -> UsageError | None:
-        """Why no token can be chosen any more; what was chosen last counts for nothing then."""
+        """The error after which no token can be chosen; the last chosen tokens are then invalid."""
         return self._grammar.failure if self._grammar else None
 
     def _chosen(self, logits: np.ndarray, uniform: float, draft: int) -> int:
-        """The token of one column: the draft where it agrees, or is near enough for a lossy policy."""
+        """Return the token of one column: the draft if it matches, or is close enough for a lossy policy."""
         from ...plugins.ops.accept_prefix.reference import draw, tolerable
 
         policy, changed = self._policy, self._changed(logits)
         if self.failure:
-            return int(np.argmax(logits))  # nobody reads it
+            return int(np.argmax(logits))  # never read
         if tolerable(changed, draft, policy["temperature"], policy["tolerance"]):
             return draft
         cuts = int(policy["top_k"]), float(policy["top_p"]), policy["min_p"]
         return draw(changed, uniform, policy["temperature"], *cuts)
 
     def _changed(self, logits: np.ndarray) -> np.ndarray:
-        """The logits after bans, biases and penalties, f32 [V]."""
+        """Return the logits after bans, biases and penalties, f32 [V]."""
         params, changed = self._params, logits.astype(np.float32)  # a copy
         if self._grammar:
             changed[~self._grammar.allowed()] = -np.inf
@@ -172,7 +173,7 @@ class TokenChoice:
         if self._length < params.min_tokens:
             _ban(changed, self._ends)
         if self._grammar and np.isneginf(changed).all():
-            self._grammar.fail("every token that may follow is banned")
+            self._grammar.fail("every allowed token is banned")
         if self._words:
             _ban(changed, self._words.completing())
         changed[self._biased] += self._bias

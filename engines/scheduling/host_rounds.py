@@ -1,10 +1,10 @@
-"""Rounds that verify what was drafted on the host, by a proposer for each request.
+"""Rounds that verify drafts made on the host, with one proposer per request.
 
     draft_1 .. k  = proposer(prompt, text so far)         on the host, between two rounds
-    y_0 .. y_a    = target(newest, draft_1 .. draft_k)    verify as ever
+    y_0 .. y_a    = target(newest, draft_1 .. draft_k)    verify as usual
     window        = y_a
 
-A round in which nothing was proposed is one of plain decoding, and costs what that costs.
+A round without proposals is one of plain decoding, at the same cost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..running.request import Request
 
 @dataclass(frozen=True)
 class ProposedText:
-    """The request in a slot, what proposes its drafts, and its prompt and text so far."""
+    """The request in a slot, its proposer, and its prompt and text so far."""
 
     request: Request
     proposer: Proposer
@@ -36,12 +36,12 @@ class HostDrafting:
         self._texts: dict[int, ProposedText] = {}
 
     def prompt(self, lanes: Lanes, k: int) -> None:
-        """Run the target over a piece of a prompt, as a round whose window is that piece."""
+        """Run the target over a prompt chunk, as a round whose window is that chunk."""
         lanes.verify(0)
         lanes.advance(0)
 
     def round(self, lanes: Lanes, k: int) -> None:
-        """Verify up to ``k`` drafts a row; where no row has any, a round of plain decoding."""
+        """Verify up to ``k`` drafts per row; if no row has any, run a round of plain decoding."""
         drafts = self.proposals(k)
         if any(drafts):
             lanes.propose(drafts)
@@ -50,11 +50,11 @@ class HostDrafting:
         lanes.advance(0)
 
     def proposals(self, k: int) -> list[list[int] | None]:
-        """Return up to ``k`` drafts for each slot; None for those that draft on the device, or not at all."""
+        """Return up to ``k`` drafts for each slot; None for slots that draft on the device or not at all."""
         return [self._drafts(slot, request, k) if request else None for slot, request in enumerate(self._slots)]
 
     def _drafts(self, slot: int, request: Request, k: int) -> list[int] | None:
-        """Drafts for the request in ``slot``; no more than it has room for before its last token."""
+        """Return drafts for the request in ``slot``, at most as many as fit before its last token."""
         if request.method.proposer is None:
             return None
         text = self._texts.get(slot)

@@ -1,4 +1,4 @@
-"""Passes on their way: what was launched and not read yet, and the prompt whose pieces are being launched."""
+"""Launched passes that have not been read, and the prompt whose chunks are being launched."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .round_policies import RoundPolicy
 
 @dataclass(frozen=True)
 class Flight:
-    """A pass that was launched: what it emits, for whom by row, and in which slots those were then.
+    """A launched pass: its emission, the requests by row, and their slots at that time.
 
-    ``most`` is how many tokens it may bring each row. A piece of a prompt that is not the last emits nothing. A request
-    that has ended meanwhile drops what comes late, and who was given its slot is not among ``owners``. ``policies`` are
-    the policies that chose K of a round; it was launched at ``launched_at``, in seconds of ``time.perf_counter``.
+    ``most`` is the maximum number of tokens per row. A prompt chunk other than the last emits nothing. Late tokens of a
+    request that has ended meanwhile are dropped; the next request in its slot is not among ``owners``. ``policies``
+    chose K of a round. ``launched_at`` is a time of ``time.perf_counter``.
     """
 
     emission: Emission | None = None
@@ -30,7 +30,7 @@ class Flight:
 
 @dataclass
 class PromptReading:
-    """A prompt that is being read into a slot; ``position`` is where its next piece begins."""
+    """A prompt that is being read into a slot; ``position`` is the start of its next chunk."""
 
     request: Request
     slot: int
@@ -38,18 +38,18 @@ class PromptReading:
     position: int = 0
 
     def next(self, width: int) -> Chunk:
-        """Return the next piece; it knows the token after it, so that the drafter's slot gets that."""
+        """Return the next chunk, which includes the token after it, because the drafter needs that."""
         prompt, start, self.position = self.request.prompt, self.position, self.position + width
         logprobs = self.request.prompt_logprobs if self.rest else None
         return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1, logprobs)
 
     @property
     def most(self) -> int:
-        """How many tokens the next piece may have."""
+        """Maximum number of tokens of the next chunk."""
         logprobs = self.request.prompt_logprobs
         return self.rest if logprobs is None else min(max(self.rest - 1, 1), logprobs.columns)
 
     @property
     def rest(self) -> int:
-        """How many tokens are left to read."""
+        """Number of tokens left to read."""
         return max(len(self.request.prompt) - self.position, 0)

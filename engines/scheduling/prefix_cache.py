@@ -1,7 +1,7 @@
-"""Beginnings of prompts that were read before: what both caches hold of them is copied instead of computed again.
+"""Prefix cache: caches of earlier prompts are copied instead of computed again.
 
-A prompt is kept when it has been read. The next one that begins alike gets what they have in common, but for its last
-token: the drafter's slot p is made from token p + 1, which is another one there, and the last token's pass emits.
+A prompt is kept after it has been read. The next prompt reuses the common prefix without its last token: the drafter's
+entry p depends on token p + 1, which differs there, and the last token's pass emits the first new token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends.base import KeptPrompt
 
-LEAST_TOKENS = 16  # fewer are read as fast as they are copied
+LEAST_TOKENS = 16  # shorter prefixes are read as fast as they are copied
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class _Beginning:
 
 
 class PrefixCache:
-    """The prompts used last, as many as ``most_bytes`` of caches hold; with 0 it keeps nothing."""
+    """The most recently used prompts whose caches fit into ``most_bytes``; 0 keeps none."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._entries: OrderedDict[int, _Beginning] = OrderedDict()  # the longest unused first
+        self._entries: OrderedDict[int, _Beginning] = OrderedDict()  # least recently used first
         self._made = 0
         self.num_bytes = 0
 
     def find(self, prompt: Sequence[int], *, drafts: bool) -> tuple[KeptPrompt, int] | None:
-        """The kept prompt that shares the longest beginning with ``prompt``, and how many of its tokens to take."""
+        """Return the kept prompt with the longest common prefix, and how many of its tokens to reuse."""
         tokens, best, most = np.asarray(prompt), None, LEAST_TOKENS - 1
         for key, entry in self._entries.items():
             if (entry.drafts or not drafts) and (common := _common(tokens, entry.tokens) - 1) > most:
@@ -47,7 +47,7 @@ class PrefixCache:
         return self._entries[best].kept, most
 
     def takes(self, prompt: Sequence[int], num_bytes: int, *, drafts: bool) -> bool:
-        """Whether a prompt of so many bytes is to be kept: it fits, and none that is kept begins with all of it."""
+        """Return whether to keep a prompt of this size: it must fit, and must not be a prefix of a kept one."""
         if len(prompt) <= LEAST_TOKENS or not 0 < num_bytes <= self._most_bytes:
             return False
         tokens = np.asarray(prompt)
@@ -57,7 +57,7 @@ class PrefixCache:
         )
 
     def add(self, prompt: Sequence[int], kept: KeptPrompt, *, drafts: bool) -> None:
-        """Keep a prompt; those that it begins with or that were unused for longest make room."""
+        """Keep a prompt; its prefixes and the least recently used prompts are dropped to make room."""
         tokens = np.asarray(prompt)
         for key, entry in list(self._entries.items()):
             if _common(tokens, entry.tokens) == len(entry.tokens) and (drafts or not entry.drafts):
@@ -73,7 +73,7 @@ class PrefixCache:
 
 
 def _common(first: np.ndarray, second: np.ndarray) -> int:
-    """How many tokens two prompts have in common at their beginning."""
+    """Return the length of the common prefix of two prompts."""
     length = min(len(first), len(second))
     differ = np.nonzero(first[:length] != second[:length])[0]
     return int(differ[0]) if len(differ) else length

@@ -1,4 +1,4 @@
-"""The policies of one round: each chooses once for all of its requests, and learns what became of their drafts."""
+"""The draft policies of one round: each chooses one K for all of its requests, and learns from the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..running.request import Request
 class RoundPolicy:
     """One policy, the slots and grammars of its requests, and the K that it chose for them.
 
-    Where a grammar forces more than K, so many as ``reach`` are verified.
+    If a grammar forces more than K tokens, up to ``reach`` drafts are verified.
     """
 
     policy: Policy
@@ -28,14 +28,14 @@ class RoundPolicy:
     reach: int
 
     def learn(self, emission: Emission, num_tokens: np.ndarray, seconds: float | None) -> None:
-        """Let it learn from the round that emitted so many tokens by slot, 0 where a row was idle."""
+        """Report the round, which emitted ``num_tokens`` by slot, 0 for idle rows."""
         outcomes: list[tuple[int, Sequence[int]] | None] = []
         for slot, grammar in zip(self.slots, self.grammars, strict=True):
             drafted, accepted = emission.drafted[slot], int(num_tokens[slot]) - 1
             if accepted < 0:
                 outcomes.append(None)
                 continue
-            if grammar is not None:  # what it forced says nothing of who drafts
+            if grammar is not None:  # forced drafts say nothing about the drafter
                 drafted, accepted = grammar.judged, min(accepted, grammar.judged)
             outcomes.append((drafted, emission.nodes.get(slot, range(accepted))))
         there = zip(self.slots, outcomes, strict=True)
@@ -44,7 +44,7 @@ class RoundPolicy:
 
 
 def choose_drafts(slots: Sequence[Request | None]) -> list[RoundPolicy]:
-    """Return what the policies of all requests that run choose for a round."""
+    """Return the choices of all running requests' policies for a round."""
     running = [(slot, request) for slot, request in enumerate(slots) if request is not None]
     policies = {id(request.policy): request.policy for _, request in running}
     on_host = any(request.choice is not None for _, request in running)
@@ -69,13 +69,13 @@ def _row(request: Request, grammar: GrammarPath | None, policy: Policy) -> Round
 
 
 def first_k(request: Request, running: int) -> int:
-    """How many drafts follow the prompt of a request that is to join those that run."""
+    """Return the number of drafts after the prompt of a request that joins ``running`` others."""
     row = RoundRow(request, request.method.name)
     return request.policy.choose(RoundAhead([row], running + 1, on_host=request.choice is not None))
 
 
 def most_emitted(policies: Sequence[RoundPolicy], num_slots: int) -> list[int]:
-    """The most tokens that a round brings each slot."""
+    """Return the maximum number of tokens that a round emits, by slot."""
     most = [1] * num_slots
     for each in policies:
         for slot, grammar in zip(each.slots, each.grammars, strict=True):
@@ -84,7 +84,7 @@ def most_emitted(policies: Sequence[RoundPolicy], num_slots: int) -> list[int]:
 
 
 def draft_limits(policies: Sequence[RoundPolicy], num_slots: int) -> list[int]:
-    """The most drafts that each slot verifies."""
+    """Return the maximum number of verified drafts, by slot."""
     limits = [0] * num_slots
     for each in policies:
         for slot in each.slots:

@@ -1,7 +1,7 @@
-"""The scheduler: requests in and out of slots, admitted in order, prompts read in pieces between rounds.
+"""Scheduler: admission in order, slots, and chunked prefill between rounds.
 
-A step launches one pass. While requests run, a prompt gets at most so many tokens between two of their rounds, so that
-a long one delays each of their tokens a little and none of them much. One prompt is read at a time, oldest first.
+Each step launches one pass. While requests run, a limited number of prompt tokens is read between two rounds, so that a
+long prompt delays each of their tokens only a little. One prompt is read at a time, oldest first.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .prefix_cache import PrefixCache
 from .round_policies import choose_drafts, draft_limits, first_k, most_emitted
 from .shared_rounds import SharedRounds
 
-PREFILL_CHUNK = 512  # columns; a longer pass is no faster
-MAX_PREFILL_TOKENS = 128  # of prompts, between two rounds of requests that run
+PREFILL_CHUNK = 512  # columns; longer passes are not faster
+MAX_PREFILL_TOKENS = 128  # prompt tokens between two rounds of running requests
 
 
 class Scheduler:
-    """Runs requests through the slots of a backend; more than there are slots wait. What one emits depends on no other.
+    """Runs requests in the slots of a backend; further requests wait. The output of a request depends on no other.
 
-    Results may be read late: the backend says how many passes are launched before the oldest is looked at, so that a
-    GPU has its next round before the host knows of the last one. A new scheduler ends whatever ran on the backend.
-    ``admits`` False lets no waiting request begin.
+    Results may be read late: the backend says how many passes are launched before the oldest is read, so that a GPU
+    gets its next round before the host knows the result of the last one. A new scheduler ends whatever ran on the
+    backend. While ``admits`` is False, no waiting request starts.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
         self._reading: PromptReading | None = None
-        self._read_since = 0  # tokens of prompts, since the last round
+        self._read_since = 0  # prompt tokens read since the last round
         self._flights: deque[Flight] = deque()
         self._read_at = 0.0  # when the last pass was known to have ended
         self._rounds = SharedRounds(self._slots)
@@ -57,38 +57,38 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs."""
+        """Return whether no request waits or runs."""
         return self.is_empty and not self._waiting
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing runs."""
+        """Return whether no request runs."""
         return self._reading is None and not any(self._slots)
 
     @property
     def requests(self) -> list[Request]:
-        """All that wait or run."""
+        """All waiting and running requests."""
         reading = [self._reading.request] if self._reading else []
         return [*filter(None, self._slots), *reading, *self._waiting]
 
     @property
     def num_running(self) -> int:
-        """How many requests are in a slot."""
+        """Number of requests in a slot."""
         return sum(request is not None for request in self._slots) + (self._reading is not None)
 
     @property
     def num_committed(self) -> int:
-        """How many tokens the caches of running requests hold."""
+        """Number of tokens in the caches of running requests."""
         running = [request for request in [*self._slots] if request is not None]
         reading = self._reading
         return sum(len(each.prompt) + each.num_written for each in running) + (reading.position if reading else 0)
 
     def submit(self, request: Request) -> None:
-        """Let a request wait for a slot."""
+        """Queue a request for a slot."""
         self._waiting.append(request)
 
     def abort(self, request: Request, reason: FinishReason = "abort") -> None:
-        """Forget a request, wherever it is; it gets no more tokens, and ends with those that it has."""
+        """Remove a request, waiting or running; it ends with the tokens that it has."""
         request.transcript.abort(reason)
         if self._reading is not None and self._reading.request is request:
             self._backend.retire(self._reading.slot)
@@ -99,9 +99,9 @@ class Scheduler:
             self._waiting.remove(request)
 
     def step(self) -> list[Request]:
-        """Launch one pass, where there is one to launch, and hand out the oldest tokens that are due.
+        """Launch one pass, if there is one, and deliver the oldest tokens that are due.
 
-        Returns the requests that got some, and those that nobody wants any more or whose time is over; one is done when
+        Returns the requests that received tokens, and those that were cancelled or timed out. A request is done when
         its transcript has finished.
         """
         if ended := self._end_early():
@@ -119,14 +119,14 @@ class Scheduler:
 
     @property
     def _lag(self) -> int:
-        """How many passes may be unread; a strategy that reads every token before a round gains nothing by it."""
+        """Number of passes that may be unread; 0 for strategies that read every token before a round."""
         return self._backend.lag if self._rounds.of_those_that_run().enqueues_only else 0
 
     def _launch(self) -> bool:
-        """Enqueue a piece of a prompt, or a round for all that run, unless tokens must be read first."""
+        """Enqueue a prompt chunk, or a round for all running requests, unless tokens must be read first."""
         self._admit()
         running = [request for request in self._slots if request is not None]
-        # A row that came to the end of its cache in a round nobody has read yet would go on from there.
+        # A row that may have reached the end of its cache in an unread round must not continue from there.
         has_room = all(request.most_committed < self._max_seq_len for request in running)
         can_go_on = has_room and not all(request.will_be_done for request in running)
         if self._reading is not None:
@@ -143,7 +143,8 @@ class Scheduler:
         return True
 
     def _admit(self) -> None:
-        """Give the oldest request that waits a slot, if one is free, no other prompt is read, and it may join."""
+        """Assign a slot to the oldest waiting request if one is free, no other prompt is being read, and its method
+        may join."""
         free = next((slot for slot, request in enumerate(self._slots) if request is None), None)
         if not (self._waiting and self.admits) or self._reading is not None or free is None:
             return
@@ -158,7 +159,7 @@ class Scheduler:
         self._reading = PromptReading(request, free, first_k(request, self.num_running))
         drafts = request.method.needs_head
         found = None if request.prompt_logprobs else self._prefixes.find(request.prompt, drafts=drafts)
-        if found is not None:  # caches hold no logits: a prompt whose logprobs are asked for is read anew
+        if found is not None:  # caches contain no logits, so prompts with prompt_logprobs are read completely
             kept, request.cached = found
             self._backend.restore(free, kept, request.cached)
             self._reading.position = request.cached
@@ -194,7 +195,7 @@ class Scheduler:
                 request.ahead += most
 
     def _read(self) -> Iterator[Request]:
-        """Read the oldest emission and hand out its tokens."""
+        """Read the oldest emission and deliver its tokens."""
         flight = self._flights.popleft()
         if flight.emission is None:
             self._read_at = inf if self._backend.lag else self._read_at  # it may still run
@@ -221,7 +222,8 @@ class Scheduler:
             yield request
 
     def _tell(self, flight: Flight, num_tokens: np.ndarray) -> None:
-        """Tell the policies of a round, which took from its launch, or from the end of the last pass, until now."""
+        """Report a round to its policies; it lasted from its launch, or from the end of the previous pass, until
+        now."""
         began, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
         if flight.emission is not None:
             for each in flight.policies:
@@ -233,5 +235,6 @@ class Scheduler:
 
 
 def _shows_fit(request: Request) -> bool:
-    """Whether its rounds say if drafter and target belong together: drafts of a head, for a text one could guess."""
+    """Return whether its acceptance shows if the drafter fits the target: a head drafts, and the text is
+    predictable."""
     return request.method.needs_head and request.params.temperature <= 1 and request.choice is None

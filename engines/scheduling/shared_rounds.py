@@ -1,9 +1,8 @@
-"""Rounds that requests of several draft methods share: one pass of the target for all of them.
+"""Rounds shared by requests with different draft methods: one target pass for all of them.
 
-A request that drafts nothing takes part in any round, as a row without drafts. Drafts that were made on the host are
-put into the windows of their rows before a round of the drafter, which drafts for the other rows. Two methods that make
-rounds of their own do not share them: who comes second waits until the first has ended, and who comes after waits
-behind.
+A request without drafts takes part in any round, as a row without drafts. Host drafts are written into the windows of
+their rows before a round of the drafter, which drafts for the other rows. Two methods with different rounds of their
+own cannot share: the second waits until the first has ended, and later requests wait behind it.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from .host_rounds import HostDrafting
 
 
 class SharedRounds:
-    """The strategies of one scheduler, and that of a round of all requests in ``slots``, now and later."""
+    """The strategies of one scheduler, by draft method and for mixed rounds of the requests in ``slots``."""
 
     def __init__(self, slots: Sequence[Request | None]) -> None:
         self._slots, self._on_host = slots, HostDrafting(slots)
         self._mixed: dict[str, MixedDrafting] = {}
 
     def of(self, method: DraftMethod) -> Strategy:
-        """Return the strategy of a method over these slots, always the same one."""
+        """Return the strategy of a method over these slots, always the same object."""
         return method.strategy or self._on_host
 
     def may_join(self, method: DraftMethod) -> bool:
-        """Whether a request of that method fits into a round with those that run."""
+        """Return whether a request with this method can share rounds with the running ones."""
         return not _makes_rounds(method) or self._drafting() in (None, method)
 
     def of_those_that_run(self) -> Strategy:
-        """Return the strategy of a round in which all of them take part."""
+        """Return the strategy of a round for all running requests."""
         drafting, on_host = self._drafting(), any(each and each.method.is_on_host for each in self._slots)
         if not on_host:
             return self.of(drafting or PLAIN)
@@ -43,7 +42,7 @@ class SharedRounds:
         return self._mixed[drafting.name]
 
     def _drafting(self) -> DraftMethod | None:
-        """The method that drafts in rounds of its own, of those that run."""
+        """The running method with rounds of its own, if any."""
         return next((each.method for each in self._slots if each and _makes_rounds(each.method)), None)
 
 
@@ -52,7 +51,7 @@ def _makes_rounds(method: DraftMethod) -> bool:
 
 
 class MixedDrafting:
-    """Rounds in which some rows verify what the host proposed for them, and the others what a drafter drafted."""
+    """Rounds in which some rows verify host drafts, and the others the drafter's."""
 
     enqueues_only = False
 
@@ -60,10 +59,13 @@ class MixedDrafting:
         self._on_host, self._drafter = on_host, drafter
 
     def prompt(self, lanes: Lanes, k: int) -> None:
-        """Run a piece of a prompt as the drafter's strategy does."""
+        """Run a prompt chunk with the drafter's strategy."""
         self._drafter.prompt(lanes, k)
 
     def round(self, lanes: Lanes, k: int) -> None:
-        """Put the host's drafts into their rows; the drafter's round overwrites none of them before it is verified."""
+        """Write the host's drafts into their rows.
+
+        The drafter's round does not overwrite them before they are verified.
+        """
         lanes.propose(self._on_host.proposals(k))
         self._drafter.round(lanes, k)

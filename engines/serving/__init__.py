@@ -1,4 +1,4 @@
-"""The HTTP face of an engine: ``app.create_app`` makes an ASGI application, ``server.Server`` runs it."""
+"""HTTP server for an engine: ``app.create_app`` builds the ASGI application and ``server.Server`` runs it."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from ...plugins.optional_packages import require
 
 
 def require_extra() -> None:
-    """Raise ``EnvironmentProblem`` unless the packages of the extra ``[serve]`` are there."""
+    """Raise ``EnvironmentProblem`` unless the packages of the ``[serve]`` extra are installed."""
     require("serve", "the server")

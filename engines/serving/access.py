@@ -1,4 +1,4 @@
-"""Around every request: its name, who may ask, what is refused and how, and a line in the log."""
+"""ASGI middleware for every request: request id, API key check, error responses and the access log."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .api_face import ApiFace, note_face
 from .problems import HttpRefusal
 from .state import ServerState
 
-OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # who watches has no key
-REQUEST_ID = "peagle.request_id"  # of a scope
-FIGURES = "peagle.figures"  # of a scope that was answered with text, for the log
-REFUSAL = "peagle.refusal"  # of a scope that was refused, also in the midst of a stream
-TOLERANCE = "peagle.acceptance_tolerance"  # of a scope, where drafts were accepted by one
+OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # no key required: monitoring systems have none
+REQUEST_ID = "peagle.request_id"  # scope key
+FIGURES = "peagle.figures"  # scope key: statistics of the generated text, for the log
+REFUSAL = "peagle.refusal"  # scope key: the error of a request that was refused or whose stream failed
+TOLERANCE = "peagle.acceptance_tolerance"  # scope key, set when acceptance was lossy
 _LOG = logging.getLogger("peagle.serving")
 _LONGEST_ID = 128
-_IS_LINE = "peagle_is_line"  # of a record whose message is one already
+_IS_LINE = "peagle_is_line"  # set on a record whose message is already a JSON line
 
 
 class Access:
-    """An ASGI application around another one."""
+    """ASGI middleware around the application."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app, self._state = app, state
@@ -57,7 +57,7 @@ class Access:
             except Exception as error:
                 scope[REFUSAL] = refusal = _refusal(error, name, face)
                 self._state.metrics.refuse(refusal.status)
-                if status:  # a stream that broke: its own events said so, as far as they could
+                if status:  # a stream failed after its headers were sent; its events have reported the error
                     raise
                 await face.response(refusal)(scope, receive, send_named)
         finally:
@@ -75,18 +75,20 @@ class Access:
         kind, _, given = headers.get("authorization", "").partition(" ")
         sent = given.strip().encode()
         if kind.lower() != "bearer" or not any(hmac.compare_digest(sent, key.encode()) for key in keys):
-            raise HttpRefusal(401, "send one of the server's API keys as a bearer token", code="invalid_api_key")
+            raise HttpRefusal(
+                401, "missing or invalid API key; fix: send a valid key as a bearer token", code="invalid_api_key"
+            )
 
 
 def _refusal(error: Exception, name: str, face: ApiFace) -> HttpRefusal:
     if isinstance(error, HttpRefusal | PeagleError):
         return face.refusal_of(error)
     _LOG.exception("request %s failed", name)
-    return HttpRefusal(500, f"a fault of the server; its log has more under the request id {name}")
+    return HttpRefusal(500, f"internal server error; the server log has details under request id {name}")
 
 
 def _request_id(headers: Headers) -> str:
-    """The id that the client sent, if it can stand in a header and in a log, else a new one."""
+    """Return the client's request id if it is safe in headers and logs, else a new one."""
     given = headers.get("x-request-id", "")
     if 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
         return given
@@ -94,15 +96,18 @@ def _request_id(headers: Headers) -> str:
 
 
 def log(event: str, **fields: Any) -> None:
-    """Write one line of JSON: when, what, and its fields."""
+    """Write one JSON log line with the time, the event and its fields."""
     _LOG.info("%s", _line(time.time(), event, fields), extra={_IS_LINE: True})
 
 
 class JsonLines(logging.Formatter):
-    """Makes lines of JSON of all that is logged: warnings of the engine and faults have their text in ``message``."""
+    """Formatter that writes every log record as one JSON line.
+
+    Warnings of the engine and internal errors have their text in ``message``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the JSON line of a record."""
         if getattr(record, _IS_LINE, False):
             return record.getMessage()
         fields = {"logger": record.name, "message": record.getMessage()}

@@ -1,4 +1,4 @@
-"""From a generation to its HTTP response: admitted, submitted, rendered whole or as a stream, and logged."""
+"""Runs a generation and builds its HTTP response: admission, submission, rendering (whole or streamed) and logging."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from .usage import figures
 
 
 def json_response(content: Any) -> Response:
-    """A response of JSON."""
+    """Return a JSON response."""
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 async def answer(state: ServerState, request: Request, generation: Generation, renderer: Renderer) -> Response:
-    """Answer as ``generation`` asks, in the shape of ``renderer``.
+    """Run ``generation`` and return its response, formatted by ``renderer``.
 
-    Raises ``HttpRefusal`` and the engine's errors for what cannot begin; in a stream later ones are its last piece.
+    Raises ``HttpRefusal`` and engine errors if the generation cannot start. Once a stream has started, an error is sent
+    as its last piece.
     """
     style = await answer_style(state) if isinstance(generation.source, Conversation) else None
     choices = Choices(state, await admitted(state, generation))
@@ -46,13 +47,13 @@ async def answer(state: ServerState, request: Request, generation: Generation, r
 
 
 class AnswerStream(StreamingResponse):
-    """A stream of pieces; however it ends, what still runs for it is given up."""
+    """Streaming response that cancels its remaining requests when it ends for any reason."""
 
     def __init__(self, choices: Choices, pieces: AsyncIterator[bytes], media_type: str) -> None:
         super().__init__(
             pieces,
             media_type=media_type,
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},  # a proxy must pass on what it has
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},  # keeps proxies from buffering the stream
         )
         self._choices = choices
 
@@ -64,7 +65,7 @@ class AnswerStream(StreamingResponse):
 async def _streamed(
     state: ServerState, request: Request, choices: Choices, reporter: Reporter, renderer: Renderer
 ) -> AsyncIterator[bytes]:
-    """The pieces of a stream. What goes wrong on the way is a piece too: the status was sent long ago."""
+    """Yield the pieces of a stream. Errors become pieces too, because the status line has already been sent."""
     try:
         async for index, delta in choices.deltas():
             for piece in renderer.pieces(reporter.report(index, delta, delta.runs)):
@@ -80,7 +81,7 @@ async def _streamed(
 
 
 def _log_answer(state: ServerState, request: Request, choices: Choices) -> None:
-    """Put figures into the line of its request, a tolerance too; log prompts and answers, if that was asked for."""
+    """Add statistics and the acceptance tolerance to the request's log line; log prompts and answers if enabled."""
     request.scope[FIGURES] = figures(choices.outputs, state.engine.load_now.cache_tokens)
     if any(output.acceptance.is_lossy for output in choices.outputs):
         request.scope[TOLERANCE] = max(output.acceptance.tolerance for output in choices.outputs)

@@ -1,4 +1,4 @@
-"""The application: the paths of its faces and of its operation, and what answers them."""
+"""The ASGI application: routes of all API faces, health, metrics and the chat page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from .state import ServerState
 
 
 def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | None = None) -> Starlette:
-    """An ASGI application over ``engine``, which stays the caller's to close; ``hosts`` may it be called by, or any."""
+    """Create an ASGI application over ``engine``, which the caller still has to close.
+
+    ``hosts`` are the names that requests may use in their ``Host`` header; None allows any.
+    """
     metrics_of_engine = ServerMetrics(settings.model, lambda: engine.load_now, engine.grammars)
     faces = tuple(FACES.values())
     state = ServerState(engine, settings, metrics_of_engine, faces, hosts)
@@ -36,7 +39,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
         allow_methods=("GET", "POST"),
         allow_headers=("*",),
         expose_headers=("X-Request-Id", "Retry-After"),
-        allow_private_network=True,  # a page of the web may use a server of the visitor's network
+        allow_private_network=True,  # lets a public web page use a server in the visitor's private network
     )
     app = Starlette(
         routes=[
@@ -48,7 +51,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
         middleware=[*([cors] if settings.cors_origins else []), Middleware(Access, state=state)],
         exception_handlers={HttpRefusal: _refused, HTTPException: _no_such_path},
     )
-    app.router.redirect_slashes = False  # a redirect would go where the request's Host header says
+    app.router.redirect_slashes = False  # a redirect would follow the request's Host header
     app.state.server = state
     return app
 
@@ -59,7 +62,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    refusal = cast(HttpRefusal, error)  # it is asked for no other
+    refusal = cast(HttpRefusal, error)  # registered for HttpRefusal only
     ServerState.of(request).metrics.refuse(refusal.status)
     request.scope[REFUSAL] = refusal
     return face_of(request.scope).response(refusal)
@@ -68,6 +71,6 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _no_such_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     path = request.url.path[:200]
-    what = f"{path} is not a path of this server" if status == 404 else f"{path} does not take {request.method}"
+    what = f"{path} does not exist" if status == 404 else f"{path} does not support {request.method}"
     request.scope[REFUSAL] = refusal = HttpRefusal(status, what)
     return face_of(request.scope).response(refusal)

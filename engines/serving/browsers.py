@@ -1,7 +1,8 @@
-"""What keeps other sites' pages from using a server through a visitor's browser.
+"""Protection against cross-site requests from a visitor's browser.
 
-A page of any site can send requests to a server on its visitor's machine. It cannot read the answers without CORS, but
-it can make the server work, and a site whose name resolves to the visitor's own machine (DNS rebinding) can read them.
+A page of any site can send requests to a server on its visitor's machine. Without CORS it cannot read the responses,
+but it can make the server work. A site whose name resolves to the visitor's own machine (DNS rebinding) can also read
+them.
 """
 
 from __future__ import annotations
@@ -17,33 +18,34 @@ from ...plugins.errors import UsageError
 from .problems import HttpRefusal
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_OF_CURL = "application/x-www-form-urlencoded"  # what `curl -d` and urllib say of any body
+_OF_CURL = "application/x-www-form-urlencoded"  # default content type of `curl -d` and urllib, whatever the body
 
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The names by which requests may call the server (their ``Host``). With ``any_address``, IP addresses as well."""
+    """Values that requests may have in their ``Host`` header. ``any_address`` allows all IP addresses as well."""
 
     names: frozenset[str]
     any_address: bool
 
     def check(self, headers: Headers) -> None:
-        """Raise ``HttpRefusal`` for a request by another name. One without a name, as HTTP/1.0 has them, passes."""
+        """Raise ``HttpRefusal`` if the ``Host`` header is not allowed. Requests without one (HTTP/1.0) pass."""
         for host in headers.getlist("host"):
             name = _name(host)
             if name and name not in self.names and not (self.any_address and _address(name)):
                 raise HttpRefusal(
                     403,
-                    f"this server is not called {name[:100]}; fix: call it by one of "
-                    f"{', '.join(sorted(self.names))}, or start it with --allowed-host NAME",
+                    f"host {name[:100]} is not allowed; fix: use one of {', '.join(sorted(self.names))}, "
+                    "or start the server with --allowed-host NAME",
                     code="host_not_allowed",
                 )
 
 
 def allowed_hosts(host: str, address: str, names: Collection[str]) -> AllowedHosts | None:
-    """Return the names of a server that listens on ``address``, the one of ``host``; None where any name will do.
+    """Return the allowed host names of a server that listens on ``address``, or None if any name is allowed.
 
-    On a loopback address, those are the names of this machine and ``names``: who calls it by another was led there.
+    ``address`` is the resolved ``host``. On a loopback address, only the names of this machine and ``names`` are
+    allowed, because any other name suggests DNS rebinding.
     """
     is_loopback = (found := _address(address)) is not None and found.is_loopback
     if not is_loopback and not names:
@@ -52,7 +54,7 @@ def allowed_hosts(host: str, address: str, names: Collection[str]) -> AllowedHos
 
 
 def check_origin(origin: str) -> str:
-    """Return an origin that a browser could send, or ``*``. Raises ``UsageError``."""
+    """Return ``origin`` if a browser could send it, or if it is ``*``. Raises ``UsageError`` otherwise."""
     try:
         parts = urlsplit(origin)
         bare = f"{parts.scheme}://{parts.netloc}".lower()
@@ -62,28 +64,29 @@ def check_origin(origin: str) -> str:
     if origin == "*" or is_origin:
         return origin.lower()
     raise UsageError(
-        f"--cors-origin {origin} is not an origin",
-        why="a browser sends the scheme, the host, and the port unless it is the usual one",
-        fix="for example https://example.com or http://localhost:3000, without a path; * is any site",
+        f"--cors-origin {origin} is not a valid origin",
+        why="an origin is a scheme and a host, with the port if it is not the default",
+        fix="use for example https://example.com or http://localhost:3000, without a path; * allows any site",
     )
 
 
 def check_host_name(name: str) -> str:
-    """Return a name that a ``Host`` header could have. Raises ``UsageError``."""
+    """Return ``name`` if it can occur in a ``Host`` header. Raises ``UsageError`` otherwise."""
     if not name or name != name.strip() or "/" in name or (":" in name and _address(_name(name)) is None):
         raise UsageError(
             f"--allowed-host {name} is not a host name",
-            why="it is compared with the Host header of requests, without its port",
-            fix="for example ai.example.com or 192.0.2.7",
+            why="it is compared with the Host header of requests, without the port",
+            fix="use for example ai.example.com or 192.0.2.7",
         )
     return name
 
 
 def check_json(headers: Headers, *, any_type: bool = False) -> None:
-    """Raise ``HttpRefusal`` for a body that does not say that it is JSON.
+    """Raise ``HttpRefusal`` unless the content type is JSON.
 
-    A browser asks the server before it sends JSON for another site's page, and sends other bodies without asking. So
-    ``any_type`` of body, and what curl sends unless told otherwise, is for requests that no browser sent.
+    A browser asks the server before it sends JSON for another site's page, but sends other content types without
+    asking. Therefore other types (``any_type``, and curl's default) are accepted only from requests that no browser
+    sent.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
@@ -93,13 +96,13 @@ def check_json(headers: Headers, *, any_type: bool = False) -> None:
         return
     raise HttpRefusal(
         415,
-        f"the body is {kind[:100] or 'of no type'}; fix: send JSON, with the header Content-Type: application/json",
+        f"unsupported content type {kind[:100] or '(none)'}; fix: send JSON with Content-Type: application/json",
         code="unsupported_media_type",
     )
 
 
 def _name(host: str) -> str:
-    """A host as it is compared: lower case, without port and brackets."""
+    """Return a host in the form used for comparison: lower case, without port and brackets."""
     name = host.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]

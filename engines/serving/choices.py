@@ -1,4 +1,4 @@
-"""The choices of one HTTP request, which run side by side: taken together or piece by piece, and given up together."""
+"""The choices of one HTTP request: they run concurrently, are read together and are cancelled together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from .metrics import RequestMeter
 from .problems import HttpRefusal
 from .state import ServerState
 
-CLIENT_GONE = 499  # nobody reads it; nginx has it in its log for the same
+CLIENT_GONE = 499  # for the log only; nginx uses the same status
 
 
 class Choices:
-    """The choices of a generation, each a request of the engine; leaving the context cancels what still runs.
+    """The choices of a generation, each an engine request. Leaving the context cancels those that still run.
 
-    ``runs`` are the pieces of each choice's text with whether each was drafted, ``prompts`` their prompts' token ids.
+    ``runs`` are the pieces of each choice's text, each with a flag that says whether it was drafted. ``prompts`` are
+    the token ids of the prompts.
     """
 
     def __init__(self, state: ServerState, generation: Generation) -> None:
@@ -41,12 +42,12 @@ class Choices:
         self.give_up()
 
     def give_up(self) -> None:
-        """Cancel what still runs."""
+        """Cancel the requests that still run."""
         for submission in self._submissions:
             submission.cancel()
 
     async def submit(self) -> None:
-        """Let all choices of all inputs wait for slots. Raises what ``Engine.submit`` raises; then none runs."""
+        """Submit all choices of all inputs. Raises what ``Engine.submit`` raises; in that case none runs."""
         params, seed = self.generation.params, self.generation.params.seed
         try:
             for submit in submitters(self._state, self.generation):
@@ -64,7 +65,10 @@ class Choices:
             raise
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """The pieces of all choices as they come, with the choice's number. Raises ``HttpRefusal`` out of time."""
+        """Yield the pieces of all choices as they arrive, each with the choice's index.
+
+        Raises ``HttpRefusal`` on timeout.
+        """
         arrived: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue()
 
         async def follow(index: int) -> None:
@@ -91,8 +95,8 @@ class Choices:
                 if delta.finish_reason == "timeout":
                     raise HttpRefusal(
                         408,
-                        f"the answer was not whole after {self._state.limits.seconds:g} seconds; ask for fewer tokens, "
-                        "or start the server with a larger --request-timeout",
+                        f"the request timed out after {self._state.limits.seconds:g} seconds; fix: request fewer "
+                        "tokens, or start the server with a larger --request-timeout",
                     )
                 self._meters[index].delta(delta)
                 self.runs[index] += delta.runs
@@ -102,7 +106,7 @@ class Choices:
                 task.cancel()
 
     async def whole(self, request: Request) -> None:
-        """Wait until all choices have ended, unless the client goes first: then they are given up."""
+        """Wait until all choices have finished. If the client disconnects first, cancel them."""
 
         async def collect() -> None:
             async for _ in self.deltas():
@@ -112,7 +116,7 @@ class Choices:
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise HttpRefusal(CLIENT_GONE, "the client went before its answer was whole")
+                raise HttpRefusal(CLIENT_GONE, "the client disconnected before the answer was complete")
             await work
         finally:
             work.cancel()
@@ -120,12 +124,12 @@ class Choices:
 
     @property
     def outputs(self) -> list[RequestOutput]:
-        """The results of all choices, in order, which have ended."""
+        """The results of all choices, in order. All choices must have finished."""
         return [self._outputs[index] for index in range(len(self._submissions))]
 
     @property
     def prompted(self) -> int:
-        """Tokens of the prompts; one of several choices counts once."""
+        """Number of prompt tokens; a prompt with several choices counts once."""
         return sum(len(output.prompt_token_ids) for output in self.outputs[:: self.generation.choices])
 
 

@@ -1,4 +1,4 @@
-"""The APIs that the server has; a new one is a module with its ``ApiFace``, and a line here."""
+"""The APIs of the server. To add one, write a module with its ``ApiFace`` and add a line here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .api_face import ApiFace
 from .openai.routes import OPENAI
 from .sagemaker import SAGEMAKER
 
-# The first one's errors are those of paths that no face has.
+# The first face also formats the errors of unknown paths.
 FACES: dict[str, ApiFace] = {
     "openai": OPENAI,
     "sagemaker": SAGEMAKER,

@@ -1,6 +1,6 @@
-"""What an HTTP request asks of the engine, whichever API it came by: its input, its parameters, and what may be told.
+"""Generation requests, independent of the API: input, parameters and what to report.
 
-A face makes a ``Generation`` of a body. Server defaults, admission, and the engine's calls are the same for all faces.
+Each API face converts a body to a ``Generation``. Server defaults, admission and the engine calls are shared.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Submit = Callable[[SamplingParams], AsyncSubmission]
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages to answer, with what their template may need.
+    """Chat messages and the inputs of their template.
 
-    ``tools`` may be called; an answer consists of calls of ``must_call`` alone where there are some, and of
-    ``most_calls`` calls at most.
+    The model may call ``tools``. If ``must_call`` is not empty, the answer consists only of calls of those tools.
+    ``most_calls`` limits the number of calls.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -46,11 +46,11 @@ def _unchanged(error: UsageError) -> UsageError:
 
 @dataclass(frozen=True)
 class Generation:
-    """``choices`` answers to each of some prompts, or to a conversation.
+    """A request for ``choices`` answers to each prompt, or to a conversation.
 
-    ``echoes`` puts the prompt before the answer; without ``shows_answer`` the prompt is all that is reported.
-    ``requested_tokens`` are the most new tokens, with the field that says so. ``reword`` turns an error of the engine
-    into the words of the body's fields.
+    ``echoes`` puts the prompt before the answer. Without ``shows_answer``, only the prompt is reported.
+    ``requested_tokens`` is the maximum number of new tokens, with the name of the field that sets it. ``reword``
+    rewrites an engine error so that it names the fields of the body.
     """
 
     source: Sequence[Prompt] | Conversation
@@ -66,28 +66,28 @@ class Generation:
 
     @property
     def num_inputs(self) -> int:
-        """How many prompts there are; a conversation is one."""
+        """Number of prompts; a conversation counts as one."""
         return 1 if isinstance(self.source, Conversation) else len(self.source)
 
     def require_room(self, prompt: int, context: int) -> None:
-        """Raise ``HttpRefusal`` where a prompt of so many tokens leaves the ``context`` too few for what is asked."""
+        """Raise ``HttpRefusal`` if the prompt's tokens plus the requested tokens exceed ``context``."""
         if self.requested_tokens is None:
             return
         name, most = self.requested_tokens
         if prompt + most > context:
             raise HttpRefusal(
                 400,
-                f"{name} is {most}, and the prompt has {prompt} tokens; the engine's context holds {context}; "
-                f"fix: ask for at most {context - prompt}, leave {name} out, or shorten the prompt",
+                f"{name} is {most} and the prompt has {prompt} tokens, but the context length is {context}; "
+                f"fix: set {name} to at most {context - prompt}, remove it, or shorten the prompt",
                 param=name,
                 code=CONTEXT_LENGTH_EXCEEDED,
             )
 
 
 def sampling_params(fields: Mapping[str, Any], settings: ServerSettings) -> SamplingParams:
-    """Return the parameters that the ``fields`` of a body say, with the server's defaults for the others.
+    """Return the sampling parameters for the ``fields`` of a body, with the server's defaults for missing ones.
 
-    Raises ``HttpRefusal`` by the field.
+    Raises ``HttpRefusal`` that names the field.
     """
     defaults = {"temperature": 1.0, "acceptance_tolerance": settings.drafts.acceptance_tolerance}
     try:
@@ -97,21 +97,21 @@ def sampling_params(fields: Mapping[str, Any], settings: ServerSettings) -> Samp
 
 
 async def answer_style(state: ServerState) -> Style | None:
-    """Return how the model's chat answers call tools and tell thoughts; the first call reads its template."""
+    """Return the format in which the model writes tool calls and reasoning. The first call reads its chat template."""
     return await run_in_threadpool(lambda: state.engine.answer_style)
 
 
 async def admitted(state: ServerState, generation: Generation) -> Generation:
-    """Return the generation as it runs: with the form of its answers, where they must call tools.
+    """Return the generation with the grammar of its tool calls added, if tools must be called.
 
-    Raises ``HttpRefusal`` for more answers than the server's limit, and for tools that the model cannot call.
+    Raises ``HttpRefusal`` if it has more choices than the server allows, or tools that the model does not support.
     """
     choices, limit = generation.choices, state.limits.choices
     if choices < 1 or choices * generation.num_inputs > limit:
         raise HttpRefusal(
             400,
-            f"n is {choices}, for {generation.num_inputs} prompt(s): this server gives 1 to {limit} answers in all;"
-            " ask for fewer, or start it with a larger --max-choices",
+            f"n is {choices} for {generation.num_inputs} prompt(s), but this server allows 1 to {limit} choices per "
+            "request; fix: request fewer, or start the server with a larger --max-choices",
             param="n",
         )
     source = generation.source
@@ -120,8 +120,7 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     if source.tools and not await run_in_threadpool(lambda: state.engine.can_call_tools):
         raise HttpRefusal(
             400,
-            "tools are not supported by this model: its chat template has no calls in a form that is read here "
-            f"({READ})",
+            f"this model does not support tools: its chat template has no supported tool call format ({READ})",
             param="tools",
             code="unsupported_parameter",
         )
@@ -135,7 +134,7 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
 
 
 def submitters(state: ServerState, generation: Generation) -> list[Submit]:
-    """Return what submits one answer to each input, with the server's drafts where the body says nothing of them."""
+    """Return a function per input that submits one choice, with the server's draft defaults if the body sets none."""
     engine, seconds, source = state.engine, state.limits.seconds, generation.source
     k, draft = generation.num_speculative_tokens, generation.draft
     k = state.settings.drafts.num_speculative_tokens if k is None else k

@@ -1,4 +1,4 @@
-"""Whether the server works: it is asked to generate, not whether its process lives."""
+"""Health checks that generate a token rather than only check that the process is alive."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .problems import HttpRefusal
 from .state import ServerState
 
 CANARY_SECONDS = 20.0
-FRESH_SECONDS = 5.0  # so long a good answer counts, and a busy server need not write another one
-PING_SECONDS = 1.5  # SageMaker waits for 2
+FRESH_SECONDS = 5.0  # a token this recent counts as healthy, so a busy server runs no extra request
+PING_SECONDS = 1.5  # SageMaker times out after 2
 
 
 async def health(request: Request) -> Response:
-    """``GET /health``: 200 if a token was written a moment ago, or can be; else 503."""
+    """``GET /health``: 200 if the engine wrote a token recently or can write one now, else 503."""
     state = ServerState.of(request)
     _require_open(state)
     if not _is_fresh(state, FRESH_SECONDS):
@@ -31,10 +31,10 @@ async def health(request: Request) -> Response:
 
 
 async def ping(request: Request) -> Response:
-    """``GET /ping``, as SageMaker asks it: an empty 200, soon.
+    """``GET /ping``, SageMaker's health check: an empty 200, returned quickly.
 
-    Where a token takes longer (a long prompt is read), it is answered by when the last one came, and the next ping by
-    what has become of this one's.
+    If a token takes too long (for example during a long prefill), the answer depends on when the last token was
+    written. The next ping then uses the result of this one's request.
     """
     state = ServerState.of(request)
     _require_open(state)
@@ -44,16 +44,16 @@ async def ping(request: Request) -> Response:
         if canary.done():
             canary.result()
         elif not _is_fresh(state, FRESH_SECONDS + CANARY_SECONDS):
-            raise HttpRefusal(503, "no token has come yet", retry_after=5)
+            raise HttpRefusal(503, "the engine has not generated a token yet", retry_after=5)
     return Response()
 
 
 def _require_open(state: ServerState) -> None:
     if state.drains:
-        raise HttpRefusal(503, "the server ends: it takes no more requests", retry_after=1)
+        raise HttpRefusal(503, "the server is shutting down", retry_after=1)
     try:
         state.engine.require_open()
-    except PeagleError as error:  # a token of a moment ago says nothing then
+    except PeagleError as error:  # the engine failed, even if it wrote a token a moment ago
         raise HttpRefusal(503, error.in_a_line) from None
 
 
@@ -62,15 +62,15 @@ def _is_fresh(state: ServerState, seconds: float) -> bool:
 
 
 def _canary(state: ServerState) -> asyncio.Task[None]:
-    """The request for one token that is on its way, for whoever asks meanwhile; a new one if there is none."""
+    """Return the pending one-token request, shared by concurrent health checks; start one if none is pending."""
     if state.canary is None or state.canary.done():
         state.canary = asyncio.ensure_future(_write_a_token(state))
-        state.canary.add_done_callback(lambda canary: canary.cancelled() or canary.exception())  # heard, if by nobody
+        state.canary.add_done_callback(lambda canary: canary.cancelled() or canary.exception())  # marks it retrieved
     return state.canary
 
 
 async def _write_a_token(state: ServerState) -> None:
-    """Have one token written. Raises ``HttpRefusal`` if none comes."""
+    """Generate one token. Raises ``HttpRefusal`` if that fails."""
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     submission = state.engine.submit_async([0], params, num_speculative_tokens=0, timeout=CANARY_SECONDS)
     try:
@@ -82,11 +82,11 @@ async def _write_a_token(state: ServerState) -> None:
             except QueueFull:
                 await _token_of_another(state)
     except TimeoutError:
-        raise HttpRefusal(503, f"no token came within {CANARY_SECONDS:g} seconds", retry_after=5) from None
+        raise HttpRefusal(503, f"the engine generated no token in {CANARY_SECONDS:g} seconds", retry_after=5) from None
 
 
 async def _token_of_another(state: ServerState) -> None:
-    """Wait for a token of whoever fills the queue: a server with much to do is none that must be replaced."""
+    """Wait for a token of another request when the queue is full: a busy server is healthy."""
     before = state.metrics.last_token
     while state.metrics.last_token == before:
         await asyncio.sleep(0.05)

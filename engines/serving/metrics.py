@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus; names as vLLM has them, so that its dashboards show ours, else ``peagle:``."""
+"""Prometheus metrics. Names match vLLM's so that its dashboards work; other metrics start with ``peagle:``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..requests.results import Delta, RequestOutput
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
 _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
-FARTHEST = 20  # positions that have a series of their own; those beyond are counted together
+FARTHEST = 20  # positions with a series of their own; later positions share one
 
 
 class ServerMetrics:
-    """The series of one server, all labelled with its model."""
+    """Metrics of one server, all labelled with its model."""
 
     def __init__(self, model: str, load: Callable[[], Load], grammars: GrammarTally) -> None:
-        """``load`` and ``grammars`` are read when the series are asked for."""
+        """``load`` and ``grammars`` are read on each scrape."""
         self.registry = CollectorRegistry()
         self._model = model
 
@@ -34,67 +34,67 @@ class ServerMetrics:
         def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
             return Histogram(f"vllm:{name}", text, ("model_name",), registry=self.registry, buckets=tuple(buckets))
 
-        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
-        self.generation_tokens = counter("generation_tokens", "Tokens that were written.")
-        self.prefix_queries = counter("prefix_cache_queries", "Tokens of prompts looked for among kept ones.")
-        self.prefix_hits = counter("prefix_cache_hits", "Tokens of prompts that were read for another one.")
-        self.success = counter("request_success", "Requests that ended, by how.", "finished_reason")
-        self.refused = counter("request_refused", "Requests that were refused, by HTTP status.", "status")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
+        self.generation_tokens = counter("generation_tokens", "Generated tokens.")
+        self.prefix_queries = counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
+        self.prefix_hits = counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self.success = counter("request_success", "Finished requests, by finish reason.", "finished_reason")
+        self.refused = counter("request_refused", "Refused requests, by HTTP status.", "status")
         self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.", "lossy")
-        self.drafted = counter("spec_decode_num_draft_tokens", "Tokens that were drafted.", "lossy")
-        self.accepted = counter("spec_decode_num_accepted_tokens", "Drafts that were accepted.", "lossy")
+        self.drafted = counter("spec_decode_num_draft_tokens", "Drafted tokens.", "lossy")
+        self.accepted = counter("spec_decode_num_accepted_tokens", "Accepted draft tokens.", "lossy")
         self.by_method = {
             name: counter(f"draft_method_{name}", text, "method", owner="peagle")
             for name, text in (
-                ("requests", "Requests that ended, by draft method."),
-                ("draft_tokens", "Tokens that were drafted, by draft method."),
-                ("accepted_tokens", "Drafts that were accepted, by draft method."),
+                ("requests", "Finished requests, by draft method."),
+                ("draft_tokens", "Drafted tokens, by draft method."),
+                ("accepted_tokens", "Accepted draft tokens, by draft method."),
             )
         }
         for each, method in product(self.by_method.values(), METHODS):
             each.labels(model, method)
         self.accepted_per_position = counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Accepted drafts, by position in the round.", "lossy", "position"
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens, by position.", "lossy", "position"
         )
-        self.rounds = counter("num_rounds", "Rounds of requests, with drafts or without.", owner="peagle")
+        self.rounds = counter("num_rounds", "Decoding rounds of requests, with or without drafts.", owner="peagle")
         self.later_rounds = counter("later_num_drafts", "Rounds with drafts after a request's 20th.", owner="peagle")
         self.later_accepted = counter("later_num_accepted_tokens", "Drafts accepted in those rounds.", owner="peagle")
-        self.verify_seconds = counter("verify_seconds", "Time of the target, by rounds of requests.", owner="peagle")
-        self.draft_seconds = counter("draft_seconds", "Time of the drafter, by rounds of requests.", owner="peagle")
-        self.forced = counter("grammar_draft_tokens", "Drafts that the form of a text forced.", owner="peagle")
-        self.forced_accepted = counter("grammar_accepted_tokens", "Those that were accepted.", owner="peagle")
-        self.first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
-        self.between = histogram("inter_token_latency_seconds", "Between tokens of a request.", _BETWEEN)
-        self.whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.", _SECONDS)
-        self.queue = histogram("request_queue_time_seconds", "From arrival to the first pass.", _SECONDS)
-        self.prefill = histogram("request_prefill_time_seconds", "Of a prompt's passes.", _SECONDS)
-        self.decode = histogram("request_decode_time_seconds", "After the first token.", _SECONDS)
-        self.length = histogram("request_generation_tokens", "Tokens of an answer.", [2**i for i in range(15)])
-        started = Gauge("process_start_time_seconds", "When the server began.", registry=self.registry)
+        self.verify_seconds = counter("verify_seconds", "Target time, summed over requests' rounds.", owner="peagle")
+        self.draft_seconds = counter("draft_seconds", "Drafter time, summed over requests' rounds.", owner="peagle")
+        self.forced = counter("grammar_draft_tokens", "Draft tokens that a grammar forced.", owner="peagle")
+        self.forced_accepted = counter("grammar_accepted_tokens", "Accepted forced draft tokens.", owner="peagle")
+        self.first_token = histogram("time_to_first_token_seconds", "Time from arrival to the first token.", _SECONDS)
+        self.between = histogram("inter_token_latency_seconds", "Time between tokens of a request.", _BETWEEN)
+        self.whole = histogram("e2e_request_latency_seconds", "Time from arrival to the last token.", _SECONDS)
+        self.queue = histogram("request_queue_time_seconds", "Time from arrival to the first pass.", _SECONDS)
+        self.prefill = histogram("request_prefill_time_seconds", "Prefill time.", _SECONDS)
+        self.decode = histogram("request_decode_time_seconds", "Time after the first token.", _SECONDS)
+        self.length = histogram("request_generation_tokens", "Generated tokens per choice.", [2**i for i in range(15)])
+        started = Gauge("process_start_time_seconds", "Start time of the server.", registry=self.registry)
         started.set_to_current_time()
         self.registry.register(_Load(model, load))
         self.registry.register(_Forms(model, grammars))
-        self.last_token = float("-inf")  # when one was written, by the monotonic clock
+        self.last_token = float("-inf")  # time of the last token, monotonic clock
 
     def note_token(self) -> None:
-        """A token was written."""
+        """Record that a token was generated now."""
         self.last_token = time.monotonic()
 
     def text(self) -> bytes:
-        """All series in Prometheus's text format."""
+        """Return all series in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def refuse(self, status: int) -> None:
-        """Count a refusal."""
+        """Count a refused request."""
         self.refused.labels(self._model, str(status)).inc()
 
     def watch(self) -> RequestMeter:
-        """Return what counts the tokens of a request that has just arrived."""
+        """Return a meter for a request that has just arrived."""
         return RequestMeter(self, self._model)
 
 
 class RequestMeter:
-    """Counts one request as its tokens come."""
+    """Counts the tokens and times of one request."""
 
     def __init__(self, metrics: ServerMetrics, model: str) -> None:
         self._metrics, self._model = metrics, model
@@ -102,7 +102,7 @@ class RequestMeter:
         self._tokens = 0
 
     def delta(self, delta: Delta) -> None:
-        """Tokens have come; those of one round share the time since the round before."""
+        """Count new tokens. Tokens of one round share the time since the previous round."""
         count = len(delta.token_ids)
         if not count:
             return
@@ -118,7 +118,7 @@ class RequestMeter:
         self._metrics.generation_tokens.labels(self._model).inc(count)
 
     def end(self, output: RequestOutput) -> None:
-        """The request has ended."""
+        """Count a finished request."""
         metrics, model, acceptance = self._metrics, self._model, output.acceptance
         metrics.success.labels(model, output.finish_reason).inc()
         metrics.prompt_tokens.labels(model).inc(len(output.prompt_token_ids))
@@ -129,7 +129,7 @@ class RequestMeter:
         metrics.prefill.labels(model).observe(output.prefill_seconds)
         metrics.decode.labels(model).observe(output.decode_seconds)
         metrics.length.labels(model).observe(len(output.token_ids))
-        lossy = str(acceptance.is_lossy).lower()  # of a request with an acceptance_tolerance
+        lossy = str(acceptance.is_lossy).lower()  # true if the request had an acceptance_tolerance
         metrics.drafts.labels(model, lossy).inc(acceptance.rounds)
         metrics.drafted.labels(model, lossy).inc(acceptance.drafted)
         metrics.accepted.labels(model, lossy).inc(acceptance.accepted)
@@ -150,7 +150,7 @@ class RequestMeter:
 
 
 class _Load(Collector):
-    """Gauges that are read when they are asked for."""
+    """Gauges that are read on each scrape."""
 
     def __init__(self, model: str, load: Callable[[], Load]) -> None:
         self._model, self._load = model, load
@@ -158,12 +158,12 @@ class _Load(Collector):
     def collect(self) -> Iterable[Metric]:
         load = self._load()
         gauges = (
-            ("vllm:num_requests_running", "Requests running.", load.running),
-            ("vllm:num_requests_waiting", "Requests waiting.", load.waiting),
-            ("peagle:num_slots", "Requests that can run at once.", load.slots),
-            ("vllm:kv_cache_usage_perc", "Share of the caches that holds tokens, 1 at most.", load.cache_share),
-            ("peagle:kv_cache_tokens", "Tokens that the caches hold.", load.cached_tokens),
-            ("peagle:drafter_misfit", "1 where the drafter does not belong to its target.", len(load.warnings)),
+            ("vllm:num_requests_running", "Running requests.", load.running),
+            ("vllm:num_requests_waiting", "Waiting requests.", load.waiting),
+            ("peagle:num_slots", "Maximum number of concurrent requests.", load.slots),
+            ("vllm:kv_cache_usage_perc", "KV cache usage, 1 is full.", load.cache_share),
+            ("peagle:kv_cache_tokens", "Tokens in the KV caches.", load.cached_tokens),
+            ("peagle:drafter_misfit", "1 if the drafter does not match its target.", len(load.warnings)),
         )
         for name, text, value in gauges:
             family = GaugeMetricFamily(name, text, labels=["model_name"])
@@ -172,23 +172,21 @@ class _Load(Collector):
 
 
 class _Forms(Collector):
-    """What became of the forms of texts, as the engine has counted it."""
+    """Structured output statistics, as counted by the engine."""
 
     def __init__(self, model: str, tally: GrammarTally) -> None:
         self._model, self._tally = model, tally
 
     def collect(self) -> Iterable[Metric]:
         asked = CounterMetricFamily(
-            "peagle:grammar_requests", "Requests whose text has a form, by its kind.", labels=["model_name", "form"]
+            "peagle:grammar_requests", "Requests with structured outputs, by kind.", labels=["model_name", "form"]
         )
         for kind, count in sorted(self._tally.requests.copy().items()):
             asked.add_metric([self._model, kind], count)
-        compiled = SummaryMetricFamily(
-            "peagle:grammar_compile_seconds", "Of grammars that were compiled.", labels=["model_name"]
-        )
+        compiled = SummaryMetricFamily("peagle:grammar_compile_seconds", "Grammar compile time.", labels=["model_name"])
         compiled.add_metric([self._model], self._tally.compiled, self._tally.compile_seconds)
         failures = CounterMetricFamily(
-            "peagle:grammar_failures", "Forms refused, and texts that could not go on.", labels=["model_name", "reason"]
+            "peagle:grammar_failures", "Failed grammars, by reason.", labels=["model_name", "reason"]
         )
         for reason, count in (("refused", self._tally.refused), ("stuck", self._tally.stuck)):
             failures.add_metric([self._model, reason], count)

@@ -1,4 +1,4 @@
-"""Refusals of requests: a status, what a client is told, and what the log says; each API has its own shape for them."""
+"""HTTP errors: status, message for the client and fields for the log. Each API formats them itself."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ..errors import EngineClosed, PromptTooLong, QueueFull
 
-# Arguments whose values the engine checks itself; an API has fields of these names, or names its own.
+# Arguments that the engine validates. APIs have fields of the same names, or declare their own.
 ENGINE_FIELDS = frozenset({
     "prompt", "messages", "documents", "chat_template_kwargs", "num_speculative_tokens", "draft", "logit_bias",
     "max_tokens", "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "tools", "structured_outputs",
 })  # fmt: skip
-CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # the code that clients shorten a dialogue by
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # clients shorten the conversation when they see this code
 _MOST_OF_LOG = 300  # characters
-# Text in quotes, which an apostrophe does not open. It may have been cut, and have lost its end.
+# Quoted text; an apostrophe inside a word opens no quote. A cut message may lack the closing quote.
 _QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*(?:\1|$)""", re.DOTALL)
 _KINDS = {
     401: "authentication_error",
@@ -28,10 +28,10 @@ _KINDS = {
 
 
 class HttpRefusal(Exception):
-    """A request that is answered with an error.
+    """An HTTP error response.
 
-    ``param`` names the field that is at fault, by its path in the body; ``code`` is for programs; ``retry_after`` says
-    in how many seconds the same request may succeed.
+    ``param`` is the path of the invalid field in the body. ``code`` is a machine-readable code. ``retry_after`` is the
+    number of seconds after which the same request may succeed.
     """
 
     def __init__(
@@ -42,26 +42,26 @@ class HttpRefusal(Exception):
 
     @property
     def kind(self) -> str:
-        """The kind of error that the status stands for, as OpenAI's and Anthropic's APIs name it."""
+        """The error type for the status, as named by OpenAI's and Anthropic's APIs."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that the response has for it."""
+        """The headers of the response."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
     def for_log(self) -> dict[str, Any]:
-        """What the log says of it: the same in short, without what the message quotes from the request."""
+        """Return the error for the log: shortened, and without text that the message quotes from the request."""
         message = _QUOTED.sub("'...'", self.message)
         said = {"message": message, "type": self.kind, "param": self.param, "code": self.code}
         return {name: value and str(value)[:_MOST_OF_LOG] for name, value in said.items()}
 
 
 def refusal_of(error: PeagleError, fields: Collection[str] = ENGINE_FIELDS) -> HttpRefusal:
-    """What a typed error of the engine means to a client: its request is wrong, or the server cannot.
+    """Convert an engine error to a client error (invalid request) or a server error.
 
-    ``fields`` are the names that the error may begin with where it is about a field of the body.
+    ``fields`` are the names that the message can start with if it is about a field of the body.
     """
     message = error.in_a_line
     if isinstance(error, QueueFull):
@@ -73,6 +73,6 @@ def refusal_of(error: PeagleError, fields: Collection[str] = ENGINE_FIELDS) -> H
 
 
 def _field(what: str, fields: Collection[str]) -> str | None:
-    """The field of the body that a refusal of the engine begins with, if it does."""
+    """Return the body field that the engine's message starts with, or None."""
     name = re.match(r"[a-z_]+", what.replace("the conversation", "messages"))
     return name[0] if name and name[0] in fields else None

@@ -1,4 +1,4 @@
-"""A request's body: as far as the limits let it come, and as a type; one that does not fit is refused with the path."""
+"""Reads a request body within the limits and parses it as a type. Errors name the path of the invalid value."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Body = TypeVar("Body", bound=Struct)
 
 
 async def read_body(request: Request, limits: Limits, *, any_type: bool = False) -> bytes:
-    """The whole body. Raises ``HttpRefusal`` for one that is too long, takes too long to come, or is not JSON.
+    """Return the whole body. Raises ``HttpRefusal`` if it is too long, arrives too slowly, or is not JSON.
 
-    ``any_type``: clients may say of JSON that it is something else.
+    ``any_type`` accepts other content types for JSON.
     """
     check_json(request.headers, any_type=any_type)
     announced = request.headers.get("content-length", "")
@@ -36,26 +36,26 @@ async def read_body(request: Request, limits: Limits, *, any_type: bool = False)
                     raise _too_long(limits)
                 parts.append(part)
     except TimeoutError:
-        raise HttpRefusal(408, f"the body had not arrived after {limits.body_seconds:g} seconds") from None
+        raise HttpRefusal(408, f"the body did not arrive within {limits.body_seconds:g} seconds") from None
     except ClientDisconnect:
-        raise HttpRefusal(400, "the client went before its body had arrived") from None
+        raise HttpRefusal(400, "the client disconnected before its body had arrived") from None
     return b"".join(parts)
 
 
 def _too_long(limits: Limits) -> HttpRefusal:
     return HttpRefusal(
         413,
-        f"the body has more than the {limits.body_bytes} bytes that this server takes; send less, "
-        "or start it with a larger --max-body-bytes",
+        f"the body exceeds the limit of {limits.body_bytes} bytes; fix: send less, "
+        "or start the server with a larger --max-body-bytes",
     )
 
 
 def parse_body(
     raw: bytes, kind: type[Body], select: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
 ) -> Body:
-    """Return the body as its type; ``select`` gives the fields of it that are acted on.
+    """Parse the body as ``kind``; ``select`` picks the fields to use.
 
-    Raises ``HttpRefusal`` for what is not valid JSON, or does not fit.
+    Raises ``HttpRefusal`` for invalid JSON or an invalid value.
     """
     try:
         content = _decoded(raw, kind)
@@ -68,7 +68,7 @@ def parse_body(
             param = message.split("unknown field `")[1].split("`")[0]
         if "required field `" in message:
             param = message.split("required field `")[1].split("`")[0]
-        raise HttpRefusal(400, f"the body does not fit: {message}", param=param) from None
+        raise HttpRefusal(400, f"invalid request body: {message}", param=param) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
 
@@ -76,5 +76,5 @@ def parse_body(
 def _decoded(raw: bytes, kind: type[Struct]) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except msgspec.ValidationError:  # a number beyond all types, whose path is known to who knows the type
+    except msgspec.ValidationError:  # a number out of range of all types; decoding with the type gives its path
         return msgspec.json.decode(raw, type=kind)

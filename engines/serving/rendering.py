@@ -1,4 +1,4 @@
-"""What answers report as they grow, whichever API tells it: text, thoughts, calls of tools, logprobs, the prompt."""
+"""Reporting of answers as they grow, shared by all APIs: text, reasoning, tool calls, logprobs and the prompt."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .generation import Conversation
 from .problems import HttpRefusal
 
 Logprobs = Sequence[TokenLogprob | None]
-Runs = Sequence[tuple[str, bool]]  # of a text: its pieces, and whether each was drafted
+Runs = Sequence[tuple[str, bool]]  # pieces of a text, each with whether it was drafted
 
 
 @dataclass(frozen=True)
 class ReportedTokens:
-    """What is reported of a choice at once: of all of it, or of its next tokens.
+    """The tokens of a choice that are reported at once: all of them, or the next ones of a stream.
 
-    ``prompt`` are the ids of its prompt. An echoed prompt stands before the first text, and its logprobs before the
-    first ones; its first token has None. ``num_tokens`` counts the answer's alone. ``finish_reason`` is that of a
+    ``prompt`` are the token ids of its prompt. An echoed prompt precedes the first text, and its logprobs precede the
+    first ones; its first token has None. ``num_tokens`` counts only the answer's tokens. ``finish_reason`` is that of a
     ``RequestOutput``, or "tool_calls".
     """
 
@@ -40,17 +40,17 @@ class ReportedTokens:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell yet, such as while tokens are no whole character."""
+        """Return whether there is nothing to report yet, for example because a character is incomplete."""
         return not (self.text or self.finish_reason or self.logprobs or self.calls or self.thought)
 
 
 class Reporter:
-    """Reads the answers of one generation: what is said, what is thought, and what is called."""
+    """Splits the answers of one generation into text, reasoning and tool calls."""
 
     def __init__(self, choices: Choices, style: Style | None, decode: Callable[[Sequence[int]], str]) -> None:
-        """``style`` is that of the model's chat answers, ``decode`` gives the text of token ids."""
+        """``style`` is the model's chat answer style; ``decode`` returns the text of token ids."""
         self._prompts, self._generation, self._style = choices.prompts, choices.generation, style
-        self._echoes: dict[int, str] = {}  # texts of prompts by choice, until they are reported
+        self._echoes: dict[int, str] = {}  # prompt text by choice, until it is reported
         self._readers: dict[int, AnswerReader | None] = {}
         source = self._generation.source
         if self._generation.echoes and not isinstance(source, Conversation):
@@ -59,7 +59,7 @@ class Reporter:
                 self._echoes[index] = prompt if isinstance(prompt, str) else decode(ids)
 
     def report(self, index: int, given: RequestOutput | Delta, runs: Runs) -> ReportedTokens:
-        """Return what is reported of a choice, with the prompt before it the first time."""
+        """Return what to report for a choice. The first report includes the echoed prompt."""
         prompt = self._prompts[index]
         if self._generation.shows_answer:
             told = ReportedTokens(
@@ -82,7 +82,7 @@ class Reporter:
         return self._read(told)
 
     def _read(self, told: ReportedTokens) -> ReportedTokens:
-        """Tell calls and thoughts apart from the text, where the model's answers have them."""
+        """Separate tool calls and reasoning from the text, if the model's style has them."""
         source = self._generation.source
         if not isinstance(source, Conversation):
             return told
@@ -99,28 +99,28 @@ class Reporter:
             said, found = reader.push(piece, is_last=is_last)
             text, calls, shown = text + said, calls + found, [*shown, (said, drafted)]
         reason = "tool_calls" if reader.count and told.finish_reason == "stop" else told.finish_reason
-        if self._style == "channels":  # what stands between is not shown
+        if self._style == "channels":  # text outside the channels is not shown
             told = replace(told, runs=[each for each in shown if each[0]])
         return replace(told, text=text, calls=calls, thought=reader.take_thought(), finish_reason=reason)
 
 
 class Renderer(ABC):
-    """How one response of an API is written, whole or as a stream of pieces, each of them bytes on the wire."""
+    """Writes one response of an API, whole or as a stream of pieces in bytes."""
 
-    stream_type: ClassVar[str] = "text/event-stream"  # the media type of a stream
+    stream_type: ClassVar[str] = "text/event-stream"  # media type of a stream
 
     @abstractmethod
     def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> Any:
-        """Return the content of the JSON response that was not streamed; all ``choices`` have ended."""
+        """Return the content of a non-streamed JSON response. All ``choices`` have finished."""
 
     @abstractmethod
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
-        """Return what a stream tells of a choice's next tokens."""
+        """Return the stream pieces for a choice's next tokens."""
 
     @abstractmethod
     def closing(self, choices: Choices) -> Iterator[bytes]:
-        """Return the end of a stream all of whose ``choices`` have ended."""
+        """Return the end of a stream. All ``choices`` have finished."""
 
     @abstractmethod
     def failure(self, refusal: HttpRefusal) -> Iterator[bytes]:
-        """Return the end of a stream that failed on the way; its status was sent long ago."""
+        """Return the end of a stream that failed after its status was sent."""

@@ -1,8 +1,8 @@
-"""Amazon SageMaker's contract for containers: ``GET /ping`` and ``POST /invocations`` on port 8080.
+"""Amazon SageMaker's container contract: ``GET /ping`` and ``POST /invocations`` on port 8080.
 
 https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html. As in AWS's vLLM containers, the
-header ``X-Amzn-SageMaker-Custom-Attributes: route=/v1/chat/completions`` says which of the API's paths is meant;
-without it the body does.
+header ``X-Amzn-SageMaker-Custom-Attributes: route=/v1/chat/completions`` selects the API path. Without it, the body
+decides.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _HEADER = "x-amzn-sagemaker-custom-attributes"
 
 
 async def invocations(request: Request) -> Response:
-    """``POST /invocations``: a completion, or a chat completion where the body has ``messages``."""
+    """``POST /invocations``: a chat completion if the body has ``messages``, else a completion."""
     state = ServerState.of(request)
-    raw = await read_body(request, state.limits, any_type=True)  # SageMaker hands on the type that its caller gave
+    raw = await read_body(request, state.limits, any_type=True)  # SageMaker forwards its caller's content type
     return await _TARGETS[_route(request) or _path_of(raw)](state, request, raw)
 
 

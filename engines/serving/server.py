@@ -1,4 +1,4 @@
-"""A server that runs: it listens, answers, and when it is told to stop takes no more and ends what it has."""
+"""The HTTP server: it listens, answers requests, and on shutdown finishes those that run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Server:
-    """Answers in a thread of its own, from ``start`` until what ``stop`` lets run has ended.
+    """An HTTP server in a thread of its own. After ``stop``, it finishes running requests and ends.
 
-    ``port`` 0 takes a free one. Raises ``EnvironmentProblem`` for an address that is taken or not this machine's; who
-    would know before an engine is loaded gives the ``address`` that ``bound`` made of host and port.
+    ``port`` 0 picks a free port. Raises ``EnvironmentProblem`` if the address is in use or not local. To detect this
+    before loading an engine, call ``bound`` and pass its result as ``address``.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The server's URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start answering requests."""
         self._thread.start()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Take no more requests; those that run end, within ``drain_seconds``, unless they are cut off ``at_once``."""
+        """Refuse new requests; running ones have ``drain_seconds`` to finish, or are cancelled if ``at_once``."""
         self._state.drains = True
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or at_once
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it has ended; returns whether it has. Raises ``EnvironmentProblem`` where it could not go on."""
+        """Wait until the server has ended; return whether it has. Raises ``EnvironmentProblem`` if it failed."""
         self._thread.join(seconds)
         if self._error is not None:
             raise EnvironmentProblem(
-                "the server had to end", why=f"{self._error}", fix="see to that, and start it again"
+                "the server stopped unexpectedly", why=f"{self._error}", fix="fix the cause and restart the server"
             ) from self._error
         return not self._thread.is_alive()
 
@@ -92,28 +92,28 @@ class Server:
             with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
                 runner.get_loop().set_exception_handler(LoopErrors())
                 runner.run(self._serve())
-        except Exception as error:  # such as no file that may be opened; told by who waits
+        except Exception as error:  # such as no file descriptors left; ``wait`` reports it
             self._error = error
 
     async def _serve(self) -> None:
-        """Answer; what forms of texts need is read when whoever waits for the server has had its first answer."""
+        """Answer requests; load the grammar vocabulary only after startup, to keep the first response fast."""
         loop = asyncio.get_running_loop()
         loop.call_later(FORMS_SECONDS, loop.run_in_executor, None, self._state.engine.prepare_forms)
         await self._server.serve([self._socket])
 
 
 class LoopErrors:
-    """Tells what fails in the event loop, and once in a while that connections cannot be taken.
+    """Logs errors of the event loop, and limits how often it logs that connections cannot be accepted.
 
-    asyncio tries that 2,000 times a second, each with a trace of its own, and as often again on a socket that is closed
-    by then.
+    asyncio retries that 2,000 times a second, each with a traceback, and as often again on a socket that has been
+    closed meanwhile.
     """
 
     def __init__(self) -> None:
         self._told = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle one, as asyncio asks for it."""
+        """Handle one error, with the signature of asyncio's exception handler."""
         error = context.get("exception")
         if isinstance(error, ValueError) and self._told > float("-inf"):
             return
@@ -121,18 +121,16 @@ class LoopErrors:
             loop.default_exception_handler(context)
         elif time.monotonic() - self._told > TOLD_AGAIN_SECONDS:
             self._told = time.monotonic()
-            log("no more connections", why=error.strerror, fix="allow more open files (ulimit -n)")
+            log("cannot accept connections", why=error.strerror, fix="raise the open file limit (ulimit -n)")
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that has the address, so that no other server takes it; nobody is let in yet.
+    """Return a socket bound to the address, which reserves it; connections are not accepted yet.
 
-    Raises ``UsageError`` for no host, and ``EnvironmentProblem`` for an address that cannot be had.
+    Raises ``UsageError`` for an empty host, and ``EnvironmentProblem`` if the address cannot be bound.
     """
     if not host:
-        raise UsageError(
-            "--host is empty", fix="say 127.0.0.1 for this machine alone, or 0.0.0.0 for all its addresses"
-        )
+        raise UsageError("--host is empty", fix="use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         with _said(host, port):
@@ -147,11 +145,11 @@ def bound(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _said(host: str, port: int) -> Iterator[None]:
-    """Turn what the system has against an address into an error of ours."""
+    """Convert the system's errors about an address to ``EnvironmentProblem``."""
     try:
         yield
-    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # a TypeError is of a name that is none
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: an invalid host name
         reason = getattr(error, "strerror", None) or str(error)
         raise EnvironmentProblem(
-            f"cannot listen on {host} port {port}", why=reason, fix="name another --host or --port (0 takes a free one)"
+            f"cannot listen on {host} port {port}", why=reason, fix="use another --host or --port (0 picks a free port)"
         ) from None

@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .structured_outputs_config import FormDefaults
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may cost. Whoever asks for more is refused before anything is computed.
+    """Limits of one request. A request that exceeds one is refused before anything is computed.
 
-    ``body_bytes`` of a request's body; ``choices`` of a request, prompts times ``n``; ``seconds`` from arrival to the
-    last token; ``body_seconds`` until a body has arrived; ``drain_seconds`` for those that run when the server is told
-    to stop. How many may wait is the engine's own limit.
+    ``body_bytes``: size of the body. ``choices``: prompts times ``n``. ``seconds``: from arrival to the last token.
+    ``body_seconds``: until the body has arrived. ``drain_seconds``: for running requests at shutdown. The engine itself
+    limits how many requests can wait.
     """
 
     body_bytes: int = 4 << 20
@@ -28,12 +28,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Everything but the engine. ``api_keys``: one of them must be sent as a bearer token, unless there are none.
+    """All settings except the engine.
 
-    ``model`` is the name that requests may give; a request that names another model is refused. ``drafts`` are
-    made where a request says nothing of them, and ``structured_outputs`` holds where it says no more of a JSON form.
-    ``log_prompts`` puts prompts and answers into the log, which holds none otherwise. Pages of ``cors_origins`` may use
-    the server. Requests may call it by the names in ``allowed_hosts``, besides those that it has in any case.
+    If ``api_keys`` is not empty, requests must send one of them as a bearer token. ``model`` is the name that requests
+    can give; other names are refused. ``drafts`` and ``structured_outputs`` are defaults for requests that do not set
+    them. ``log_prompts`` logs prompts and answers, which are not logged otherwise. ``cors_origins`` are the sites whose
+    pages may use the server. ``allowed_hosts`` are accepted ``Host`` names in addition to the built-in ones.
     """
 
     model: str
@@ -47,7 +47,7 @@ class ServerSettings:
 
 
 def model_name(manifest: Manifest, folder: Path) -> str:
-    """Return the name of an engine's model: that of its checkpoint, without the path of a folder on this machine."""
+    """Return the name of an engine's model: its checkpoint's name, without the path of a local folder."""
     name = manifest.target.origin.id
     is_path = name.startswith((".", "~")) or PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
     if is_path:

@@ -1,7 +1,7 @@
-"""vLLM's JSON of speculation, as it is: ``--speculative-config``, and the variables of AWS's containers.
+"""vLLM's JSON configuration of speculation: ``--speculative-config`` and the variables of AWS's containers.
 
-https://docs.vllm.ai/en/latest/features/speculative_decoding; an engine has its drafter built in, so ``model`` is not
-loaded, and what else there is must be what the engine does. What says nothing here is told, with the reason.
+https://docs.vllm.ai/en/latest/features/speculative_decoding. An engine has its drafter built in, so ``model`` is not
+loaded, and the other keys must match what the engine does. Ignored keys are reported with the reason.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _UNREAD = by_key(NO_COUNTERPARTS, OF_A_BUILD)
 
 @dataclass(frozen=True)
 class DefaultDrafts:
-    """What a server does where a request says nothing; None leaves it to the engine.
+    """Draft defaults for requests that set none; None leaves the choice to the engine.
 
-    ``acceptance_tolerance`` above 0 makes requests lossy that do not say 0.
+    ``acceptance_tolerance`` above 0 makes requests lossy unless they set it to 0.
     """
 
     num_speculative_tokens: DraftsAsked | None = None
@@ -39,14 +39,17 @@ class DefaultDrafts:
 
 @dataclass(frozen=True)
 class SpeculationSaid:
-    """The ``drafts`` that were asked for, and sentences on what was ``left_out``, one for each reason."""
+    """The configured ``drafts``, and one sentence per reason about ``left_out`` keys."""
 
     drafts: DefaultDrafts = DefaultDrafts()
     left_out: tuple[str, ...] = ()
 
 
 def speculation_of(text: str | None, environment: Mapping[str, str], manifest: Manifest) -> SpeculationSaid:
-    """Read the JSON ``text``, or else the first of ``VARIABLES`` there is. Raises ``UsageError`` by the key's name."""
+    """Parse the JSON ``text``, or the first variable of ``VARIABLES`` that is set.
+
+    Raises ``UsageError`` that names the key.
+    """
     where = "--speculative-config"
     if text is None:
         where = next((name for name in VARIABLES if environment.get(name)), "")
@@ -56,32 +59,30 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
     try:
         given = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{where} is no JSON: {error}", fix="give an object, as vLLM takes it") from None
+        raise UsageError(f"{where} is not valid JSON: {error}", fix="use a JSON object as for vLLM") from None
     if not isinstance(given, dict):
-        raise UsageError(f"{where} is no JSON object", fix='give one, such as {"num_speculative_tokens": 3}')
+        raise UsageError(f"{where} is not a JSON object", fix='use one, such as {"num_speculative_tokens": 3}')
     left_out = _left_out(where, given)
     drafts = DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
     return SpeculationSaid(drafts, left_out)
 
 
 def _left_out(where: str, given: dict[str, Any]) -> tuple[str, ...]:
-    """What says nothing here, told once for all that have one reason. Raises ``UsageError`` for what is not known."""
+    """Return sentences about ignored keys, one per reason. Raises ``UsageError`` for an unknown key."""
     names: dict[str, list[str]] = {}
     for key, value in given.items():
         if key in _READ:
             continue
         if key not in _UNREAD:
             near = nearest(key, [*_READ, *_UNREAD], 1)
-            raise UsageError(
-                f"{where}: {key!r} is not known here", fix=f"did you mean {near[0]}?" if near else "leave it out"
-            )
+            raise UsageError(f"{where}: unknown key {key!r}", fix=f"did you mean {near[0]}?" if near else "remove it")
         entry = _UNREAD[key]
         if entry.takes(value):
             continue
         if entry.fix:
-            raise UsageError(f"{where}: {key} {repr(value)[:100]} is not to be had here", why=entry.why, fix=entry.fix)
+            raise UsageError(f"{where}: {key} {repr(value)[:100]} is not supported", why=entry.why, fix=entry.fix)
         names.setdefault(entry.why, []).append(key)
-    return tuple(f"{where}: not read: {', '.join(left)} ({why})" for why, left in names.items())
+    return tuple(f"{where}: ignored: {', '.join(left)} ({why})" for why, left in names.items())
 
 
 def _count(where: str, given: dict[str, Any], manifest: Manifest) -> DraftsAsked | None:
@@ -92,8 +93,8 @@ def _count(where: str, given: dict[str, Any], manifest: Manifest) -> DraftsAsked
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= most:
         raise UsageError(
             f"{where}: num_speculative_tokens is {count!r}",
-            why=f"the engine was built for 0 to {most}, or auto",
-            fix=f"say {most} at most, or build the engine with more --num-speculative-tokens",
+            why=f"this engine supports 0 to {most}, or auto",
+            fix=f"use at most {most}, or build the engine with more --num-speculative-tokens",
         )
     return count
 
@@ -109,14 +110,12 @@ def _draft(where: str, given: dict[str, Any], manifest: Manifest) -> str | None:
         return None
     method, methods = method.lower() if isinstance(method, str) else repr(method), methods_in_vllm()
     if method not in methods:
-        raise UsageError(
-            f"{where}: method is {method!r}", why=f"known are {', '.join(methods)}", fix="name one of them"
-        )
+        raise UsageError(f"{where}: unknown method {method!r}", fix=f"use one of {', '.join(methods)}")
     if not methods[method].needs_head:
         return methods[method].name
     if manifest.drafter is None:
         raise UsageError(
-            f"{where}: method is {method!r}, and this engine has no drafter",
-            fix="build it with one, or say ngram",
+            f"{where}: method is {method!r}, but this engine has no drafter",
+            fix="build the engine with a drafter, or use ngram",
         )
-    return None  # the engine's own: vLLM's names of heads say nothing of how many passes one makes
+    return None  # the engine's own: vLLM's method names do not say how many drafter passes a head makes

@@ -1,4 +1,4 @@
-"""What every request of a server finds: the engine, the settings, the counters."""
+"""State that all requests of a server share: the engine, the settings and the metrics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .settings import Limits, ServerSettings
 
 @dataclass
 class ServerState:
-    """One for an application; ``drains`` says that it takes no more requests, ``canary`` asks whether it can.
+    """State of one application.
 
-    ``faces`` are the APIs that it has, ``hosts`` the names by which it may be called, None for any.
+    ``drains`` is set at shutdown, when no new requests are accepted. ``canary`` is the pending health check request.
+    ``faces`` are the server's APIs. ``hosts`` are the allowed host names, None for any.
     """
 
     engine: Engine
@@ -35,19 +36,19 @@ class ServerState:
 
     @classmethod
     def of(cls, connection: HTTPConnection) -> ServerState:
-        """That of the application that answers."""
+        """Return the state of the connection's application."""
         state: ServerState = connection.app.state.server
         return state
 
     @property
     def limits(self) -> Limits:
-        """What a request may cost, by the settings."""
+        """The limits of one request."""
         return self.settings.limits
 
     def check_model(self, name: str | None) -> None:
-        """Raise ``HttpRefusal`` for the name of another model; no name is this one."""
+        """Raise ``HttpRefusal`` if the name is not this server's model. No name means this model."""
         if name is not None and name != self.settings.model:
             raise HttpRefusal(
-                404, f"there is no model {name[:100]} here, only {self.settings.model}",
+                404, f"model {name[:100]} not found; this server has {self.settings.model}",
                 param="model", code="model_not_found",
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The server's defaults for the form of JSON, in the JSON that vLLM takes as ``--structured-outputs-config``."""
+"""Server defaults for JSON output, in vLLM's format of ``--structured-outputs-config``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ...plugins.errors import UsageError
 
 FLAG = "--structured-outputs-config"
-# What vLLM's other keys may say: what happens anyway.
+# Accepted values of vLLM's other keys: those that describe the behaviour here.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "backend": ("auto", "guidance"),
     "disable_fallback": (False, True),  # there is one backend
@@ -22,13 +22,13 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class FormDefaults:
-    """What holds for JSON where a request does not say it; names and meanings as in ``StructuredOutputsParams``."""
+    """Defaults for JSON output; names and meanings as in ``StructuredOutputsParams``."""
 
     disable_additional_properties: bool = True
     disable_any_whitespace: bool = False
 
     def filled(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a form with these where it is JSON and they are absent."""
+        """Return ``form`` with the defaults filled in, if it is a JSON form."""
         if form.get("json") is None and not form.get("json_object"):
             return dict(form)
         defaults = asdict(self)
@@ -38,11 +38,11 @@ class FormDefaults:
 
 
 def form_defaults_of(text: str | None) -> FormDefaults:
-    """Return the defaults that JSON says. Raises ``UsageError`` by the key."""
+    """Parse the defaults from JSON. Raises ``UsageError`` that names the key."""
     if text is None:
         return FormDefaults()
     known = [field.name for field in fields(FormDefaults)]
-    fix = f'say for example {{"{known[0]}": false}}'
+    fix = f'use for example {{"{known[0]}": false}}'
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -56,8 +56,8 @@ def form_defaults_of(text: str | None) -> FormDefaults:
                 raise UsageError(f"{FLAG}: {name} must be true or false", fix=fix)
             found[name] = value
         elif name not in _NEUTRAL:
-            raise UsageError(f"{FLAG}: {name!r} is not known", fix=f"use {' and '.join(known)}")
+            raise UsageError(f"{FLAG}: unknown key {name!r}", fix=f"use {' and '.join(known)}")
         elif value is not None and value not in _NEUTRAL[name]:
             accepted = " or ".join(json.dumps(each) for each in _NEUTRAL[name])
-            raise UsageError(f"{FLAG}: {name} is not supported", fix=f"leave it out, or set it to {accepted}")
+            raise UsageError(f"{FLAG}: {name} is not supported", fix=f"remove it, or set it to {accepted}")
     return FormDefaults(**found)

@@ -1,4 +1,4 @@
-"""What answers took: tokens, how speculation went, and the figures that the log has of them."""
+"""Usage of answers: token counts and speculation statistics, for responses and the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..requests.results import Acceptance, RequestOutput
 
 
 def total_acceptance(outputs: Sequence[RequestOutput]) -> Acceptance:
-    """Return what became of the drafts of all choices."""
+    """Return the draft acceptance summed over all choices."""
     acceptance = Acceptance()
     for output in outputs:
         acceptance.add(output.acceptance)
@@ -17,7 +17,7 @@ def total_acceptance(outputs: Sequence[RequestOutput]) -> Acceptance:
 
 
 def cached_tokens(outputs: Sequence[RequestOutput]) -> int:
-    """Return how many tokens of the prompts no choice had to read."""
+    """Return the number of prompt tokens read from the cache; for each prompt, the minimum over its choices."""
     least: dict[tuple[int, ...], int] = {}
     for output in outputs:
         prompt = tuple(output.prompt_token_ids)
@@ -26,7 +26,7 @@ def cached_tokens(outputs: Sequence[RequestOutput]) -> int:
 
 
 def speculation(acceptance: Acceptance) -> dict[str, Any]:
-    """Return rounds, drafts and how many of them were accepted, by their position in the round."""
+    """Return the speculation statistics: rounds, drafts, acceptance by position, and times per round."""
     return {
         "rounds": acceptance.rounds,
         "rounds_without_drafts": acceptance.undrafted,
@@ -46,9 +46,9 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
 
 
 def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
-    """Return what the log says of an answer: how long its longest choice waited and took, and its rounds.
+    """Return an answer's statistics for the log: the longest queue time and latency of its choices, and its rounds.
 
-    ``room`` is how many tokens all caches hold.
+    ``room`` is the number of tokens that all caches hold.
     """
     told = speculation(total_acceptance(outputs))
     rounds = ("rounds", "rounds_without_drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position")

@@ -1,4 +1,4 @@
-"""The ways in which models were taught to call tools, and to say what they think; known by their chat templates."""
+"""Formats of tool calls and reasoning that models are trained on, detected from their chat templates."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from .llama_calls import LlamaCallReader
 from .tool_calls import CLOSE, OPEN, TAG, ToolCall, ToolCallReader
 
 Style = Literal["json", "tags", "llama", "channels"]
-READ = "Hermes, Qwen3, Qwen3-Coder, Llama 3, GPT-OSS"  # those whose calls are read
+READ = "Hermes, Qwen3, Qwen3-Coder, Llama 3, GPT-OSS"  # models with a supported call format
 
 
 class AnswerReader(Protocol):
-    """Parts the text of one answer, as it grows; ``count`` calls were told."""
+    """Splits the text of one answer as it grows; ``count`` is the number of calls returned so far."""
 
     count: int
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """Return what is said, and the calls that are whole, with ``text`` after what came before."""
+        """Add ``text``, and return the new visible text and complete calls."""
         ...
 
     def take_thought(self) -> str:
-        """Return what was thought since the last call, where that is told apart."""
+        """Return the reasoning since the last call, if the format marks it."""
         ...
 
 
 def style_of(templates: Iterable[str]) -> Style | None:
-    """The style of a model with these templates; None for one whose answers are text and nothing else."""
+    """Return the style of a model with these templates; None if its answers are plain text."""
     sources = [*templates]
     if any(channels.CHANNEL in source and channels.MESSAGE in source for source in sources):
         return "channels"
@@ -42,14 +42,14 @@ def style_of(templates: Iterable[str]) -> Style | None:
 
 
 def can_call(style: Style | None, hidden: Mapping[str, bool]) -> bool:
-    """Whether calls can be read; ``hidden`` says of added tokens which of them a text leaves out."""
+    """Return whether calls can be parsed; ``hidden`` maps added tokens to whether decoded text omits them."""
     return style is not None and not (style in ("json", "tags") and any(hidden.get(each) for each in (OPEN, CLOSE)))
 
 
 def reader_of(
     style: Style | None, tools: Sequence[Mapping[str, Any]], most: int | None, *, are_certain: bool
 ) -> AnswerReader | None:
-    """What reads an answer; None where it is text. ``tools``, ``most`` and ``are_certain`` are the readers' own."""
+    """Return a reader for answers of this style, or None for plain text. The other arguments are the reader's."""
     if style == "channels":
         return ChannelReader(tools, most)
     if not tools:

@@ -1,10 +1,10 @@
-"""Answers in channels, as GPT-OSS writes them (harmony): what is thought, what is said, and calls of tools.
+"""Answers in channels, as written by GPT-OSS (harmony): reasoning, visible text and tool calls.
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
     <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
 
-``analysis`` is thought; ``final`` is said, and ``commentary`` too where it is to nobody. The tokens between are special
-ones, which the text must show.
+``analysis`` is reasoning. ``final`` is visible text, and so is ``commentary`` without a recipient. The separators are
+special tokens, which decoding must not omit.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ CHANNEL, MESSAGE, START, END, CALL, RETURN = (
     f"<|{name}|>" for name in ("channel", "message", "start", "end", "call", "return")
 )
 CONSTRAIN, FUNCTIONS = "<|constrain|>", "functions."
-ENDS = (CALL, RETURN)  # of an answer
-_MARKERS = (START, END, CALL, RETURN, CHANNEL)  # that end a message
+ENDS = (CALL, RETURN)  # end an answer
+_MARKERS = (START, END, CALL, RETURN, CHANNEL)  # end a message
 _NEXT = re.compile("|".join(re.escape(each) for each in _MARKERS))
 _CHANNEL, _TO = re.compile(r"<\|channel\|>\s*(\w+)"), re.compile(r"\bto=([^\s<]+)")
-_LONGEST = 300  # characters, of what stands before a message
+_LONGEST = 300  # characters of a message header
 
 
 class ChannelReader:
-    """Parts the text of one answer, as it grows, into what is thought, what is said and which calls are made.
+    """Splits the text of one answer, as it grows, into reasoning, visible text and tool calls.
 
-    What is in no channel is said, and what is for a program that is none of the tools is thought. A call is told when
-    it is whole.
+    Text outside the channels is visible; messages to programs other than the tools count as reasoning. Calls are
+    returned when complete.
     """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = (), most: int | None = None) -> None:
-        """``tools`` are as OpenAI has them; no more than ``most`` calls are told."""
+        """``tools`` have OpenAI's format; at most ``most`` calls are returned."""
         self._names = {each["function"]["name"] for each in tools}
         self._most, self._held, self._thought = most, "", ""
-        self._header: str | None = None  # of the message that is read, None between two
-        self.count = 0  # of the calls that were told
+        self._header: str | None = None  # of the current message, None between two
+        self.count = 0  # calls returned so far
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """Return what is said, and the calls that are whole, with ``text`` after what came before."""
+        """Add ``text``, and return the new visible text and complete calls."""
         self._held += text
         said, calls = "", list[ToolCall]()
         while self._held:
@@ -50,7 +50,7 @@ class ChannelReader:
                     break
                 continue
             found = _NEXT.search(self._held)
-            if self._name is not None:  # of a call, which is told as a whole
+            if self._name is not None:  # a call, which is returned when complete
                 if found is None and not is_last:
                     break
                 body = self._held[: found.start()] if found else self._held
@@ -65,19 +65,19 @@ class ChannelReader:
         return said, calls
 
     def take_thought(self) -> str:
-        """Return what was thought since the last call."""
+        """Return the reasoning since the last call."""
         thought, self._thought = self._thought, ""
         return thought
 
     @property
     def _name(self) -> str | None:
-        """The tool that the message is for, None for one that is read by people, and for another program."""
+        """The tool that the current message calls, or None for other messages."""
         to = _TO.search(self._header or "")
         name = to[1].removeprefix(FUNCTIONS) if to and to[1].startswith(FUNCTIONS) else None
         return name if name in self._names else None
 
     def _begin(self, *, is_last: bool) -> bool:
-        """Read what stands before a message; False where it has not all come yet."""
+        """Read a message header; return False if it is incomplete."""
         for marker in (END, CALL, RETURN):
             if self._held.startswith(marker):
                 self._held = self._held.removeprefix(marker)
@@ -92,12 +92,12 @@ class ChannelReader:
         elif found:
             self._header, self._held = header, rest
         else:
-            self._held = "" if is_last else self._held  # where a text ends within a header nothing more was said
+            self._held = "" if is_last else self._held  # an incomplete header at the end contains no text
             return False
         return True
 
     def _told(self, body: str) -> str:
-        """What is said of a message's text; what is thought is kept."""
+        """Return the visible part of a message's text; store the reasoning."""
         header = self._header or ""
         channel = _CHANNEL.search(header)
         if (channel and channel[1] == "analysis") or _TO.search(header):
@@ -106,7 +106,7 @@ class ChannelReader:
         return body
 
     def _called(self, body: str, calls: list[ToolCall]) -> str:
-        """Add the call that a message is; what is none is said."""
+        """Add the call in a message; return an invalid one as visible text."""
         name, is_object = self._name, json_object(body) is not None
         if name is None or not is_object:
             return body
@@ -116,12 +116,12 @@ class ChannelReader:
         return ""
 
     def _shown(self, *, is_last: bool) -> int:
-        """How much of what is held can be no beginning of a marker."""
+        """Return the length of the buffered text that cannot be the start of a marker."""
         at = self._held.rfind("<")
         is_begun = at >= 0 and any(each.startswith(self._held[at:]) for each in _MARKERS)
         return at if is_begun and not is_last else len(self._held)
 
 
 def spoken(text: str) -> str:
-    """What a whole answer says, without what was thought."""
+    """Return the visible text of a whole answer, without reasoning."""
     return ChannelReader().push(text, is_last=True)[0]

@@ -1,4 +1,4 @@
-"""What a conversation is to the engine: the token ids that its template makes of it, and those that end an answer."""
+"""Chat with an engine: the token ids of a rendered conversation, and the tokens that end an answer."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Chat:
-    """The template of an engine folder as it is now, with the tokenizer that its text is for.
+    """The chat template of an engine folder at load time, and the tokenizer for its text.
 
-    Later the folder may hold another one. A template that is damaged is told to who asks for it.
+    The folder may change later. A damaged template is reported on use.
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, max_seq_len: int) -> None:
-        """``max_seq_len`` tokens are the most of a conversation and its answer."""
+        """``max_seq_len`` is the maximum number of tokens of a conversation and its answer."""
         self._folder, self._tokenizer, self._max_seq_len = folder, tokenizer, max_seq_len
-        self._read: tuple[dict[str, str], dict[str, Any]] | None = None  # where they are whole
+        self._read: tuple[dict[str, str], dict[str, Any]] | None = None  # if they are valid
         with suppress(EnvironmentProblem):
             self._read = read_templates(folder), read_special_tokens(folder)
 
     @property
     def has_template(self) -> bool:
-        """Whether there is one. Raises ``EnvironmentProblem`` if it is damaged."""
+        """Return whether there is a template. Raises ``EnvironmentProblem`` if it is damaged."""
         return bool(self._read[0] if self._read else read_templates(self._folder))
 
     @cached_property
     def template(self) -> ChatTemplate:
         """The engine's template. Raises ``UsageError`` if it has none, ``EnvironmentProblem`` if it is damaged."""
-        from .chat_template import ChatTemplate  # Jinja is for those who chat
+        from .chat_template import ChatTemplate  # only chat needs Jinja
 
         return ChatTemplate(*self._read) if self._read and self._read[0] else ChatTemplate.open(self._folder)
 
     @cached_property
     def style(self) -> Style | None:
-        """How answers call tools and tell thoughts, None where they are text; also without a template."""
+        """The format of tool calls and reasoning; None if answers are plain text or there is no template."""
         return self.template.style if self.has_template else None
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """The tokens that end an answer by the template, which need not be among the engine's end-of-text tokens."""
-        if self.style == "channels":  # what follows an answer in a conversation ends each of its messages
+        """The tokens that end an answer in the template, which may differ from the engine's end-of-text tokens."""
+        if self.style == "channels":  # the token after an answer in a conversation ends every message
             return self._tokenizer.ids_of(ENDS)
         end = self.template.end_of_turn(self._ids, self._tokenizer.is_added)
         return frozenset() if end is None else frozenset({end})
@@ -66,9 +66,9 @@ class Chat:
         documents: Objects | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> tuple[str, list[int]]:
-        """Return the text of a conversation and its token ids, to which no special token is added.
+        """Return the rendered text of a conversation and its token ids; no special tokens are added.
 
-        Raises ``PromptTooLong`` for a text of so many characters that it cannot fit.
+        Raises ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
         """
         text = self.template.render(
             messages_of("messages", messages),

@@ -1,4 +1,4 @@
-"""The chat template of an engine: messages to the text that the model was trained to answer."""
+"""The chat template of an engine: renders messages as the text that the model was trained on."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .template_files import DEFAULT, read_special_tokens, read_templates
 
 Messages = Sequence[Mapping[str, Any]]
 
-_REBUILD = "correct the checkpoint's chat_template.jinja and build again"
+_REBUILD = "correct the checkpoint's chat_template.jinja and rebuild the engine"
 _WITH_TOOLS = "tool_use"
-_ANSWER = "qwertyuiop"  # no template has it
+_ANSWER = "qwertyuiop"  # a text that no template contains
 
 
 class ChatTemplate:
-    """Renders messages as the checkpoint's own Jinja template says, in a sandbox with limits (``meter.py``).
+    """Renders messages with the checkpoint's own Jinja template, in a sandbox with limits (``meter.py``).
 
-    ``templates`` are its texts by name; with tools, the one named ``tool_use`` is taken where there is one. ``special``
-    are tokens that it may write, ``bos_token`` and the like.
+    ``templates`` maps names to texts; with tools, the one named ``tool_use`` is used if it exists. ``special`` are
+    tokens that the template may write, such as ``bos_token``.
     """
 
     def __init__(self, templates: Mapping[str, str], special: Mapping[str, Any]) -> None:
@@ -41,19 +41,19 @@ class ChatTemplate:
         if not templates:
             raise UsageError(
                 f"{folder} has no chat template",
-                why="the checkpoint that it was built from has none: it continues texts, and was not taught to answer",
-                fix="use generate (peagle-compile run without --chat), or put the chat_template.jinja that the model "
-                "was trained with into that folder",
+                why="its checkpoint has none: it is a base model that was not trained for chat",
+                fix="use generate (peagle-compile run without --chat), or put the model's chat_template.jinja into "
+                "that folder",
             )
         return cls(templates, read_special_tokens(folder))
 
     @property
     def style(self) -> Style | None:
-        """How the model calls tools and says what it thinks; None where that is no form that is read here."""
+        """The model's format of tool calls and reasoning; None if it is not supported."""
         return style_of(self._sources.values())
 
     def check(self) -> None:
-        """Compile every template. Raises ``EnvironmentProblem`` for one that is no Jinja."""
+        """Compile every template. Raises ``EnvironmentProblem`` for invalid Jinja."""
         for name in self._sources:
             self._template(name)
 
@@ -66,12 +66,12 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Return the text of a conversation, up to where the answer begins.
+        """Return the text of a conversation, up to the start of the answer.
 
-        The arguments are plain values, as ``requests.messages`` returns them; ``arguments`` are variables of this
-        template (``enable_thinking``), and go before special tokens of the same name. Raises ``UsageError`` for
-        messages that the template refuses or cannot render, and ``EnvironmentProblem`` for a template that is no Jinja,
-        reaches for what it must not, or uses more than the limits.
+        The arguments are plain values, as returned by ``requests.messages``. ``arguments`` are variables of this
+        template (``enable_thinking``), and take precedence over special tokens of the same name. Raises ``UsageError``
+        for messages that the template rejects or cannot render, and ``EnvironmentProblem`` for a template that is
+        invalid Jinja, accesses something forbidden, or exceeds the limits.
         """
         given = {"messages": messages, "tools": tools, "documents": documents}
         variables = self._special | dict(arguments or {}) | given | {"add_generation_prompt": add_generation_prompt}
@@ -85,10 +85,10 @@ class ChatTemplate:
                 raise _typed(error) from None
 
     def end_of_turn(self, encode: Callable[[str], Sequence[int]], is_special: Callable[[int], bool]) -> int | None:
-        """Return the token by which this template ends an answer, None if it ends it with no special token.
+        """Return the token with which this template ends an answer, or None if that is not a special token.
 
-        It is what follows the answer in a conversation of a question and an answer. A template that cannot render that
-        has none: its messages are of another kind.
+        It is the token after the answer in a conversation of one question and one answer. If the template cannot render
+        that, because it expects other messages, there is none.
         """
         asked = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
         try:
@@ -105,16 +105,16 @@ class ChatTemplate:
         if DEFAULT in self._sources:
             return DEFAULT
         raise EnvironmentProblem(
-            f"no chat template is called {DEFAULT!r}",
-            why=f"there are {', '.join(sorted(self._sources))}",
-            fix="name one of the checkpoint's chat_template.jinja and build again",
+            f"there is no chat template named {DEFAULT!r}",
+            why=f"the templates are {', '.join(sorted(self._sources))}",
+            fix="name one of the checkpoint's templates chat_template.jinja and rebuild the engine",
         )
 
     def _template(self, name: str) -> Any:
         if name not in self._compiled:
             try:
                 self._compiled[name] = self._sandbox.compiled(self._sources[name])
-            except Exception as error:  # also of Python's compiler, for what is nested too deep
+            except Exception as error:  # also from Python's compiler, for deeply nested templates
                 where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
                 raise EnvironmentProblem(
                     f"the chat template {name!r} is not valid Jinja", why=f"{where}{_said(error)}", fix=_REBUILD
@@ -123,7 +123,7 @@ class ChatTemplate:
 
 
 def _characters(value: Any) -> int:
-    """The text in messages and what goes with them; plain values, as deep as they were allowed to be."""
+    """Return the number of characters in messages and other inputs, which are plain values of limited depth."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -132,26 +132,26 @@ def _characters(value: Any) -> int:
 
 
 def _typed(error: Exception) -> PeagleError:
-    """The error of ours for what went wrong in a template."""
+    """Convert an exception of a template to one of the project's errors."""
     if isinstance(error, PeagleError):
         return error
     if isinstance(error, TemplateRefusal):
         return UsageError(
-            "the chat template of the model refuses the messages",
+            "the model's chat template rejected the messages",
             why=f"it says {_said(error)!r}",
             fix="change the messages",
         )
     if isinstance(error, TooMuchError):
-        return EnvironmentProblem("the chat template of the model was stopped", why=_said(error), fix=_REBUILD)
+        return EnvironmentProblem("the model's chat template was stopped", why=_said(error), fix=_REBUILD)
     if isinstance(error, SecurityError):
         return EnvironmentProblem(
-            "the chat template of the model reaches for what no template may have", why=_said(error), fix=_REBUILD
+            "the model's chat template accessed something forbidden", why=_said(error), fix=_REBUILD
         )
     kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
     return UsageError(
-        "the chat template of the model cannot render the messages",
+        "the model's chat template cannot render the messages",
         why=f"{kind}{_said(error)!r}",
-        fix="give messages of the form that it expects (roles, order, tools), or correct the checkpoint's template",
+        fix="pass messages in the format that it expects (roles, order, tools), or correct the checkpoint's template",
     )
 
 

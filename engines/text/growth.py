@@ -1,4 +1,4 @@
-"""How much longer what a template calls can make a text, known before it is called: methods, filters, operators."""
+"""Upper bounds for the text that template methods, filters and operators produce, known before the call."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ METHODS: Mapping[type, frozenset[str]] = {
 }
 
 _MOST_JSON = 16  # characters of an indent or of separators, which are repeated
-_MOST_BITS = 2**14  # of an integer
-_LONG_NUMBER = re.compile(r"\d{6}")  # in a format: a width or a precision
+_MOST_BITS = 2**14  # size of an integer
+_LONG_NUMBER = re.compile(r"\d{6}")  # a width or precision in a format
 
 
 def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any], size: Size) -> int:
-    """The characters that the method or filter ``name`` of ``value`` may add, above those of its arguments.
+    """Return how many characters the method or filter ``name`` of ``value`` may add to those of its arguments.
 
-    Raises ``TooMuchError`` for a number among the arguments that stands for a length and is beyond all reason.
+    Raises ``TooMuchError`` for an unreasonably large number among the arguments that means a length.
     """
     given = [*args, *kwargs.values()]
     if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in given):
@@ -42,7 +42,10 @@ def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
-    """The characters of what an operator gives, about. Raises ``TooMuchError`` for integers of endless length."""
+    """Return the approximate number of characters of an operator's result.
+
+    Raises ``TooMuchError`` for huge integers.
+    """
     if operator == "%" and isinstance(left, str):
         values = right if isinstance(right, tuple | list) else [right]
         if "*" in left and any(isinstance(each, int) and abs(each) > MOST_COUNT for each in values):
@@ -73,7 +76,7 @@ def _of_json(given: Sequence[Any], size: Size) -> int:
 
 
 def _of_join(value: Any, given: Sequence[Any], texts: Sequence[str]) -> int:
-    """``sep.join(items)``, and the filter ``items | join(sep)``."""
+    """Return the growth of ``sep.join(items)`` and of the filter ``items | join(sep)``."""
     if isinstance(value, str) and given and isinstance(given[0], Iterable) and not isinstance(given[0], str):
         return len(value) * len(list(given[0]))
     return max(map(len, texts), default=0) * len(value)

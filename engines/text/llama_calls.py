@@ -1,7 +1,7 @@
-"""Calls of tools as Llama 3 writes them: the answer is JSON with ``name`` and ``parameters``, and nothing else.
+"""Tool calls as written by Llama 3: the answer consists of JSON with ``name`` and ``parameters``.
 
-``<|python_tag|>`` may stand before it, several are parted by ``;``. With that tag some models write
-``NAME.call(KEY="VALUE")`` instead. JSON that names none of the tools is an answer like any other.
+``<|python_tag|>`` may precede it, and ``;`` separates several calls. After that tag some models write
+``NAME.call(KEY="VALUE")`` instead. JSON that names none of the tools is a normal answer.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _DECODER = json.JSONDecoder()
 
 
 class LlamaCallReader:
-    """Parts the text of one answer, as it grows, into what is said and which calls are made.
+    """Splits the text of one answer, as it grows, into visible text and calls.
 
-    What could still become a call waits. When something else was said, all that follows is said as well.
+    Text that could still become a call is buffered. After other text, everything that follows is visible text.
     """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]], most: int | None = None) -> None:
-        """``tools`` are as OpenAI has them; no more than ``most`` calls are told."""
+        """``tools`` have OpenAI's format; at most ``most`` calls are returned."""
         self._names = {each["function"]["name"] for each in tools}
         self._most, self._held, self._speaks = most, "", False
-        self.count = 0  # of the calls that were told
+        self.count = 0  # calls returned so far
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """Return what is said, and the calls that are whole, with ``text`` after what came before."""
+        """Add ``text``, and return the new visible text and complete calls."""
         self._held += text
         calls = list[ToolCall]()
         while not self._speaks:
@@ -55,11 +55,11 @@ class LlamaCallReader:
         return ("" if self.count and not said.strip(" \t\r\n;") else said), calls
 
     def take_thought(self) -> str:
-        """Return nothing: such a model says all that it thinks."""
+        """Return an empty string: this format does not mark reasoning."""
         return ""
 
     def _object(self, text: str) -> tuple[tuple[str, str] | None, int]:
-        """The call at the beginning of a text, and where it ends; None for what is none."""
+        """Return the call at the start of a text and its end; None if it is not a call."""
         try:
             found, end = _DECODER.raw_decode(text)
             arguments = json.dumps(found.get("parameters", found.get("arguments", {})), ensure_ascii=False)
@@ -70,7 +70,7 @@ class LlamaCallReader:
         return ((name, arguments), end) if is_call else (None, 0)
 
     def _python(self, text: str) -> tuple[str, str] | None:
-        """The call that a text is in Python's words, None for what is none."""
+        """Return the call written as a Python expression, or None."""
         found = _PYTHON.fullmatch(text)
         if found is None or found[1] not in self._names:
             return None
@@ -84,14 +84,14 @@ class LlamaCallReader:
             return None
 
     def _may_be_call(self, text: str) -> bool:
-        """Whether more text could make a call of this beginning."""
+        """Return whether this text can be the start of a call."""
         if text.startswith("{"):
             try:
                 _DECODER.raw_decode(text)
             except RecursionError:
                 return False
             except ValueError:
-                return True  # it has not ended, or never will
+                return True  # incomplete, or invalid
             return False
         name, dot, _ = text.partition(".")
         if dot:

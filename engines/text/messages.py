@@ -1,4 +1,4 @@
-"""The messages of a chat, and what goes with them, as a caller may pass them: checked, and copied as plain values."""
+"""Validates the messages of a chat and its other inputs, and copies them as plain values."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from .tool_calls import json_object
 
 Message = Mapping[str, Any]
 _A_LIST = "a list of messages, each with a role and a content"
-_DEEPEST = 32  # of tools and the like; JSON schemas are nested some ten deep
+_DEEPEST = 32  # nesting of tools and other values; typical JSON schemas have about ten levels
 
 
 def messages_of(name: str, value: Any) -> list[dict[str, Any]]:
     """Return a conversation as plain dicts, ready for a template.
 
     A message has a ``role`` and a ``content``: text, or a list of parts ``{"type": "text", "text": ...}``, which are
-    joined by newlines. Whatever else it has (``name``, ``tool_calls``, ``tool_call_id``, ...) is handed on if JSON can
-    say it; what is None is left out. The content may be missing where there is something else instead. Arguments of
-    ``tool_calls`` that are a JSON object as text, as OpenAI has them, become that object, which templates expect.
+    joined by newlines. Other keys (``name``, ``tool_calls``, ``tool_call_id``, ...) are passed on if they are valid
+    JSON values; keys with None are dropped. The content may be missing if there is something else instead. Arguments of
+    ``tool_calls`` that are a JSON object as text, as in OpenAI's API, are converted to that object, which templates
+    expect.
 
-    Raises ``UsageError`` naming the place: for other types, no message at all, and a conversation that ends with the
-    assistant's turn, to which there is nothing to answer. The order of roles is the template's to judge.
+    Raises ``UsageError`` with the position of the problem: for other types, for no message at all, and for a
+    conversation that ends with the assistant's turn. The order of roles is left to the template.
     """
     if isinstance(value, Mapping) or not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
         raise refusal(name, _A_LIST, value)
     if not value:
-        raise UsageError(f"{name} is empty", why="there is nothing to answer", fix="give at least one user message")
+        raise UsageError(f"{name} is empty", why="there is nothing to answer", fix="pass at least one user message")
     messages = [_message(f"{name}[{i}]", each) for i, each in enumerate(value)]
     if messages[-1]["role"] == "assistant":
         raise UsageError(
-            f"{name}[{len(messages) - 1}] is the assistant's, and the last",
-            why="there is nothing after it to answer",
-            fix="end with the user's message (or a tool's)",
+            f"{name}[{len(messages) - 1}], the last one, is the assistant's",
+            why="there is nothing to answer after it",
+            fix="end with a message of the user or of a tool",
         )
     return messages
 
 
 def tools_of(name: str, value: Any) -> list[Any] | None:
-    """Return tools or documents, a list of JSON objects, as plain values; None stays. Raises ``UsageError``."""
+    """Return tools or documents, a list of JSON objects, as plain values; None stays None. Raises ``UsageError``."""
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(each, Mapping) for each in value):
@@ -49,24 +50,24 @@ def tools_of(name: str, value: Any) -> list[Any] | None:
 
 
 def template_arguments_of(name: str, value: Any) -> dict[str, Any]:
-    """Return variables for a template, by name; None is none. Raises ``UsageError``."""
+    """Return template variables by name; None is an empty dict. Raises ``UsageError``."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise refusal(name, "a dict of variables of the template", value)
+        raise refusal(name, "a dict of template variables", value)
     for taken in ("messages", "tools", "documents", "add_generation_prompt"):
         if taken in value:
-            raise UsageError(f"{name} has {taken!r}", why="that is an argument of its own", fix="leave it out there")
+            raise UsageError(f"{name} contains {taken!r}", why="it is a separate argument", fix="remove it there")
     return {text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", each, 1) for key, each in value.items()}
 
 
 def plain(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a copy in plain types (str, int, float, bool, None, list, dict): a template gets no other object.
+    """Return a copy in plain types (str, int, float, bool, None, list, dict), the only ones templates may get.
 
-    Raises ``UsageError`` naming the place of what JSON cannot say.
+    Raises ``UsageError`` with the position of a value that JSON does not support.
     """
     if depth > _DEEPEST:
-        raise UsageError(f"{name} is nested more than {_DEEPEST} deep", fix="pass flatter values")
+        raise UsageError(f"{name} is nested more than {_DEEPEST} levels deep", fix="pass flatter values")
     if isinstance(value, str):
         return text_of(name, value)
     if isinstance(value, Mapping):
@@ -85,7 +86,7 @@ def plain(name: str, value: Any, depth: int = 0) -> Any:
     try:
         return number(name, value, float("-inf"))
     except UsageError:
-        raise refusal(name, "a value that JSON can say", value) from None
+        raise refusal(name, "a JSON value", value) from None
 
 
 def _message(name: str, value: Any) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _message(name: str, value: Any) -> dict[str, Any]:
 
 
 def _content(name: str, value: Any) -> str:
-    """The text of a message, whichever way it is given."""
+    """Return the text of a message, from a string or from parts."""
     if not isinstance(value, list | tuple):
         if not isinstance(value, str):
             raise refusal(name, "a str, or a list of text parts", value)
@@ -125,8 +126,8 @@ def _content(name: str, value: Any) -> str:
             raise refusal(place, 'a part {"type": "text", "text": ...}', part)
         if part.get("type", "text") != "text":
             raise UsageError(
-                f"{place} is of type {part['type']!r}",
-                why="the engine reads text only",
+                f"{place} has type {part['type']!r}",
+                why="only text is supported",
                 fix="pass parts of type 'text'",
             )
         parts.append(text_of(f"{place}['text']", part.get("text")))

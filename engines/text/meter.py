@@ -1,4 +1,4 @@
-"""What a chat template may use up: steps, characters and processor time. A template is a program of somebody else's."""
+"""Limits of a chat template: steps, characters and processor time. A template is untrusted code."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MOST_STEPS = 1_000_000  # iterations, calls and comparisons; templates that people use take some thousand
-MOST_CHARACTERS = 2**22  # written or copied on the way, and a share more for what the messages themselves hold
+MOST_STEPS = 1_000_000  # iterations, calls and comparisons; typical templates need some thousands
+MOST_CHARACTERS = 2**22  # written or copied, plus a share for the messages themselves
 COPIES = 64
-MOST_SECONDS = 5.0  # of this thread's processor time
-MOST_COUNT = 100_000  # a number that says how long something becomes; the sandbox's own limit of a range
+MOST_SECONDS = 5.0  # processor time of this thread
+MOST_COUNT = 100_000  # maximum for a number that means a length; the sandbox limits ranges to the same
 
-_EACH = 16  # what a value inside another counts for, however short it is: walking through it takes time too
+_EACH = 16  # minimum size of a value inside another one, because traversing it takes time too
 _SEVERAL = (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
 
 
 class TooMuchError(Exception):
-    """A template went past what it may use."""
+    """A template exceeded its limits."""
 
 
 class Meter:
-    """Counts what one rendering uses, and raises ``TooMuchError`` where it is more than the limits."""
+    """Counts the resources of one rendering, and raises ``TooMuchError`` beyond the limits."""
 
     def __init__(self) -> None:
         self.begin(0)
 
     def begin(self, given: int) -> None:
-        """Start anew; ``given`` is how many characters the messages hold."""
+        """Reset; ``given`` is the number of characters in the messages."""
         self._steps = MOST_STEPS
         self._most = self._left = MOST_CHARACTERS + COPIES * given
         self._until = time.thread_time() + MOST_SECONDS
@@ -38,24 +38,24 @@ class Meter:
         """Count an iteration, a call or a comparison."""
         self._steps -= 1
         if self._steps < 0:
-            raise TooMuchError(f"it goes through more than {MOST_STEPS:,} steps")
+            raise TooMuchError(f"it takes more than {MOST_STEPS:,} steps")
         if self._steps % 16 == 0 and time.thread_time() > self._until:
             raise TooMuchError(f"it runs for more than {MOST_SECONDS:g} seconds")
 
     def require(self, characters: int) -> None:
-        """Raise if so many more characters are too many; what is to be made is asked about before it is."""
+        """Raise if this many more characters would exceed the limit; called before they are created."""
         if characters > self._left:
-            raise TooMuchError(f"it makes more than {self._most:,} characters of text")
+            raise TooMuchError(f"it creates more than {self._most:,} characters of text")
 
     def charge(self, characters: int) -> None:
-        """Count characters that were made."""
+        """Count created characters."""
         self.require(characters)
         self._left -= characters
 
     def made(self, value: T) -> T:
-        """Count a new value, and return it.
+        """Count a new value and return it.
 
-        Of a container its own length counts; all that is in it must be short enough to be written out.
+        A container counts by its own length; its whole content must be short enough to be written out.
         """
         self.step()
         if isinstance(value, str):
@@ -66,7 +66,7 @@ class Meter:
         return value
 
     def size(self, value: Any) -> int:
-        """How many characters a value would be written with, about, and no further than what is left."""
+        """Return the approximate length of a value as text, computed no further than the remaining limit."""
         total, stack = 0, [value]
         while stack and total <= self._left:
             each = stack.pop()

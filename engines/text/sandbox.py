@@ -1,9 +1,9 @@
-"""The environment of a chat template: Jinja as ``transformers`` sets it up, and everything that can grow is counted.
+"""The environment of a chat template: Jinja as in ``transformers``, with every operation that can grow counted.
 
-A template comes with a checkpoint and may be anybody's. Jinja's sandbox keeps it from files and from Python's inner
-parts, but not from doubling a string fifty times. So its syntax tree is changed before it is compiled: loops, joined
-text, literals, slices and comparisons go through filters of ours, whose names no template can write; Jinja's own
-filters, operators, calls and output are counted by the hooks that it has for them.
+A template comes with a checkpoint and is untrusted. Jinja's sandbox protects files and Python's internals, but does not
+stop a template from doubling a string fifty times. So its syntax tree is changed before it is compiled: loops, joined
+text, literals, slices and comparisons go through added filters, whose names no template can write. Jinja's own filters,
+operators, calls and output are counted through Jinja's hooks.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .growth import METHODS, growth_of, growth_of_operator
 from .meter import Meter, TooMuchError
 
 _STEPS, _JOINED, _MADE = "<steps>", "<joined>", "<made>"
-_NOT_OF_USE = ("urlize", "xmlattr", "pprint")  # they grow by rules of their own, and no prompt is HTML
+_NOT_OF_USE = ("urlize", "xmlattr", "pprint")  # removed: their growth is hard to bound, and no prompt is HTML
 _MOST_FORMAT = 1000
 
 
 class TemplateRefusal(TemplateError):
-    """What a template says by ``raise_exception``."""
+    """The message of a template's ``raise_exception``."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Compiles chat templates, and counts with ``meter`` while one is rendered. One rendering at a time."""
+    """Compiles chat templates, and counts with ``meter`` during rendering. One rendering at a time."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -46,7 +46,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_Generation, loopcontrols],
-            optimized=False,  # nothing is computed while compiling
+            optimized=False,  # no constant folding at compile time
             finalize=pass_context(lambda _context, value: self._shown(value)),
         )
         self.filters["tojson"] = _tojson
@@ -63,45 +63,45 @@ class Sandbox(ImmutableSandboxedEnvironment):
         }
 
     def compiled(self, source: str) -> Any:
-        """Return the template of a text. Raises ``TemplateError`` and what else Python's compiler does."""
+        """Compile a template. Raises ``TemplateError``, and whatever Python's compiler raises."""
         tree = _Counting().visit(self.parse(source))
         tree.set_environment(self)
         return self.from_string(tree)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Apply an operator, once it is known how large the result can be."""
+        """Apply an operator after checking the size of its result."""
         self.meter.require(growth_of_operator(operator, left, right, self.meter.size))
         return self.meter.made(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call what a template calls: macros, functions that it was given, and harmless methods of values."""
-        bound = getattr(__obj, "__wrapped__", __obj)  # str.format is wrapped by Jinja
+        """Call a macro, a function passed to the template, or a harmless method of a value."""
+        bound = getattr(__obj, "__wrapped__", __obj)  # Jinja wraps str.format
         owner = getattr(bound, "__self__", None)
         if isinstance(owner, _VALUES):
             name = bound.__name__
             if not any(isinstance(owner, kind) and name in names for kind, names in METHODS.items()):
-                raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
+                raise SecurityError(f"templates cannot call {type(owner).__name__}.{name}")
             args = __self._allowed(name, owner, args, kwargs)
         __self.meter.step()
         made = super().call(__context, __obj, *args, **kwargs)
-        return made if isinstance(__obj, Macro) else __self.meter.made(made)  # a macro's text was counted as written
+        return made if isinstance(__obj, Macro) else __self.meter.made(made)  # a macro's text is counted when written
 
     def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter that is counted; the marks by which Jinja knows what it wants are kept."""
+        """Return a filter with counting; the attributes by which Jinja selects its arguments are kept."""
         before = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             value, *rest = args[before:]
             if name == "join" and not isinstance(value, str | list | tuple | dict):
-                value = list(value)  # its length is to be known
+                value = list(value)  # its length must be known
             self._allowed(name, value, tuple(rest), kwargs)
             return self.meter.made(function(*args[:before], value, *rest, **kwargs))
 
         return counted
 
     def _allowed(self, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments of a method or a filter, unless its result would be too large."""
+        """Return the arguments of a method or filter. Raises if its result could be too large."""
         self.meter.step()
         if name == "join" and isinstance(value, str) and args and not isinstance(args[0], str | list | tuple | dict):
             args = (list(args[0]), *args[1:])
@@ -109,13 +109,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return args
 
     def _joined(self, values: list[Any]) -> str:
-        """What ``~`` makes."""
+        """Apply ``~``."""
         self.meter.step()
         self.meter.charge(sum(map(self.meter.size, values)))
         return "".join(map(str, values))
 
     def _shown(self, value: Any) -> Any:
-        """Count what is written into the result."""
+        """Count text that is written to the result."""
         self.meter.charge(self.meter.size(value))
         return value
 
@@ -124,10 +124,10 @@ _VALUES = (str, int, float, complex, bytes, list, tuple, set, frozenset, dict, r
 
 
 class _Counting(NodeTransformer):
-    """Puts our filters around what can grow or go on and on."""
+    """Wraps operations that can grow or loop in counting filters."""
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
-        """Text between tags becomes a value, which is counted as it is written."""
+        """Convert text between tags to a value, which is counted when written."""
         self.generic_visit(node)
         node.nodes = [nodes.Const(n.data) if isinstance(n, nodes.TemplateData) else n for n in node.nodes]
         return node
@@ -139,7 +139,7 @@ class _Counting(NodeTransformer):
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        """Join text under our eyes."""
+        """Count joined text."""
         self.generic_visit(node)
         return _filtered(nodes.List(node.nodes), _JOINED)
 
@@ -150,7 +150,7 @@ class _Counting(NodeTransformer):
     visit_List = visit_Dict = visit_Compare = _made
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        """Count tuples that are values, not those that are assigned to."""
+        """Count tuples that are values, not assignment targets."""
         return self._made(node) if node.ctx == "load" else node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
@@ -164,7 +164,7 @@ def _filtered(node: Any, name: str) -> nodes.Filter:
 
 
 class _Steps:
-    """What a loop goes through, with every step counted; as long as it is, where that is known."""
+    """The iterable of a loop, with every step counted; it has a length if the original has one."""
 
     def __init__(self, values: Iterable[Any], meter: Meter) -> None:
         self._values, self._meter = values, meter
@@ -175,13 +175,13 @@ class _Steps:
             yield value
 
     def __len__(self) -> int:
-        return len(self._values)  # type: ignore[arg-type] # a TypeError is what Jinja expects where there is none
+        return len(self._values)  # type: ignore[arg-type] # Jinja expects a TypeError if there is no length
 
 
 class _Generation(Extension):
-    """The tag ``generation``, with which templates mark answers for training: here it is what is in it."""
+    """The tag ``generation``, with which templates mark answers for training; here it has no effect on its content."""
 
-    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012 - declared as in Jinja
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the statements between the tags."""
@@ -190,7 +190,7 @@ class _Generation(Extension):
 
 
 class _Attributes(Namespace):
-    """The ``namespace`` of a template, without names that begin with an underscore, and written without its content."""
+    """A template's ``namespace`` that rejects names with a leading underscore and prints without its content."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
@@ -208,7 +208,7 @@ class _Attributes(Namespace):
 
 def _require_public(name: Any) -> None:
     if not isinstance(name, str) or name.startswith("_"):
-        raise SecurityError(f"{name!r} is no name for an attribute")
+        raise SecurityError(f"{name!r} is not a valid attribute name")
 
 
 def _raise_exception(message: Any) -> None:
@@ -217,12 +217,12 @@ def _raise_exception(message: Any) -> None:
 
 def _strftime_now(form: str) -> str:
     if len(form) > _MOST_FORMAT:
-        raise TooMuchError("it asks for a date of endless form")
+        raise TooMuchError("it asks for an overlong date format")
     return datetime.now().strftime(form)
 
 
 def _tojson(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """JSON as Python writes it: Jinja's own would be for HTML."""
+    """Return JSON as written by Python; Jinja's own filter escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,4 +1,4 @@
-"""Chat templates as checkpoints store them, and as engines do: ``chat_template.jinja``, and others by name."""
+"""Chat template files of checkpoints and engines: ``chat_template.jinja``, and named templates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ TEMPLATE, NAMED = "chat_template.jinja", "additional_chat_templates"
 CONFIG, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
 DEFAULT = "default"
 _OF_A_PROCESSOR = "chat_template.json"
-_MOST_BYTES = 2**17  # of a template; those of published models have up to some 30,000
+_MOST_BYTES = 2**17  # of a template; published ones have up to about 30,000
 _MOST_CONFIG_BYTES = 2**26  # a tokenizer_config.json may list every added token
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TOKEN_NAME = re.compile(r"[a-z][a-z0-9_]*_token")
 
 
 def read_templates(folder: Path) -> dict[str, str]:
-    """Return a checkpoint's or an engine's chat templates by name, empty if there are none.
+    """Return the chat templates of a checkpoint or an engine by name; empty if there are none.
 
-    A file of its own goes before what ``chat_template.json`` and then ``tokenizer_config.json`` say, as in
-    ``transformers``. Raises ``EnvironmentProblem`` for a file that is damaged, and for a name that is no file's.
+    A separate file takes precedence over ``chat_template.json``, and that over ``tokenizer_config.json``, as in
+    ``transformers``. Raises ``EnvironmentProblem`` for a damaged file, and for a name that cannot be a file name.
     """
     for name in (CONFIG, _OF_A_PROCESSOR):
         path = folder / name
@@ -44,7 +44,7 @@ def read_templates(folder: Path) -> dict[str, str]:
 
 
 def read_special_tokens(folder: Path) -> dict[str, Any]:
-    """Return the special tokens that a template may write, as ``bos_token`` and the like; lists of them too."""
+    """Return the special tokens that a template may write, such as ``bos_token``; lists of them too."""
     found: dict[str, Any] = {}
     for name in (SPECIAL, CONFIG):
         for key, value in _object(folder / name).items():
@@ -61,7 +61,7 @@ def _token(value: Any) -> str | None:
 
 
 def _stated(path: Path, value: Any) -> dict[str, str]:
-    """One template, or a list of them with names."""
+    """Return one template, or a list of them with names, as a dict."""
     if isinstance(value, str):
         return {DEFAULT: value}
     if isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
@@ -69,14 +69,14 @@ def _stated(path: Path, value: Any) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in (*value, *value.values())):
-        raise _damaged(path, "chat_template is neither a text nor a list of templates with names")
+        raise _damaged(path, "chat_template is neither a string nor a list of named templates")
     return {_checked(name, path): text for name, text in value.items()}
 
 
 def _checked(name: str, path: Path) -> str:
-    """A name that may become a file's."""
+    """Return a name that is safe as part of a file name."""
     if not _NAME.fullmatch(name):
-        raise _damaged(path, f"a chat template has the name {name[:80]!r}, which is none for a file")
+        raise _damaged(path, f"the chat template name {name[:80]!r} is not a valid file name")
     return name
 
 
@@ -87,9 +87,9 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_text(path, _MOST_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"it is not JSON: {error}") from None
+        raise _damaged(path, f"it is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise _damaged(path, "it must hold an object")
+        raise _damaged(path, "it must contain an object")
     return value
 
 
@@ -97,7 +97,7 @@ def _text(path: Path, most: int = _MOST_BYTES) -> str:
     try:
         return read_regular(path, most).decode()
     except UnicodeDecodeError as error:
-        raise _damaged(path, f"it is not UTF-8 at byte {error.start}") from None
+        raise _damaged(path, f"it is not valid UTF-8 at byte {error.start}") from None
     except ValueError as error:
         raise _damaged(path, str(error)) from None
     except OSError as error:
@@ -106,5 +106,5 @@ def _text(path: Path, most: int = _MOST_BYTES) -> str:
 
 def _damaged(path: Path, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{path} cannot be read", why=why, fix="take the file that belongs to the checkpoint, and build from that"
+        f"{path} cannot be read", why=why, fix="restore the checkpoint's original file, and build from that"
     )

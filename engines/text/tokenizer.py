@@ -1,4 +1,4 @@
-"""The engine folder's tokenizer: text to ids and back, streaming."""
+"""The engine's tokenizer: encoding, decoding and streaming."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FIX = "use the tokenizer.json that belongs to the model"
 class Tokenizer:
     """Wraps ``tokenizer.json``; ``eos_token_ids`` end a text.
 
-    It neither truncates nor pads, and drops no merge, whatever the file says: that is for training runs. What the
-    library of tokenizers raises, panics of Rust included, becomes an error of ours.
+    Truncation, padding and merge dropout are disabled, whatever the file says; they are for training. Exceptions of the
+    tokenizers library, including Rust panics, are converted to the project's errors.
     """
 
     def __init__(self, folder: Path, eos_token_ids: Iterable[int] = (), vocab_size: int | None = None) -> None:
-        """Read the file. ``vocab_size`` is the number of the model's ids, beyond which the tokenizer may have none.
+        """Read the file. ``vocab_size`` is the number of the model's ids, which the tokenizer must not exceed.
 
         Raises ``EnvironmentProblem`` for a file that the library cannot read, ids that the model does not have, and
         steps that may make a text too long.
@@ -40,31 +40,31 @@ class Tokenizer:
         if largest >= vocab_size:
             is_inserted = largest > self._limits.largest
             raise EnvironmentProblem(
-                f"{path} {'inserts token ids' if is_inserted else 'gives token ids'} up to {largest}, "
-                f"the model has {vocab_size}",
+                f"{path} {'inserts token ids' if is_inserted else 'has token ids'} up to {largest}, "
+                f"but the model has {vocab_size}",
                 why="its post-processor adds them to texts"
                 if is_inserted
-                else "tokenizer and weights are not of the same model",
-                fix="use the tokenizer.json that belongs to the checkpoint",
+                else "the tokenizer and the weights belong to different models",
+                fix="use the checkpoint's own tokenizer.json",
             )
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids the tokenizer knows."""
+        """Number of ids in the tokenizer's vocabulary."""
         return int(self._tokenizer.get_vocab_size())
 
     def as_json(self) -> str:
-        """What ``tokenizer.json`` says, without truncation and padding; the file may say something else by now."""
+        """Return the loaded ``tokenizer.json`` without truncation and padding; the file may have changed since."""
         return str(self._tokenizer.to_str())
 
     def encode(
         self, text: str, *, adds_special: bool = True, max_seq_len: int | None = None, name: str = "the text"
     ) -> list[int]:
-        """The ids of ``text``, with the special tokens that the tokenizer adds, or those alone that are in the text.
+        """Return the ids of ``text``, with the special tokens that the tokenizer adds, or only those in the text.
 
-        Other threads run meanwhile. Raises ``UsageError`` for text that the tokenizer cannot encode or may make too
-        long, and ``PromptTooLong`` by ``name`` for one of so many characters that its tokens cannot be fewer than
-        ``max_seq_len``; it is not encoded then.
+        Releases the GIL. Raises ``UsageError`` for text that the tokenizer cannot encode or may make too long. Raises
+        ``PromptTooLong`` with ``name``, without encoding, if so many characters cannot give fewer than ``max_seq_len``
+        tokens.
         """
         self._require_short(text, max_seq_len, name)
         return self._encoded([text], adds_special=adds_special)[0]
@@ -73,18 +73,18 @@ class Tokenizer:
         limits = self._limits
         if max_seq_len is not None and limits.characters and len(text) > (max_seq_len - 1) * limits.characters:
             raise PromptTooLong(name, len(text), max_seq_len, unit="characters")
-        size = 4 * len(text)  # bytes, at most
+        size = 4 * len(text)  # upper bound in bytes
         if limits.encoding(size) > MOST_ENCODED:
             size = len(text.encode(errors="surrogatepass"))
         if (made := limits.encoding(size)) > MOST_ENCODED:
             raise UsageError(
                 f"{name} has {len(text)} characters",
-                why=f"the tokenizer may make {made:,.0f} bytes of them, and at most {MOST_ENCODED:,} are allowed",
+                why=f"the tokenizer may expand them to {made:,.0f} bytes, and at most {MOST_ENCODED:,} are allowed",
                 fix="shorten it, or pass token ids",
             )
 
     def _encoded(self, texts: Sequence[str], *, adds_special: bool) -> list[list[int]]:
-        try:  # `encode` of one text holds Python's lock, in which no other thread runs
+        try:  # `encode` of one text would hold the GIL
             found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=adds_special)
             return [list(each.ids) for each in found]
         except BaseException as error:
@@ -95,9 +95,9 @@ class Tokenizer:
             ) from error
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of words as vLLM takes them: at the beginning of a text, and after a space where that is a token.
+        """Return the ids of bad words as in vLLM: at the beginning of a text, and after a space if that is a token.
 
-        Raises ``UsageError`` for one without any token.
+        Raises ``UsageError`` for a word without any token.
         """
         both = [space + word.lstrip() for word in words for space in ("", " ")]
         for text in both:
@@ -106,29 +106,29 @@ class Tokenizer:
         found = []
         for word, first, spaced in zip(words, ids[::2], ids[1::2], strict=True):
             if not first:
-                raise UsageError(f"bad_words: {word!r} has no token", why="the tokenizer drops it", fix="leave it out")
+                raise UsageError(f"bad_words: {word!r} has no token", why="the tokenizer drops it", fix="remove it")
             found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
         return found
 
     def ids_of(self, texts: Iterable[str]) -> frozenset[int]:
-        """The ids of those texts that are tokens."""
+        """Return the ids of those texts that are tokens."""
         return frozenset(token for text in texts if (token := self._tokenizer.token_to_id(text)) is not None)
 
     def is_added(self, token_id: int) -> bool:
-        """Whether an id is a special token or another that was added to the vocabulary, such as ``<|im_end|>``."""
+        """Return whether an id is a special or another added token, such as ``<|im_end|>``."""
         return token_id in self._tokenizer.get_added_tokens_decoder()
 
     def added_texts(self) -> dict[str, bool]:
-        """The tokens that were added to the vocabulary, and whether ``decode`` leaves each of them out."""
+        """Return the added tokens, each with whether ``decode`` omits it."""
         return {each.content: bool(each.special) for each in self._tokenizer.get_added_tokens_decoder().values()}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, special tokens left out. Raises ``UsageError`` for more ids than may be decoded."""
+        """Return the text of ``ids`` without special tokens. Raises ``UsageError`` for too many ids."""
         if len(ids) > self._most_ids:
             raise UsageError(
                 f"{len(ids)} token ids are too many to decode at once",
                 why=f"at most {self._most_ids} are decoded, of a token that may be {self._limits.longest} bytes long",
-                fix="decode them in parts",
+                fix="decode them in several calls",
             )
         return self._decoded(ids, skips_special=True)
 
@@ -137,7 +137,7 @@ class Tokenizer:
         return int(MOST_DECODED // self._limits.decoding(self._limits.longest))
 
     def piece(self, token_id: int) -> str:
-        """The text of one id by itself, also of a special token; a part of a character is U+FFFD."""
+        """Return the text of a single id, including special tokens; a partial character is U+FFFD."""
         return self._decoded([token_id], skips_special=False)
 
     def _decoded(self, ids: Sequence[int], *, skips_special: bool) -> str:
@@ -149,7 +149,7 @@ class Tokenizer:
             raise _undecodable(error) from error
 
     def stream(self, *, shows_special: bool = False) -> TokenStream:
-        """A decoder that is fed ids and gives text as soon as it is whole; it may show special tokens."""
+        """Return a decoder that takes ids and returns text as soon as it is complete; it can show special tokens."""
         return TokenStream(self._tokenizer, shows_special=shows_special)
 
 
@@ -162,7 +162,7 @@ class TokenStream:
         self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=not shows_special)
 
     def push(self, token_id: int) -> str:
-        """Return the text that ``token_id`` completes, perhaps none. Raises ``EnvironmentProblem``."""
+        """Return the text that ``token_id`` completes, possibly empty. Raises ``EnvironmentProblem``."""
         try:
             return self._stream.step(self._tokenizer, token_id) or ""
         except BaseException as error:
@@ -184,7 +184,7 @@ def _read(path: Path) -> tuple[Any, TokenizerLimits]:
         if getattr(tokenizer.model, "dropout", None) is not None:
             tokenizer.model.dropout = None
         limits = limits_of(tokenizer)
-    except BaseException as error:  # the binding raises bare Exception, and panics
+    except BaseException as error:  # the binding raises bare Exception and panics
         if not is_library_fault(error):
             raise
         raise EnvironmentProblem(f"{path} cannot be read as a tokenizer", why=reason_of(error), fix=_FIX) from error
@@ -194,15 +194,16 @@ def _read(path: Path) -> tuple[Any, TokenizerLimits]:
 
 
 def _require_one_text_each(tokenizer: Any, path: Path) -> None:
-    """Refuse a vocabulary with two tokens of one id: which of them gives the id its text differs from load to load."""
+    """Raise ``EnvironmentProblem`` if two tokens share an id: its text would be random, and differ from load to
+    load."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     if len({*vocabulary.values()}) < len(vocabulary):
         seen: dict[int, str] = {}
         for token, number in vocabulary.items():
             if (other := seen.setdefault(number, token)) != token:
                 raise EnvironmentProblem(
-                    f"{path} gives one id to two tokens",
-                    why=f"the text of token {number} would be {shown(other)} or {shown(token)}, by chance",
+                    f"{path} assigns one id to two tokens",
+                    why=f"the text of token {number} would randomly be {shown(other)} or {shown(token)}",
                     fix=_FIX,
                 )
 

@@ -1,8 +1,8 @@
-"""Limits of a tokenizer: how long the steps of its ``tokenizer.json`` can make a text, and how few tokens it can have.
+"""Limits of a tokenizer: how far the steps in ``tokenizer.json`` can expand a text, and how few tokens a text can have.
 
-The file is data from a stranger. Its steps can lengthen a text without end: forty replacements of ``a`` by ``aa`` make
-a terabyte of one letter, and the library ends the process when memory ends. The limits follow from what the steps say;
-no step runs for it.
+The file is untrusted. Its steps can expand a text without limit: forty replacements of ``a`` by ``aa`` make a terabyte
+from one letter, and the library aborts the process when memory runs out. The limits are computed from the description
+of the steps, without running them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 
 from ...plugins.errors import EnvironmentProblem
 
-# Bytes of normalized text that one text may become: the library holds some 100 bytes for each.
+# Bytes of normalized text from one text; the library needs about 100 bytes for each.
 MOST_ENCODED = 16 << 20
-# Bytes of text that one token may become, and all tokens that are decoded at once.
+# Bytes of text from one token, and from all tokens that are decoded at once.
 MOST_OF_TOKEN = 64 << 10
 MOST_DECODED = 1 << 30
-_LEAST_TEXT = 4096  # bytes that must be possible, or the tokenizer is refused
+_LEAST_TEXT = 4096  # bytes that must be encodable, or the tokenizer is refused
 
 Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Growth:
-    """An upper bound of a length after some steps, for a length before them: ``factor * length + more``."""
+    """An upper bound for a length after some steps: ``factor * length + more``."""
 
     factor: float = 1.0
     more: float = 0.0
@@ -40,18 +40,18 @@ class Growth:
         return self.factor * length + self.more
 
     def then(self, other: Growth) -> Growth:
-        """Return the bound of both, one after the other."""
+        """Return the bound for both, one after the other."""
         return Growth(other.factor * self.factor, other.factor * self.more + other.more)
 
 
 @dataclass(frozen=True)
 class TokenizerLimits:
-    """What a tokenizer makes of a text at most, and at least.
+    """Bounds of a tokenizer's output.
 
     ``encoding`` bounds the bytes of normalized text and the number of tokens by the bytes of a text. ``decoding``
-    bounds the bytes of a text by those of its tokens, of which the longest has ``longest``. ``characters`` are the most
-    that a token can stand for, None where a step can drop text. ``largest`` is the largest id of a token, ``inserted``
-    are the ids that the post-processor adds.
+    bounds the bytes of a text by those of its tokens, of which the longest has ``longest``. ``characters`` is the
+    maximum number of characters per token, None if a step can drop text. ``largest`` is the largest token id, and
+    ``inserted`` are the ids that the post-processor adds.
     """
 
     encoding: Growth
@@ -62,44 +62,44 @@ class TokenizerLimits:
     inserted: frozenset[int]
 
     def require_possible(self) -> None:
-        """Raise ``EnvironmentProblem`` for a tokenizer that may make too much of the shortest texts."""
+        """Raise ``EnvironmentProblem`` for a tokenizer that may expand even short texts beyond the limits."""
         made = self.encoding(_LEAST_TEXT)
         if not made <= MOST_ENCODED:
             raise EnvironmentProblem(
-                "tokenizer.json can make a text too long",
-                why=f"its normalizer and post-processor may make {_size(made)} of {_LEAST_TEXT} bytes of text; "
+                "tokenizer.json can expand a text too far",
+                why=f"its normalizer and post-processor may make {_size(made)} from {_LEAST_TEXT} bytes of text; "
                 f"at most {_size(MOST_ENCODED)} are allowed",
-                fix="use the tokenizer.json that belongs to the model",
+                fix="use the model's original tokenizer.json",
             )
         text = self.decoding(self.longest)
         if not text <= MOST_OF_TOKEN:
             raise EnvironmentProblem(
                 "tokenizer.json can make the text of a token too long",
-                why=f"its longest token has {self.longest} bytes, of which its decoder may make {_size(text)}; "
+                why=f"its longest token has {self.longest} bytes, which its decoder may expand to {_size(text)}; "
                 f"at most {_size(MOST_OF_TOKEN)} are allowed",
-                fix="use the tokenizer.json that belongs to the model",
+                fix="use the model's original tokenizer.json",
             )
 
 
 def require_readable(content: bytes) -> None:
-    """Raise ``ValueError`` for a map of characters that says it is longer than it is.
+    """Raise ``ValueError`` for a character map whose declared length exceeds its actual length.
 
-    The library reserves what the map says, up to 4 GB, and ends the process where it cannot.
+    The library allocates the declared length, up to 4 GB, and aborts the process if that fails.
     """
-    if b"Precompiled" not in content and b"\\u00" not in content:  # no letter of it is written as an escape
+    if b"Precompiled" not in content and b"\\u00" not in content:  # it could be written with escapes
         return
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
-        return  # the library says what is wrong
+        return  # the library reports the problem
     for step in _flat(document.get("normalizer")) if isinstance(document, dict) else ():
         blob = _decoded(step.get("precompiled_charsmap"))
         if blob and _size_of_trie(blob) > len(blob) - 4:
-            raise ValueError("a precompiled_charsmap is cut short")
+            raise ValueError("a precompiled_charsmap is truncated")
 
 
 def limits_of(tokenizer: Any) -> TokenizerLimits:
-    """Return the limits of a tokenizer that the library has read."""
+    """Return the limits of a tokenizer that the library has loaded."""
     normalizers, pre_tokenizers = _steps(tokenizer.normalizer), _steps(tokenizer.pre_tokenizer)
     processors, decoders = _steps(tokenizer.post_processor), _steps(tokenizer.decoder)
     vocabulary = tokenizer.get_vocab()
@@ -122,7 +122,7 @@ def limits_of(tokenizer: Any) -> TokenizerLimits:
 
 
 def _steps(part: Any) -> list[Step]:
-    """The steps of a normalizer, pre-tokenizer, post-processor or decoder in order, those of sequences one by one."""
+    """Return the steps of a normalizer, pre-tokenizer, post-processor or decoder in order, with sequences flattened."""
     if part is None:
         return []
     return list(_flat(json.loads(part.__getstate__())))
@@ -146,21 +146,21 @@ def _all_of(growths: Iterable[Growth]) -> Growth:
     return reduce(Growth.then, growths, Growth())
 
 
-# ------------------------------------------------------------------------------------------------ how much longer
+# ------------------------------------------------------------------------------------------------- upper bounds
 
 
 def _growth_of_normalizer(step: Step) -> Growth:
     kind = step.get("type")
     if kind == "Replace":
         return _growth_of_replace(step)
-    if kind == "Prepend":  # it stands before each piece between added tokens
+    if kind == "Prepend":  # applies to each piece between added tokens
         return _inserting(step.get("prepend"))
     if kind == "Precompiled":
         return Growth(_longest_of_charsmap(step.get("precompiled_charsmap")))
     return Growth(_BYTES_OF_NORMALIZERS.get(str(kind), _BYTES_OF_OTHERS))
 
 
-# Bytes of one byte of text, at most: U+FDFA is 3 bytes, and 33 in NFKC.
+# Maximum bytes per byte of text: U+FDFA has 3 bytes, and 33 in NFKC.
 _BYTES_OF_NORMALIZERS = {
     "BertNormalizer": 6.0, "NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0, "Lowercase": 2.0, "ByteLevel": 2.0,
     "Strip": 1.0, "StripAccents": 1.0, "Nmt": 1.0,
@@ -169,7 +169,8 @@ _BYTES_OF_OTHERS = 16.0
 
 
 def _growth_of_pre_tokenizers(steps: Iterable[Step]) -> Growth:
-    """The growth of all steps but one ``ByteLevel``: most tokenizers have it, and `MOST_ENCODED` counts with it."""
+    """Return the growth of all steps except one ``ByteLevel``: most tokenizers have it, and `MOST_ENCODED` includes
+    it."""
     growths = [_growth_of_pre_tokenizer(step) for step in steps]
     if _BYTE_LEVEL in growths:
         growths.remove(_BYTE_LEVEL)
@@ -180,7 +181,7 @@ _BYTE_LEVEL = Growth(2.0)
 
 
 def _growth_of_pre_tokenizer(step: Step) -> Growth:
-    """The growth in bytes: a piece has one character at least, and some steps prepend to each piece."""
+    """Return the growth in bytes: a piece has at least one character, and some steps prepend to each piece."""
     kind = step.get("type")
     if kind == "ByteLevel":
         return Growth(4.0, 2.0) if step.get("add_prefix_space") else _BYTE_LEVEL
@@ -194,15 +195,15 @@ def _growth_of_decoder(step: Step) -> Growth:
     kind = step.get("type")
     if kind == "Replace":
         return _growth_of_replace(step)
-    if kind in ("BPEDecoder", "CTC"):  # a text becomes a space; an empty one is everywhere
+    if kind in ("BPEDecoder", "CTC"):  # replaces a text by a space; an empty text matches everywhere
         return Growth() if step.get("suffix" if kind == "BPEDecoder" else "word_delimiter_token") else _inserting(" ")
     if kind in ("WordPiece", "Metaspace", "Fuse", "Strip", "ByteFallback"):
-        return Growth(1.0, 1.0)  # WordPiece begins with a space
-    return Growth(3.0)  # ByteLevel: a byte that is no text becomes U+FFFD
+        return Growth(1.0, 1.0)  # WordPiece prepends a space
+    return Growth(3.0)  # ByteLevel: an invalid byte becomes U+FFFD
 
 
 def _growth_of_processor(step: Step) -> Growth:
-    """The growth in tokens."""
+    """Return the growth in tokens."""
     if step.get("type") != "TemplateProcessing":
         return Growth(1.0, 2.0)
     return Growth(float(_texts_of_template(step)), float(len(list(_inserted(step)))))
@@ -211,7 +212,7 @@ def _growth_of_processor(step: Step) -> Growth:
 def _growth_of_replace(step: Step) -> Growth:
     pattern, content = step.get("pattern"), str(step.get("content", ""))
     searched = pattern.get("String") if isinstance(pattern, Mapping) else None
-    if not searched:  # a regular expression may match between any two characters
+    if not searched:  # a regular expression can match between any two characters
         return _inserting(content)
     return Growth(max(1.0, _bytes(content) / _bytes(searched)))
 
@@ -222,7 +223,7 @@ def _inserting(text: Any) -> Growth:
 
 
 def _longest_of_charsmap(text: Any) -> float:
-    """Bytes of the longest text in a map of SentencePiece's: a trie, whose size is told first, and texts."""
+    """Return the bytes of the longest text in a SentencePiece map: the size of a trie, the trie, and texts."""
     blob = _decoded(text)
     texts = blob[4 + _size_of_trie(blob) :]
     return float(max(map(len, texts.split(b"\0")), default=1) or 1) if blob else _BYTES_OF_OTHERS
@@ -239,18 +240,18 @@ def _decoded(text: Any) -> bytes:
         return b""
 
 
-# ------------------------------------------------------------------------------------------------ how much shorter
+# ------------------------------------------------------------------------------------------------- lower bounds
 
 
 def _kept_of_normalizer(step: Step) -> int | None:
-    """The most characters that become one, None where any number can become none."""
+    """Return the maximum number of characters that become one, None if any number can become none."""
     kind, pattern = step.get("type"), step.get("pattern")
     if kind == "Replace" and isinstance(pattern, Mapping) and pattern.get("String") and step.get("content"):
         return max(1, math.ceil(len(pattern["String"]) / len(step["content"])))
     return _CHARACTERS_OF_NORMALIZERS.get(str(kind))
 
 
-# A canonical composition is made of four characters at most (U+1F82).
+# A canonical composition consists of at most four characters (U+1F82).
 _CHARACTERS_OF_NORMALIZERS = {"NFC": 4, "NFKC": 4, "NFD": 1, "NFKD": 1, "Lowercase": 1, "ByteLevel": 1, "Prepend": 1}
 
 
@@ -265,7 +266,7 @@ def _kept_of_processor(step: Step) -> int | None:
 
 
 def _kept_of_model(model: Any, vocabulary: Mapping[str, int], before: Iterable[Step]) -> int | None:
-    """1 where each byte of a text is in some token, None where what is unknown is dropped, or becomes one token."""
+    """Return 1 if each byte of a text is in some token, None if unknown text is dropped or becomes one token."""
     if type(model).__name__ != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
         return None
     if any(step.get("type") == "ByteLevel" for step in before):
@@ -280,7 +281,7 @@ def _kept_of_model(model: Any, vocabulary: Mapping[str, int], before: Iterable[S
 
 
 def _texts_of_template(step: Step) -> int:
-    """How often the template of one text has it."""
+    """Return how often the template of one text contains the text."""
     return sum("Sequence" in piece for piece in step.get("single", []))
 
 

@@ -1,7 +1,7 @@
-"""Calls of tools in the text of an answer, as the models of the field were taught to write them.
+"""Tool calls in the text of an answer, in the format of Hermes and Qwen models.
 
-A call stands between ``<tool_call>`` and ``</tool_call>``. Inside is a JSON object with ``name`` and ``arguments``
-(Hermes, Qwen2.5, Qwen3), or Qwen3-Coder's ``<function=NAME><parameter=KEY>VALUE</parameter></function>``.
+A call stands between ``<tool_call>`` and ``</tool_call>``. It is a JSON object with ``name`` and ``arguments`` (Hermes,
+Qwen2.5, Qwen3), or Qwen3-Coder's ``<function=NAME><parameter=KEY>VALUE</parameter></function>``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<paramete
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function to be called, the ``at``-th of an answer; ``arguments`` are a JSON object as text."""
+    """A function call, at index ``at`` in its answer; ``arguments`` are a JSON object as text."""
 
     at: int
     name: str
@@ -30,26 +30,26 @@ class ToolCall:
 
 
 class ToolCallReader:
-    """Parts the text of one answer, as it grows, into what is said and which calls are made.
+    """Splits the text of one answer, as it grows, into visible text and calls.
 
-    What cannot be read as a call is text, as it stands. What could be the beginning of one waits. Space behind a call
-    is left out.
+    Text that cannot be parsed as a call stays visible. Text that could be the start of one is buffered. Whitespace
+    after a call is dropped.
     """
 
     def __init__(
         self, tools: Sequence[Mapping[str, Any]], most: int | None = None, *, are_certain: bool = False
     ) -> None:
-        """``tools`` are as OpenAI has them, and say of which type a parameter is; no more than ``most`` are told.
+        """``tools`` have OpenAI's format and give the parameter types; at most ``most`` calls are returned.
 
-        Where calls ``are_certain``, what looks like the end of one and is not is a part of it.
+        If calls ``are_certain``, a closing tag that does not end a valid call is treated as part of the call.
         """
         self._schemas = {each["function"]["name"]: each["function"].get("parameters") for each in tools}
         self._most, self._held, self._are_certain = most, "", are_certain
-        self.count = 0  # of the calls that were told
+        self.count = 0  # calls returned so far
         self._follows_call = False
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """Return what is said, and the calls that are whole, with ``text`` after what came before."""
+        """Add ``text``, and return the new visible text and complete calls."""
         self._held += text
         said, calls = "", list[ToolCall]()
         while True:
@@ -58,7 +58,7 @@ class ToolCallReader:
             if not opened or not (closed or is_last):
                 break
             call = self._call(inner)
-            while self._are_certain and call is None and closed:  # by the same words in a text of its arguments
+            while self._are_certain and call is None and closed:  # an argument may contain the closing tag
                 more, closed, rest = rest.partition(CLOSE)
                 inner = f"{inner}{CLOSE}{more}"
                 call = self._call(inner)
@@ -73,21 +73,21 @@ class ToolCallReader:
         shown = len(self._held) if is_last else len(before) if opened else len(before) - _begun(before)
         said, self._held = said + self._said(self._held[:shown]), self._held[shown:]
         if self._are_certain and self.count:
-            said = ""  # a call that was cut short is none, and nothing else was said
+            said = ""  # a truncated call is dropped, and there is no other text
         return said, calls
 
     def take_thought(self) -> str:
-        """Return nothing: what such a model thinks is a part of what it says."""
+        """Return an empty string: this format does not mark reasoning."""
         return ""
 
     def _said(self, text: str) -> str:
-        """What is told of a text."""
+        """Return the visible part of a text."""
         told = text.lstrip() if self._follows_call else text
         self._follows_call = self._follows_call and not told
         return told
 
     def _call(self, inner: str) -> tuple[str, str] | None:
-        """Name and arguments of one call; None for what is none."""
+        """Return name and arguments of one call, or None if it is invalid."""
         if function := _FUNCTION.fullmatch(inner):
             name = function[1].strip()
             found = {
@@ -101,7 +101,8 @@ class ToolCallReader:
         return name, json.dumps(arguments, ensure_ascii=False)
 
     def _value(self, name: str, key: str, text: str) -> Any:
-        """A parameter as its schema has it: text, unless that says another type and the value is one of JSON."""
+        """Return a parameter's value: text, unless its schema has another type and the text is valid JSON of that
+        type."""
         value = text.removeprefix("\n").removesuffix("\n")
         schema = self._schemas.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -114,7 +115,7 @@ class ToolCallReader:
 
 
 def is_told_as_text(schema: Any) -> bool:
-    """Whether a parameter of this schema stands between its tags as it is, and not as JSON."""
+    """Return whether a parameter with this schema is written as plain text between its tags, not as JSON."""
     if not isinstance(schema, Mapping) or "type" in schema:
         return not isinstance(schema, Mapping) or schema["type"] == "string"
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
@@ -123,7 +124,7 @@ def is_told_as_text(schema: Any) -> bool:
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The object that a text of JSON is; None for any other text."""
+    """Return the object in a JSON text, or None for any other text."""
     try:
         found = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
@@ -132,14 +133,14 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _finite(number: str) -> float:
-    """A number, the farthest there is for one that is farther: JSON has no other name for it."""
+    """Return a number, clipped to the finite range because JSON has no infinity."""
     return max(-_FARTHEST, min(_FARTHEST, float(number)))
 
 
 def _begun(text: str) -> int:
-    """How many characters at the end of a text may be the beginning of a call."""
+    """Return how many characters at the end of a text may be the start of a call."""
     return next((size for size in range(min(len(text), len(OPEN) - 1), 0, -1) if text.endswith(OPEN[:size])), 0)

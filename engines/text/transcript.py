@@ -1,4 +1,4 @@
-"""The transcript of one request: its text as it grows, where it ends, and which part of it may be shown already."""
+"""The transcript of one request: its text as it grows, its end, and the part that can be shown."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .tokenizer import Tokenizer
 
 
 class Transcript:
-    """Collects emitted tokens until one of the ids that end it, ``ends``, a stop string or ``max_tokens``.
+    """Collects emitted tokens until one of the ids in ``ends``, a stop string or ``max_tokens``.
 
-    A round may emit past the end; what lies past it is dropped. Text that could still turn out to be the beginning of
-    a stop string is held back from streaming. ``stop_reason`` is the stop string or the stop id that ended it.
+    Tokens past the end are dropped. Text that could be the start of a stop string is held back from streaming.
+    ``stop_reason`` is the stop string or the stop id that ended it.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Transcript:
         self._held = max((len(s) for s in params.stop), default=1) - 1
         self._shown_text = 0
         self._shown_tokens = 0
-        self._runs: list[tuple[int, bool]] = []  # where a run of the text ends that is not shown yet
+        self._runs: list[tuple[int, bool]] = []  # ends of text runs that were not shown yet
         self.token_ids: list[int] = []
         self.drafted: list[bool] = []
         self.text = ""
@@ -55,7 +55,7 @@ class Transcript:
                 self.finish_reason = "length"
 
     def _append(self, piece: str) -> None:
-        before = len(self.text)  # what stood there did not end it, or came before ``min_tokens``
+        before = len(self.text)  # earlier text contains no stop string, or came before ``min_tokens``
         self.text += piece
         stops = self._params.stop if len(self.token_ids) >= self._params.min_tokens else ()
         hits = [(at, s) for s in stops if (at := self.text.find(s, max(0, before - len(s) + 1))) >= 0]
@@ -65,11 +65,11 @@ class Transcript:
             self.finish_reason = "stop"
 
     def abort(self, reason: FinishReason = "abort") -> None:
-        """End here, unless it has ended."""
+        """End the text here, unless it has ended."""
         self.finish_reason = self.finish_reason or reason
 
     def take(self) -> Delta:
-        """Return what has become showable since the last call."""
+        """Return the text and tokens that can be shown since the last call."""
         end = len(self.text) if self.finish_reason else max(self._shown_text, len(self.text) - self._held)
         new = slice(self._shown_tokens, None)
         delta = Delta(
@@ -84,7 +84,7 @@ class Transcript:
         return delta
 
     def _take_runs(self, end: int) -> Iterator[tuple[str, bool]]:
-        """The text up to ``end`` that was not shown, cut where drafts begin and end."""
+        """Yield the text up to ``end`` that was not shown, split where drafts begin and end."""
         begin, pieces = self._shown_text, []
         for until, drafted in self._runs:
             pieces.append((self.text[begin : min(until, end)], drafted))

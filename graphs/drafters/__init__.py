@@ -1,4 +1,4 @@
-"""Drafters: what one is, read from its config and tensor shapes and checked against the target it is for."""
+"""Drafters: their specs, read from config and tensor shapes, checked against the target, and their graphs."""
 
 from __future__ import annotations
 

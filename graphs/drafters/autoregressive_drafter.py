@@ -1,9 +1,9 @@
 """The EAGLE-3 drafter (arXiv 2503.01840), ready to trace: one graph for every pass of a round.
 
-The first pass is over what was committed, with the target's features. Each further one has one column, which holds the
-token that the last one drafted, and for a feature the drafter's own hidden state at that token's row. So a column takes
-its feature from ``aux_hidden`` where that has one, else from ``draft_hidden``: a further pass comes with an
-``aux_hidden`` of no columns, and multiplies nothing by ``fc``.
+The first pass covers the committed tokens, with the target's features. Each further pass has one column: the last
+drafted token, with the drafter's own hidden state at that token's row as its feature. A column takes its feature from
+``aux_hidden`` if that has one, else from ``draft_hidden``: in a further pass, ``aux_hidden`` has no columns and ``fc``
+is skipped.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from ..targets.semantic_patches import Window, take_columns
 from .drafter_layers import DrafterModules
 
-_NO_MASK_TOKEN = 0  # in rows that nobody reads
+_NO_MASK_TOKEN = 0  # in unused rows
 
 
 class AutoregressiveDrafter(DrafterModules):
-    """The drafter's graph: takes the target's window and outputs as they are, gives one draft and the next window.
+    """The drafter's graph: from the target's window and outputs to one draft and the next window.
 
-    That window is the newest token and the draft, and with ``next_draft_hidden`` all that a further pass needs.
+    That window holds the newest token and the draft; with ``next_draft_hidden`` it is the input of a further pass.
     """
 
     def forward(
@@ -36,9 +36,9 @@ class AutoregressiveDrafter(DrafterModules):
         k_cache: list[Tensor],
         v_cache: list[Tensor],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """Give ``draft_ids`` i32 [B,1], ``next_*`` (2 columns, and the hidden state [B,H]), logits and new caches.
+        """Return ``draft_ids`` i32 [B,1], ``next_*`` (2 columns, and the hidden state [B,H]), logits and new caches.
 
-        ``aux_hidden`` [B,S,A*Ht] or [B,0,A*Ht], and then ``draft_hidden`` [B,H] is the feature of the one column.
+        ``aux_hidden`` is [B,S,A*Ht] or [B,0,A*Ht]; if empty, ``draft_hidden`` [B,H] is the feature of the one column.
         """
         row_ids, _, emit, newest, next_start, next_len, next_drafts = torch.ops.peagle.placeholder_draft(
             input_ids, start, window_len, draft_len, tokens, num_tokens, _NO_MASK_TOKEN

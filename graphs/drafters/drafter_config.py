@@ -1,4 +1,4 @@
-"""The config of a drafter in one flat form, whichever tool wrote it.
+"""Normalize the config of a drafter to one flat form, whichever tool wrote it.
 
 vLLM's layout is flat already, with some entries in ``eagle_config``. The ``speculators`` package nests the decoder in
 ``transformer_layer_config`` and the number of drafts in ``speculators_config``.
@@ -22,21 +22,21 @@ ARCHITECTURES = frozenset({
 })  # fmt: skip
 _AUTOREGRESSIVE = "eagle3"
 _SPECULATORS_TYPES = ("peagle", _AUTOREGRESSIVE)
-# What vLLM and other tools have called it; the first stands in an object of that name.
+# Names in vLLM and other tools; the first one is nested in an object.
 MASK_ID_KEYS = ("dflash_config.mask_token_id", "mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _TAPS = "eagle_aux_hidden_state_layer_ids"
 _EAGLE_ENTRIES = (
     _TAPS, "use_aux_hidden_state", "norm_before_fc", "fc_norm", "norm_output",
     "parallel_draft_step",
 )  # fmt: skip
-_HEADS_UNLESS_STATED = 32  # of LlamaConfig and Qwen3Config; older transformers left defaults out when saving
+_HEADS_UNLESS_STATED = 32  # default in LlamaConfig and Qwen3Config; older transformers omitted defaults when saving
 
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 _MAY_HAVE = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 
 
 def flatten(config: Config, problems: Problems) -> dict[str, Any]:
-    """Return ``config`` with every entry at the top level and under one name; None and absent mean the same."""
+    """Return ``config`` with every entry at the top level under one name; None counts as absent."""
     decoder, eagle, speculators = (
         _mapping(config, name, problems) for name in ("transformer_layer_config", "eagle_config", "speculators_config")
     )
@@ -46,7 +46,7 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     for name in _EAGLE_ENTRIES:
         outer, inner = flat.get(name), eagle.get(name)
         if None not in (outer, inner) and outer != inner:
-            problems.add(f"config says {name} {outer!r}, and {inner!r} in eagle_config")
+            problems.add(f"config has {name} {outer!r}, but {inner!r} in eagle_config")
         flat[name] = inner if outer is None else outer
     flat["architectures"] = _architectures(config, problems)
     flat["mask_token_id"] = _mask_token_id(config, problems)
@@ -55,17 +55,17 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     if kind not in (None, *_SPECULATORS_TYPES):
         problems.add(f"speculators_model_type {kind!r} is not one of {', '.join(_SPECULATORS_TYPES)}")
     if kind == _AUTOREGRESSIVE and flat.get("norm_before_residual") is None:
-        flat["norm_before_residual"] = True  # as vLLM loads them; newer versions of the package always say
+        flat["norm_before_residual"] = True  # the default in vLLM; newer versions of the package always write it
     return flat
 
 
 def called_autoregressive(config: Config) -> bool:
-    """Whether the config calls its head one that makes a pass for every draft."""
+    """Return True if the config declares an autoregressive head, with one pass per draft."""
     return config.get("speculators_model_type") == _AUTOREGRESSIVE and config.get("parallel_drafting") is not True
 
 
 def stating(config: Config, taps: Sequence[int], mask_token_id: int | None) -> dict[str, Any]:
-    """Return ``config`` with these taps, if any, and this mask token's id in place of all that it says of them."""
+    """Return ``config`` with these taps, if any, and this mask token id, replacing its own."""
     told = dict(config)
     if taps:
         _drop(told, "eagle_config", _TAPS)
@@ -79,18 +79,18 @@ def stating(config: Config, taps: Sequence[int], mask_token_id: int | None) -> d
 
 
 def _drop(config: dict[str, Any], within: str, name: str) -> None:
-    """Take an entry out of an object of the config, which is left as it is elsewhere."""
+    """Remove an entry from a nested object of the config, without modifying the original."""
     if isinstance(config.get(within), Mapping):
         config[within] = {key: value for key, value in config[within].items() if key != name}
 
 
 def unknown_architectures(architectures: Sequence[str]) -> str:
-    """Join the names of a head's ``architectures`` where none of them is one of a head; nothing to say is ''."""
+    """Join the head's ``architectures`` if none of them is a known head; else ''."""
     return "" if ARCHITECTURES.intersection(architectures) else ", ".join(architectures)
 
 
 def says_parallel(flat: Config) -> bool:
-    """Whether the config, apart from any tensor, calls for placeholders."""
+    """Return True if the config, apart from any tensor, asks for placeholders."""
     return (
         flat["mask_token_id"] is not None
         or flat.get("parallel_drafting") is True
@@ -100,22 +100,22 @@ def says_parallel(flat: Config) -> bool:
 
 
 def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int, ...]:
-    """The number of positions that each layer sees, itself included; 0 is all of them.
+    """Return the attention window of each layer, including the position itself; 0 means unlimited.
 
-    ``layer_types`` alone decides, as in vLLM and speculators: ``sliding_window`` without it means nothing there.
+    Only ``layer_types`` counts, as in vLLM and speculators: ``sliding_window`` alone has no effect there.
     """
     span, enabled = positive(flat, "sliding_window", problems), flag(flat, "use_sliding_window", problems)
     kinds = flat.get("layer_types")
     if kinds is None:
         if enabled:
-            problems.add("config sets use_sliding_window, but no layer_types say which layers slide")
+            problems.add("config sets use_sliding_window, but layer_types does not say which layers slide")
         return (0,) * num_layers
     if not isinstance(kinds, list) or len(kinds) != num_layers:
-        problems.add(f"config entry layer_types must name the kind of {num_layers} layers, not {kinds!r}")
+        problems.add(f"config entry layer_types must list the kinds of {num_layers} layers, not {kinds!r}")
         return (0,) * num_layers
     if strange := sorted({str(kind) for kind in kinds if kind not in _LAYER_KINDS}):
         problems.add(
-            f"layers of kind {', '.join(strange)} are not supported: a drafter has {' and '.join(_LAYER_KINDS)}"
+            f"layers of kind {', '.join(strange)} are not supported: a drafter can have {' and '.join(_LAYER_KINDS)}"
         )
     if "sliding_attention" in kinds:
         if span is None:
@@ -126,7 +126,7 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
 
 
 def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
-    """The ``rope_parameters`` as ``transformers`` takes them, from either name that its releases gave them."""
+    """Return the ``rope_parameters`` for ``transformers``, from either of their names."""
     stated = _stated_rope(flat, problems)
     kind = stated.get("rope_type") or "default"
     for value in (stated.get("partial_rotary_factor"), flat.get("partial_rotary_factor")):
@@ -138,10 +138,10 @@ def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
         problems.add("rope_parameters per layer type are not supported: the drafter has one rotary embedding")
         return {}
     if not isinstance(kind, str) or kind not in ROPE_NEEDS:
-        problems.add(f"RoPE type {kind!r} is not supported: use one of {', '.join(ROPE_NEEDS)}, which fit one table")
+        problems.add(f"RoPE type {kind!r} is not supported: use one of {', '.join(ROPE_NEEDS)}")
         return {}
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": _theta(stated, flat, problems)}
-    if stated.get("original_max_position_embeddings") is None:  # as transformers fills it in
+    if stated.get("original_max_position_embeddings") is None:  # the same default as in transformers
         stated["original_max_position_embeddings"] = flat.get("max_position_embeddings")
     rope_numbers(stated, kind, ROPE_NEEDS[kind], problems)
     rope |= {name: stated.get(name) for name in ROPE_NEEDS[kind]}
@@ -171,7 +171,7 @@ def _architectures(config: Config, problems: Problems) -> list[str]:
 
 
 def _mask_token_id(config: Config, problems: Problems) -> int | None:
-    """The mask token's id, which some heads write as text."""
+    """Return the mask token's id, which some heads store as text."""
     within = {f"dflash_config.{name}": value for name, value in _mapping(config, "dflash_config", problems).items()}
     stated = {key: value for key in MASK_ID_KEYS if (value := (within | dict(config)).get(key)) is not None}
     ids = [int(v) if isinstance(v, str) and v.isdecimal() else v for v in stated.values()]
@@ -179,7 +179,7 @@ def _mask_token_id(config: Config, problems: Problems) -> int | None:
         problems.add(f"the mask token id must be a number, not {' or '.join(map(repr, stated.values()))}")
         return None
     if len(set(ids)) > 1:
-        problems.add(f"config names several mask token ids: {', '.join(f'{k} {v}' for k, v in stated.items())}")
+        problems.add(f"config has several mask token ids: {', '.join(f'{k} {v}' for k, v in stated.items())}")
     return ids[0] if ids else None
 
 
@@ -189,12 +189,12 @@ def _trained_depth(config: Config, speculators: Config, problems: Problems) -> i
     proposed = positive(first, "speculative_tokens", problems)
     depth = positive(config, "num_speculative_tokens", problems) or proposed
     if depth is not None and depth > MAX_DRAFTS:
-        problems.add(f"config says it drafts {depth} tokens a round, the kernels look at {MAX_DRAFTS} at most")
+        problems.add(f"config sets {depth} draft tokens per round, but the kernels support at most {MAX_DRAFTS}")
     return depth
 
 
 def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:
-    """The one dictionary that defines the rotary embedding, with ``type`` called ``rope_type``."""
+    """Return the dictionary that defines the rotary embedding, with ``type`` renamed to ``rope_type``."""
     ropes: list[dict[str, Any]] = []
     for name in ("rope_scaling", "rope_parameters"):
         value = flat.get(name)
@@ -214,5 +214,5 @@ def _theta(stated: Config, flat: Config, problems: Problems) -> float:
         problems.add(f"rope_theta must be a positive number, not {' or '.join(map(repr, values))}")
         return ROPE_THETA
     if len({float(v) for v in values}) > 1:
-        problems.add(f"config says rope_theta {values[1]}, and {values[0]} in its rope_parameters")
+        problems.add(f"config has rope_theta {values[1]}, but {values[0]} in its rope_parameters")
     return float(values[0]) if values else ROPE_THETA

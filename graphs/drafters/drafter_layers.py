@@ -1,7 +1,7 @@
-"""What drafters of the EAGLE-3 layout are made of, in plain torch and in the semantic ops, ready to trace.
+"""Modules of drafters with the EAGLE-3 layout, in plain torch and semantic ops, ready to trace.
 
-Rows carry the embedding of the NEXT token beside features of theirs; only layer 0 sees embeddings. Which optional parts
-there are (biases, norms) follows the drafter.
+Rows combine the embedding of the NEXT token with their own features; only layer 0 sees embeddings. Optional parts
+(biases, norms) depend on the drafter.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Layer(nn.Module):
 
 
 class DrafterModules(nn.Module):
-    """The modules that every drafter has, and what both kinds do with them."""
+    """The modules common to all drafters."""
 
     def __init__(self, spec: DrafterSpec, rotary: RotaryTable) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class DrafterModules(nn.Module):
             self.d2t = nn.Buffer(torch.empty(spec.draft_vocab_size, dtype=torch.int64))
 
     def project(self, taps: Tensor) -> Tensor:
-        """Fuse taps, [...,A*Ht] -> [...,H]; ``mask_hidden`` goes the way of real features."""
+        """Fuse taps, [...,A*Ht] -> [...,H]; ``mask_hidden`` is processed like real features."""
         if self.spec.parts.input_norm:
             taps = self.input_norm(taps)
         if self.spec.parts.fc_norms:
@@ -127,7 +127,7 @@ class DrafterModules(nn.Module):
         return self.fc(taps)
 
     def run_layers(self, x: Tensor, row_ids: Tensor, window: Window) -> Tensor:
-        """Features x [B,W,H] and tokens i64 [B,W] of the window's rows -> hidden states [B,W,H], not normed."""
+        """Map features x [B,W,H] and tokens i64 [B,W] of the window to hidden states [B,W,H], before the norm."""
         cos, sin = self.rotary()
         embedding = self.embed_tokens(row_ids)
         for i, layer in enumerate(self.layers):
@@ -135,7 +135,7 @@ class DrafterModules(nn.Module):
         return x
 
     def draft_from(self, normed: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed hidden states [B,N,H] -> ids of the target's vocabulary i64 [B,N], and logits [B,N,Vd]."""
+        """Map normed hidden states [B,N,H] to target ids i64 [B,N] and logits [B,N,Vd]."""
         logits = self.lm_head(normed)
         drafts = logits.argmax(-1)
         if self.spec.has_draft_vocabulary:
@@ -144,7 +144,7 @@ class DrafterModules(nn.Module):
 
 
 def drafter_rotary(drafter: DrafterSpec) -> RotaryTable:
-    """The drafter's own rotary embedding, which need not be the target's; computed by ``transformers``."""
+    """Return the drafter's own rotary embedding, which may differ from the target's; computed by ``transformers``."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -152,7 +152,7 @@ def drafter_rotary(drafter: DrafterSpec) -> RotaryTable:
     trained = rope.get("original_max_position_embeddings", 2048)
     with modelling(DRAFTERS_CONFIG):
         config = LlamaConfig(
-            hidden_size=heads * dim,  # the drafter's own need not be a multiple; only head_dim matters here
+            hidden_size=heads * dim,  # the drafter's own need not be a multiple; only head_dim matters
             num_attention_heads=heads,
             head_dim=dim,
             max_position_embeddings=int(rope.get("factor", 1) * trained),

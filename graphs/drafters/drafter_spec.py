@@ -1,4 +1,4 @@
-"""The spec of a drafter: everything that its graph and its oracle depend on."""
+"""The spec of a drafter: everything that its graph and its reference implementation depend on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Strategy = Literal["parallel", "autoregressive"]
 
 @dataclass(frozen=True)
 class DrafterSpec:
-    """A drafter of the EAGLE-3 kind: P-EAGLE (``parallel``, one pass) or EAGLE-3 itself (``autoregressive``).
+    """A drafter of the EAGLE-3 family: P-EAGLE (``parallel``, one pass) or EAGLE-3 itself (``autoregressive``).
 
-    ``keys`` maps the drafter module's parameter names to the names in the checkpoint; ``shared`` are those that the
-    checkpoint leaves to the target. ``windows`` holds how many positions each layer sees (0: all), ``rope`` the
-    ``rope_parameters`` of ``transformers``; ``trained_depth`` is the K it was trained for, when the config says so.
-    ``mask_token_id`` is -1 in an autoregressive one. ``norm_output`` has no effect on a single pass: only a further one
-    reads its output.
+    ``keys`` maps the drafter module's parameter names to the names in the checkpoint; ``shared`` lists those taken from
+    the target instead. ``windows`` holds the attention window of each layer (0: unlimited), ``rope`` the
+    ``rope_parameters`` of ``transformers``; ``trained_depth`` is the K it was trained for, if the config states it.
+    ``mask_token_id`` is -1 for an autoregressive one. ``norm_output`` has no effect on a single pass: only a further
+    pass reads its output.
     """
 
     hidden_size: int
@@ -46,7 +46,7 @@ class DrafterSpec:
 
     @property
     def num_layers(self) -> int:
-        """The number of layers, the one that fuses embedding and features included."""
+        """The number of layers, including the one that fuses embedding and features."""
         return self.parts.num_layers
 
     @property
@@ -56,16 +56,16 @@ class DrafterSpec:
 
     @property
     def has_draft_vocabulary(self) -> bool:
-        """Whether draft ids need ``d2t`` to become target ids."""
+        """True if draft ids need ``d2t`` to become target ids."""
         return self.parts.draft_vocabulary
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The tensors of its checkpoint that are no part of it, by their names there."""
+        """The tensors of its checkpoint that it does not use, by their names there."""
         return tuple(self.keys[name] for name in unread(self.parts, self.keys))
 
     def expected_shapes(self) -> dict[str, Shape]:
-        """Shape of every tensor the drafter needs, by module name."""
+        """Return the shape of every required tensor, by module name."""
         sizes = {
             "one": 1,
             "hidden_size": self.hidden_size,
@@ -82,16 +82,16 @@ class DrafterSpec:
 
 
 def drafter_problems() -> Problems:
-    """An empty list of what does not fit; ``trained_head`` is its fix when the kind of head is known."""
+    """Return an empty list of problems; once the kind of head is known, ``trained_head`` gives a more specific fix."""
     return Problems(
         "the drafter head",
-        "does not fit",
+        "does not match the target",
         why="a head works only with the target, the taps and the vocabulary it was trained for",
         fix="use the head that was trained for this target",
     )
 
 
 def trained_head(strategy: Strategy) -> str:
-    """Return what to use in place of a head that does not fit: one of its kind."""
+    """Return the fix for a head that does not match: another head of its kind."""
     kind = "P-EAGLE" if strategy == "parallel" else "EAGLE-3"
     return f"use the {kind} head that was trained for this target"

@@ -1,7 +1,7 @@
-"""The P-EAGLE drafter, ready to trace: one pass over the rows that ``PlaceholderDraft`` lays out (paper section 3.1).
+"""The P-EAGLE drafter, ready to trace: one pass over the rows built by ``PlaceholderDraft`` (paper section 3.1).
 
-Real rows carry the embedding of the NEXT token beside the target's features of theirs, placeholder rows the mask token
-and ``mask_hidden``.
+Real rows combine the embedding of the NEXT token with the target's features at their own position; placeholder rows use
+the mask token and ``mask_hidden``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .drafter_layers import DrafterModules
 
 
 class ParallelDrafter(DrafterModules):
-    """The drafter's graph: takes the target's window and outputs as they are, gives K drafts and the next window."""
+    """The drafter's graph: from the target's window and outputs to K drafts and the next window."""
 
     def __init__(self, spec: DrafterSpec, rotary: RotaryTable) -> None:
         super().__init__(spec, rotary)
@@ -33,7 +33,7 @@ class ParallelDrafter(DrafterModules):
         k_cache: list[Tensor],
         v_cache: list[Tensor],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """Give ``draft_ids`` i32 [B,K], ``next_*`` (the next window), ``draft_logits`` [B,K,Vd], new caches."""
+        """Return ``draft_ids`` i32 [B,K], ``next_*`` (the next window), ``draft_logits`` [B,K,Vd], new caches."""
         row_ids, is_real, emit, newest, next_start, next_len, next_drafts = torch.ops.peagle.placeholder_draft(
             input_ids, start, window_len, draft_len, tokens, num_tokens, self.spec.mask_token_id
         )

@@ -1,4 +1,4 @@
-"""Reading a drafter: sizes from the tensors, behaviour from the config, and every disagreement named at once."""
+"""Read a drafter: sizes from the tensors, behaviour from the config, with all contradictions reported at once."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from .tensor_layout import (
 
 _STATED = ("hidden_size", "intermediate_size", "vocab_size", "draft_vocab_size", "head_dim")
 _LEFT_TO_TARGET = {
-    EMBEDDING: "a head may leave it to a target of its hidden size and vocabulary only",
-    LM_HEAD: "a head may leave it to a target of its hidden size and vocabulary only, and with no ids of its own (d2t)",
+    EMBEDDING: "a head may omit it only for a target of the same hidden size and vocabulary",
+    LM_HEAD: "a head may omit it only for a target of the same hidden size and vocabulary, and without own ids (d2t)",
 }
-_USUAL_TAPS = 3  # heads with as many need not name their layers
+_USUAL_TAPS = 3  # heads with as many taps may omit the layer ids
 
 
 def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec) -> DrafterSpec:
-    """The drafter in ``config`` with tensors of ``shapes``. Raises ``BuildError`` listing every misfit at once."""
+    """Read the drafter in ``config`` with tensors of ``shapes``. Raises ``BuildError`` listing all mismatches."""
     problems = drafter_problems()
     flat = flatten(config, problems)
     keys = module_names(shapes, problems)
@@ -64,9 +64,9 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     sizes.setdefault("vocab_size", target.vocab_size)
     sizes.setdefault("draft_vocab_size", sizes["vocab_size"])
     if sizes["vocab_size"] != target.vocab_size:
-        problems.add(f"vocabulary of {sizes['vocab_size']}, the target's has {target.vocab_size}")
+        problems.add(f"its vocabulary has {sizes['vocab_size']} tokens, but the target's has {target.vocab_size}")
     if sizes["draft_vocab_size"] != sizes["vocab_size"] and not parts.draft_vocabulary:
-        problems.add(f"draft vocabulary of {sizes['draft_vocab_size']} < {sizes['vocab_size']} without a d2t tensor")
+        problems.add(f"the draft vocabulary of {sizes['draft_vocab_size']} < {sizes['vocab_size']} needs a d2t tensor")
     mask_id = _mask_id(flat, parallel, sizes["vocab_size"], problems)
     check_tensors(parts, sizes, tensors, reasons, problems)
     windows, rope = read_windows(flat, parts.num_layers, problems), read_rope(flat, problems)
@@ -98,44 +98,44 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
 
 
 def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape], problems: Problems) -> dict[str, str]:
-    """Name heads of other kinds for what they are. Returns what to say of tensors that such a head lacks.
+    """Report heads of other kinds as such. Returns reasons for tensors that such a head lacks.
 
-    A head that has ``mask_hidden`` is P-EAGLE, whatever its config calls it.
+    A head with ``mask_hidden`` is P-EAGLE, whatever its config calls it.
     """
     reasons: dict[str, str] = {}
     unknown = unknown_architectures(flat["architectures"])
     if unknown and not parts.mask_hidden:
         problems.add(
-            f"architecture {unknown} is no EAGLE-3 or P-EAGLE head known here, and there is no tensor mask_hidden, "
-            "which says that it is one"
+            f"architecture {unknown} is not a known EAGLE-3 or P-EAGLE head, and the tensor mask_hidden, which would "
+            "identify P-EAGLE, is missing"
         )
     if (positive(flat, "parallel_draft_step", problems) or 1) > 1 or has_medusa_heads(tensors):
         problems.add(
             "this is a Model-Optimizer head with parallel_draft_step > 1: its parallel_draft_heads are Medusa heads "
-            "after autoregressive steps, with other weights and other arithmetic than P-EAGLE"
+            "after autoregressive steps, not P-EAGLE"
         )
     if says_parallel(flat) and not parts.mask_hidden:
         problems.add(
-            "no tensor mask_hidden, though the config asks for parallel drafting: P-EAGLE learns it; the variant whose "
-            "placeholders take the mean of the target's features is another model and is not supported"
+            "the tensor mask_hidden is missing, although the config asks for parallel drafting: P-EAGLE learns it; the "
+            "variant whose placeholders use the mean of the target's features is not supported"
         )
     if flag(flat, "use_aux_hidden_state", problems) is False:
         problems.add(
-            "config sets use_aux_hidden_state false: the head reads the target's last hidden state in place of taps, "
-            "which the target's graph does not hand out"
+            "config sets use_aux_hidden_state false: the head reads the target's last hidden state instead of taps, "
+            "which the target's graph does not provide"
         )
         reasons[FC] = ""
     if flat.get("hidden_act") not in (None, "silu", "swish"):
-        problems.add(f"hidden_act {flat['hidden_act']!r} is not supported: the layers of a head are gated by silu")
+        problems.add(f"hidden_act {flat['hidden_act']!r} is not supported: a head's layers use silu")
     return reasons
 
 
 def _shared(
     flat: Config, parts: Parts, sizes: Mapping[str, int], tensors: Mapping[str, Shape], target: TargetSpec
 ) -> tuple[str, ...]:
-    """The tensors that a head may leave to its target, which is as wide: the embedding, and a head of all its ids.
+    """Return the tensors that a head takes from a target of the same width: embedding, and LM head with all its ids.
 
-    One that is tied to its embedding has no head of its own to leave out.
+    A head tied to its embedding has no separate LM head to omit.
     """
     vocab = target.vocab_size
     if sizes.get("hidden_size") != target.hidden_size or sizes.get("vocab_size", vocab) != vocab:
@@ -146,14 +146,14 @@ def _shared(
 
 
 def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], problems: Problems) -> None:
-    """Name every contradiction between config and tensors; a size that only the config tells is taken from it."""
+    """Report every contradiction between config and tensors; sizes that only the config states are taken from it."""
     for name in _STATED:
         stated = positive(flat, name, problems)
         if stated is not None and sizes.setdefault(name, stated) != stated:
-            problems.add(f"config says {name} {stated}, the tensors {sizes[name]}")
+            problems.add(f"config has {name} {stated}, but the tensors {sizes[name]}")
     layers = positive(flat, "num_hidden_layers", problems)
     if layers is not None and layers != parts.num_layers:
-        problems.add(f"config says num_hidden_layers {layers}, the tensors {parts.num_layers}")
+        problems.add(f"config has num_hidden_layers {layers}, but the tensors {parts.num_layers}")
     attention = {name for name in parts.biases if name.startswith("self_attn.")}
     for name, present, tensors in (
         ("attention_bias", bool(attention), "bias of an attention projection"),
@@ -169,11 +169,11 @@ def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], prob
     if parts.input_norm and parts.fc_norms:
         problems.add("tensors input_norm.weight and fc_norm.0.weight exclude each other: features are normed once")
     if flat.get("model_type") == "qwen3" and not parts.qk_norm:
-        problems.add("config says model_type qwen3, whose layers have q_norm and k_norm; there is none")
+        problems.add("config has model_type qwen3, whose layers have q_norm and k_norm, but these are missing")
 
 
 def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int, CacheSpec]:
-    """Query heads and the cache of a layer, from the rows of q_proj and k_proj."""
+    """Return the query heads and the cache of a layer, from the rows of q_proj and k_proj."""
     queries, keys = sizes.get("queries"), sizes.get("keys")
     stated, stated_kv = (positive(flat, n, problems) for n in ("num_attention_heads", "num_key_value_heads"))
     nothing = 1, CacheSpec(1, 1)
@@ -184,31 +184,31 @@ def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int
     dim = sizes.get("head_dim")
     if dim is None:
         problems.add(
-            f"head_dim is unknown: config does not say, and its num_attention_heads ({stated or 'absent'}) "
+            f"head_dim is unknown: config does not state it, and its num_attention_heads ({stated or 'absent'}) "
             f"does not divide the {queries} rows of q_proj"
         )
         return nothing
     for name, rows, projection in ((stated, queries, "q_proj"), (stated_kv, keys, "k_proj")):
         if rows % dim or (name and rows != name * dim):
             heads = f"{name} heads" if name else "whole heads"
-            problems.add(f"config says {heads} of head_dim {dim}, {projection} has {rows} rows")
+            problems.add(f"config has {heads} of head_dim {dim}, but {projection} has {rows} rows")
     num, kv = max(queries // dim, 1), max(keys // dim, 1)
     if num % kv:
         problems.add(f"{num} query heads cannot share {kv} key heads evenly")
     if dim % 2:
-        problems.add(f"head_dim {dim} is odd: rotary embedding turns pairs")
+        problems.add(f"head_dim {dim} is odd: rotary embedding needs pairs")
     return num, CacheSpec(kv, dim)
 
 
 def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, problems: Problems) -> tuple[int, ...]:
-    """The taps: as many as ``fc`` reads, of the layers that the config names or, if they are three, the usual ones."""
+    """Return the taps, as many as ``fc`` reads: the layers in the config or, if there are three, the usual ones."""
     stated = positive(flat, "target_hidden_size", problems)
     width = stated or sizes.get("target_hidden_size") or target.hidden_size
     if stated is not None and sizes.get("target_hidden_size", stated) != stated:
-        problems.add(f"config says target_hidden_size {stated}, the tensors {sizes['target_hidden_size']}")
+        problems.add(f"config has target_hidden_size {stated}, but the tensors {sizes['target_hidden_size']}")
     sizes["target_hidden_size"] = width
     if width != target.hidden_size:
-        problems.add(f"made for a target of hidden size {width}, this one has {target.hidden_size}")
+        problems.add(f"it was made for a target of hidden size {width}, but this one has {target.hidden_size}")
     ids, features = flat["eagle_aux_hidden_state_layer_ids"], sizes.get("features")
     if ids is not None and not (isinstance(ids, list) and all(type(i) is int for i in ids) and ids):
         problems.add(f"config entry eagle_aux_hidden_state_layer_ids must be a list of layer ids, not {ids!r}")
@@ -217,15 +217,15 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
         ids = _usual_taps(target.num_layers, problems)
     elif ids is None and features is not None and features % width == 0:
         problems.add(
-            f"{FC} reads {features // width} taps, and config does not name their layers "
+            f"{FC} reads {features // width} taps, but config does not list their layers "
             "(eagle_aux_hidden_state_layer_ids)"
         )
     if features is not None and features % width:
-        problems.add(f"{FC} reads {features} features, which is no number of taps of hidden size {width}")
+        problems.add(f"{FC} reads {features} features, which is not a multiple of the hidden size {width}")
     elif features is not None and ids is not None and len(ids) * width != features:
-        problems.add(f"config names {len(ids)} taps {ids}, {FC} reads {features // width} ({features} / {width})")
+        problems.add(f"config lists {len(ids)} taps {ids}, but {FC} reads {features // width} ({features} / {width})")
     if norms and features is not None and norms * width != features:
-        problems.add(f"there are {norms} norms of single taps (fc_norm), {FC} reads {features // width} taps")
+        problems.add(f"there are {norms} norms of single taps (fc_norm), but {FC} reads {features // width} taps")
     if ids is None:
         return ()
     try:
@@ -239,7 +239,7 @@ def _usual_taps(num_layers: int, problems: Problems) -> list[int] | None:
     try:
         return list(default_taps(num_layers))
     except BuildError as error:
-        problems.add(f"{error.what}, and config names none (eagle_aux_hidden_state_layer_ids): {error.why}")
+        problems.add(f"{error.what}, and config lists none (eagle_aux_hidden_state_layer_ids): {error.why}")
         return None
 
 
@@ -247,7 +247,7 @@ def _mask_id(flat: Config, parallel: bool, vocab: int, problems: Problems) -> in
     mask_id: int | None = flat["mask_token_id"]
     if mask_id is None:
         if parallel:
-            problems.add(f"config names no mask token id ({', '.join(MASK_ID_KEYS)})")
+            problems.add(f"config has no mask token id ({', '.join(MASK_ID_KEYS)})")
         return -1
     if not 0 <= mask_id < vocab:
         problems.add(f"mask token id {mask_id} is outside the vocabulary of {vocab}")

@@ -1,4 +1,4 @@
-"""The tensors of a drafter: their names in either layout, and the shape each has in terms of a few sizes."""
+"""Tensors of a drafter: their names in both layouts, and their shapes in terms of a few sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...plugins.problems import Problems
 
 Shape = tuple[int, ...]
-Dim = tuple[str, int]  # a size and how many times it is taken: ("hidden_size", 2) is 2H
+Dim = tuple[str, int]  # a size and its multiplier: ("hidden_size", 2) is 2H
 
 EMBEDDING, LM_HEAD, FC, MASK_HIDDEN = "embed_tokens.weight", "lm_head.weight", "fc.weight", "mask_hidden"
 
@@ -27,7 +27,7 @@ _MEDUSA = "parallel_draft_heads."
 
 
 def module_names(keys: Collection[str], problems: Problems) -> dict[str, str]:
-    """The names of tensors in the checkpoint by module name, without what only training needs.
+    """Map module names to tensor names in the checkpoint, without tensors used only in training.
 
     The first layer is ``midlayer`` (vLLM) or ``layers.0`` (speculators); a leading ``model.`` is optional.
     """
@@ -38,17 +38,17 @@ def module_names(keys: Collection[str], problems: Problems) -> dict[str, str]:
         if name.startswith("verifier_") or name.endswith("rotary_emb.inv_freq"):
             continue
         if name in names:
-            problems.add(f"tensors {names[name]} and {key} are both {name}")
+            problems.add(f"tensors {names[name]} and {key} both mean {name}")
         names[name] = key
     return names
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a drafter is made of beyond what every one has, seen from the names of its tensors.
+    """The optional parts of a drafter, determined from its tensor names.
 
-    ``biases`` are the projections that have one, such as ``self_attn.q_proj``; ``fc_norms`` counts the norms of single
-    taps, ``input_norm`` is the one norm over all of them.
+    ``biases`` lists projections with a bias, such as ``self_attn.q_proj``; ``fc_norms`` is the number of norms of
+    single taps, ``input_norm`` the one norm over all of them.
     """
 
     num_layers: int
@@ -61,7 +61,7 @@ class Parts:
 
     @classmethod
     def of(cls, names: Collection[str]) -> Parts:
-        """The parts that ``names`` (module names) make up."""
+        """Return the parts for ``names`` (module names)."""
         layered = [match for name in names if (match := _LAYER.fullmatch(name))]
         inner = {match[2] for match in layered}
         return cls(
@@ -75,7 +75,7 @@ class Parts:
         )
 
     def dims(self) -> dict[str, tuple[Dim, ...]]:
-        """The dims of every tensor, by module name."""
+        """The dimensions of every tensor, by module name."""
         dims: dict[str, tuple[Dim, ...]] = {
             EMBEDDING: (_V, _H),
             FC: (_H, _FEATURES),
@@ -108,7 +108,7 @@ class Parts:
 
 
 def infer_sizes(parts: Parts, shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """The sizes that most tensors agree on. A size that no tensor tells is absent."""
+    """Return the sizes that most tensors agree on, without those that no tensor determines."""
     votes: dict[str, Counter[int]] = defaultdict(Counter)
     for name, dims in parts.dims().items():
         if len(shapes.get(name, ())) == len(dims):
@@ -121,9 +121,9 @@ def infer_sizes(parts: Parts, shapes: Mapping[str, Shape]) -> dict[str, int]:
 def check_tensors(
     parts: Parts, sizes: Mapping[str, int], shapes: Mapping[str, Shape], reasons: Mapping[str, str], problems: Problems
 ) -> None:
-    """Name every tensor that is absent or of another shape than the others imply; then also those that are unread.
+    """Report every tensor that is missing or has an inconsistent shape, and unused ones.
 
-    ``reasons`` say of some tensors why they are needed; an empty text excuses their absence.
+    ``reasons`` explain why some tensors are needed; an empty text marks a tensor as optional.
     """
     dims, fused = parts.dims(), _name_fused(shapes, problems)
     for name, symbols in dims.items():
@@ -134,25 +134,25 @@ def check_tensors(
         elif all(size in sizes for size, _ in symbols):
             shape = [sizes[size] * times for size, times in symbols]
             if list(shapes[name]) != shape:
-                problems.add(f"{name} is {list(shapes[name])}, needs {shape}")
+                problems.add(f"{name} is {list(shapes[name])}, but {shape} is required")
     if "t2d" in shapes and sizes.get("vocab_size", 0) and shapes["t2d"] != (sizes["vocab_size"],):
-        problems.add(f"t2d is {list(shapes['t2d'])}, needs {[sizes['vocab_size']]}")
+        problems.add(f"t2d is {list(shapes['t2d'])}, but {[sizes['vocab_size']]} is required")
     for name in unread(parts, shapes) if problems else ():
         if fused.isdisjoint(_fused_parts(name)):
-            problems.add(f"tensor {name} belongs to no part of a head known here")
+            problems.add(f"tensor {name} does not belong to a known kind of head")
 
 
 def unread(parts: Parts, names: Collection[str]) -> list[str]:
-    """The tensors that no part of a head is made of, as far as is known here."""
+    """Return the tensors that no known part of a head uses."""
     known = {*parts.dims(), "t2d"}
     return sorted(name for name in names if name not in known and not name.startswith(_MEDUSA))
 
 
 def rows_of_fused(shapes: Mapping[str, Shape]) -> dict[str, tuple[str, int, int]]:
-    """The tensors of a checkpoint that lie in fused ones, by name: which one, and from which row to which.
+    """Map tensor names to their location in fused tensors: the fused name, and the range of rows.
 
-    How many rows are the queries' is what ``o_proj`` reads; keys and values have as many each. A fused tensor is left
-    as it is where that does not come out even, or where its parts are stored as well.
+    The shape of ``o_proj`` gives the number of query rows; keys and values share the rest equally. A fused tensor stays
+    as it is if the rows cannot be divided, or if its parts are stored separately as well.
     """
     found: dict[str, tuple[str, int, int]] = {}
     for key, shape in shapes.items():
@@ -173,12 +173,12 @@ def rows_of_fused(shapes: Mapping[str, Shape]) -> dict[str, tuple[str, int, int]
 
 
 def has_medusa_heads(names: Collection[str]) -> bool:
-    """Whether this is a drafter of Model-Optimizer's ``parallel_draft_step``."""
+    """Return True for a drafter of Model-Optimizer's ``parallel_draft_step``."""
     return any(name.startswith(_MEDUSA) for name in names)
 
 
 def _fused_parts(name: str) -> tuple[str, ...]:
-    """The tensors that a fused one stands for."""
+    """Return the tensors that a fused one combines."""
     match = _LAYER.fullmatch(name)
     for fused, parts in _FUSED.items() if match else ():
         if match and match[2].startswith(fused + "."):
@@ -187,7 +187,7 @@ def _fused_parts(name: str) -> tuple[str, ...]:
 
 
 def _name_fused(names: Collection[str], problems: Problems) -> set[str]:
-    """Name fused tensors as such; returns those they stand for, which are then not missing."""
+    """Report fused tensors; returns their parts, so that these are not reported as missing."""
     stands_for: set[str] = set()
     for name in sorted(names):
         if (parts := _fused_parts(name)) and not all(part in names for part in parts):

@@ -1,7 +1,7 @@
-"""The oracle of drafters: the drafts of one round in plain PyTorch, without caches, custom ops or ONNX.
+"""Reference implementation of drafters: the drafts of one round in plain PyTorch, without caches or custom ops.
 
-Everything is recomputed from the tokens each round, so there is no state to get wrong. Slow, and meant to be read
-beside the papers (P-EAGLE, arXiv 2602.01469; EAGLE-3, arXiv 2503.01840).
+Everything is recomputed from the tokens each round, so there is no state. Slow, and meant to be read alongside the
+papers (P-EAGLE, arXiv 2602.01469; EAGLE-3, arXiv 2503.01840).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_target(folder: Path, config: Mapping[str, Any]) -> Any:
 
 @torch.no_grad()
 def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The logits [len, V] and tapped features [len, A*H] of the whole sequence ``ids``."""
+    """Return the logits [len, V] and tapped features [len, A*H] of the whole sequence ``ids``."""
     streams: list[Tensor] = []
     layers = model.model.layers
     hooks = [
@@ -48,11 +48,11 @@ def target_pass(model: Any, target: TargetSpec, ids: Sequence[int]) -> tuple[Ten
 
 @torch.no_grad()
 def draft_logits(weights: Weights, spec: DrafterSpec, ids: Sequence[int], features: Tensor, k: int) -> Tensor:
-    """The logits [K, Vd] of K drafts after ``ids`` (x_0..x_{n-1}), from ``features`` [n-1, A*H] of all but the last.
+    """Return the logits [K, Vd] of K drafts after ``ids`` (x_0..x_{n-1}); ``features`` [n-1, A*H] lack the last.
 
-    Row p carries token x_{p+1} beside the target's features at p. Of P-EAGLE, K-1 placeholder rows carry the mask token
-    and ``mask_hidden``; the last K rows of one causal pass are the drafts. Of EAGLE-3 each pass has a row more than the
-    last, which carries the token that was drafted, and the hidden state that it was drafted from.
+    Row p combines token x_{p+1} with the target's features at p. For P-EAGLE, K-1 placeholder rows follow, with the
+    mask token and ``mask_hidden``; the last K rows of one causal pass are the drafts. For EAGLE-3, each pass appends a
+    row with the previous draft and the hidden state that produced it.
     """
     if spec.strategy == "parallel":
         rows = list(ids[1:]) + [spec.mask_token_id] * (k - 1)
@@ -73,7 +73,7 @@ def _logits(weights: Weights, spec: DrafterSpec, hidden: Tensor) -> Tensor:
 
 
 def _hidden(weights: Weights, spec: DrafterSpec, rows: Sequence[int], x: Tensor) -> Tensor:
-    """Run the layers over rows that carry these tokens and features ``x`` [rows, H] -> [rows, H]: one causal pass."""
+    """Run the layers over rows with these tokens and features ``x`` [rows, H] -> [rows, H]: one causal pass."""
     embedding = weights["embed_tokens.weight"][torch.tensor(rows)]
     cos, sin = _rotary(drafter_rotary(spec), len(rows))
     for i in range(spec.num_layers):
@@ -105,13 +105,13 @@ def _hidden(weights: Weights, spec: DrafterSpec, rows: Sequence[int], x: Tensor)
 
 
 def to_target_ids(weights: Weights, draft_ids: Tensor) -> list[int]:
-    """Turn draft ids into target ids: ``id + d2t[id]`` when the drafter has a vocabulary of its own."""
+    """Convert draft ids to target ids: ``id + d2t[id]`` if the drafter has its own vocabulary."""
     offset = weights["d2t"].to(torch.int64)[draft_ids] if "d2t" in weights else 0
     return [int(i) for i in draft_ids + offset]
 
 
 def _fused_taps(wide: Tensor, weights: Weights, spec: DrafterSpec) -> Tensor:
-    """Fuse taps, [rows, A*Ht] -> [rows, H]: ``fc``, after one norm over all taps, one for each tap, or none."""
+    """Fuse taps, [rows, A*Ht] -> [rows, H]: ``fc``, after one norm over all taps, one per tap, or none."""
     if spec.parts.input_norm:
         wide = _norm(wide, weights["input_norm.weight"], spec)
     if spec.parts.fc_norms:

@@ -1,9 +1,9 @@
-"""Lowerings: tables that turn semantic ops into the nodes one backend runs best.
+"""Lowerings: tables that turn semantic ops into the nodes that each backend runs best.
 
-``std`` is standard ONNX everywhere (the oracle), ``ort`` what ONNX Runtime's CPU kernels are fastest at, ``cpu`` the
-same with our own kernels for matrices (and their bodies where those are not), ``tensorrt``
-what TensorRT's parser takes (and ONNX Runtime still runs), ``tensorrt-sm100`` the same with TensorRT's own layer for
-routed experts. Adding a backend is adding a record and its table; no exporter changes.
+``std`` is standard ONNX everywhere (the reference), ``ort`` targets ONNX Runtime's CPU kernels, ``cpu`` adds this
+project's own kernels for matrices (with function bodies for sessions without them), ``tensorrt`` uses what TensorRT's
+parser supports (and ONNX Runtime still runs), ``tensorrt-sm100`` adds TensorRT's own layer for routed experts. To add a
+backend, add a record and its table; no exporter changes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Lowering:
-    """What a backend's graphs are like; the command line and manifests know it by its ``name``.
+    """Properties of a backend's graphs; the command line and manifests refer to it by ``name``.
 
-    ``backend`` is for people. ``wide_types`` are what it computes in where nothing is quantized, the first of them
-    unless told. The length of its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's, which
-    multiply with integer codes as they are. ``packs``: matrices are packed for kernels of ours, where they fit those.
-    ``has_expert_layer``: TensorRT's own layer for routed experts, which is given no inputs that are rounded.
+    ``backend`` is the display name. ``wide_types`` are its unquantized compute types, the default first. The length of
+    its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's kernels compute with integer codes.
+    ``packs``: suitable matrices are packed for this project's kernels. ``has_expert_layer``: TensorRT's own layer for
+    routed experts, whose inputs are not quantized.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Lowering:
 
     @property
     def cache_types(self) -> tuple[str, ...]:
-        """The formats, beside the one that it computes in, in which keys and values can be kept."""
+        """The available cache formats besides the compute type."""
         uses = {each.name: each.caches for each in NUMBER_FORMATS.values()}
         return tuple(name for name, use in uses.items() if use and self.name in use.lowerings)
 
@@ -75,7 +75,7 @@ def _ort(model: ir.Model) -> None:
 
     shared_passes.share_experts(model)
     ort.apply(model)
-    std.apply(model)  # what ONNX Runtime has no fused kernel for
+    std.apply(model)  # for ops without a fused kernel in ONNX Runtime
 
 
 def _cpu(model: ir.Model) -> None:
@@ -104,7 +104,7 @@ def _tensorrt_sm100(model: ir.Model) -> None:
     tensorrt.apply(model, expert_layer=True)
 
 
-# TensorRT pads caches of odd lengths, and wants every slot of a batch at an aligned address.
+# TensorRT pads caches of odd lengths, and requires every slot of a batch to be aligned.
 _ALIGNED = 64
 
 STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
@@ -124,9 +124,9 @@ LOWERINGS: Mapping[str, Lowering] = {lowering.name: lowering for lowering in (OR
 
 
 def lowering_named(name: str) -> Lowering:
-    """The lowering of that name. Raises ``UsageError`` naming those that there are."""
+    """Return a lowering by name. Raises ``UsageError`` listing the available ones."""
     if name not in LOWERINGS:
-        raise UsageError(f"the lowering {name!r} does not exist", why=f"it is one of {', '.join(LOWERINGS)}")
+        raise UsageError(f"the lowering {name!r} does not exist", why=f"choose one of {', '.join(LOWERINGS)}")
     return LOWERINGS[name]
 
 

@@ -1,4 +1,4 @@
-"""A lowered graph and the plan of the weights it still needs."""
+"""A lowered graph and the plan of the weights that it still needs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphWeight:
-    """One initializer to be streamed: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``.
+    """An initializer to stream: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``.
 
-    Several of the same parts are the same bytes, in other shapes.
+    Several with equal parts are the same bytes, in different shapes.
     """
 
     name: str
@@ -26,7 +26,7 @@ class GraphWeight:
 
     @property
     def bytes(self) -> int:
-        """The size in the external-data file."""
+        """The size in the external-data file, in bytes."""
         return BY_NUMPY[self.dtype].bytes(math.prod(self.shape))
 
 

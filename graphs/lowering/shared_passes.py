@@ -1,4 +1,4 @@
-"""What lowerings share: experts of idle columns, static cache length, RoPE tables, clean-up, and the weight plan."""
+"""Passes common to all lowerings: experts of idle columns, cache length, RoPE tables, clean-up, weight plan."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path o
 
 
 def share_experts(model: ir.Model) -> None:
-    """Give every layer of experts, in place, the first token's for columns behind ``window_len``.
+    """Assign the first token's experts to all columns beyond ``window_len``, in place.
 
-    Idle rows and the columns behind a window run through the target with the others, and a router chooses experts for
-    whatever stands there, which would be read for them alone. What comes of them nobody reads.
+    Idle rows and columns beyond a window run through the target too. Their router would select arbitrary experts, whose
+    weights would be read for unused results.
     """
     given = {value.name: value for value in model.graph.inputs}
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "SparseExperts"]
@@ -44,19 +44,19 @@ def share_experts(model: ir.Model) -> None:
 
 
 def fix_cache_length(model: ir.Model, length: int) -> None:
-    """Give the caches in the graph's interface their static T."""
+    """Set the static T of the caches in the graph's interface."""
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is not None:
             value.shape = ir.Shape([length if d == "T" else d for d in value.shape])
 
 
 def fill_rope_tables(model: ir.Model, length: int) -> None:
-    """Fill in cos and sin of every position 0..T-1, ``[T, D/2]``, from the frequencies the modelling code computed.
+    """Fill in cos and sin of every position 0..T-1, ``[T, D/2]``, from the frequencies of the modelling code.
 
-    Computed in FP32 and rounded once, to the type that the graph declares. Raises ``BuildError`` for what is no number.
+    Computed in FP32 and rounded once to the graph's type. Raises ``BuildError`` for values that are not finite.
     """
     for prefix, rope in json.loads(model.metadata_props.pop(ROPE_METADATA)).items():
-        with np.errstate(all="ignore"):  # what it leaves is looked at
+        with np.errstate(all="ignore"):  # the result is checked
             inverse = np.array(rope["inv_freq"], np.float32)
             angles = np.arange(length, dtype=np.float32)[:, None] * inverse
             tables = {name: f(angles) * np.float32(rope["scaling"]) for name, f in (("cos", np.cos), ("sin", np.sin))}
@@ -73,14 +73,14 @@ def _require_numbers(name: str, table: np.ndarray[Any, Any]) -> None:
     finite = np.isfinite(table.astype(np.float32)).all(axis=1)
     if not finite.all():
         raise BuildError(
-            f"the rotary table {name} holds no numbers from position {int(finite.argmin())} on",
-            why="rope_theta or another entry of rope_parameters in config.json gives frequencies that cannot be",
+            f"the rotary table {name} is not finite from position {int(finite.argmin())} on",
+            why="rope_theta or another entry of rope_parameters in config.json gives impossible frequencies",
             fix="use the config.json that belongs to the checkpoint",
         )
 
 
 def finish(model: ir.Model) -> Lowered:
-    """Remove what is unused or said twice, and list the weights to stream. Raises ``BuildError`` on leftovers."""
+    """Remove unused and duplicate nodes, and list the weights to stream. Raises ``BuildError`` for leftovers."""
     common.CommonSubexpressionEliminationPass()(model)
     common.RemoveUnusedNodesPass()(model)
     common.TopologicalSortPass()(model)
@@ -91,7 +91,7 @@ def finish(model: ir.Model) -> Lowered:
             continue
         dtype = tensor.dtype.numpy().name
         if dtype not in BY_NUMPY:
-            raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights are {', '.join(BY_NUMPY)} here")
+            raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights must be {', '.join(BY_NUMPY)}")
         parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
         weights.append(GraphWeight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
     return Lowered(model, tuple(weights))

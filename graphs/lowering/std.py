@@ -1,4 +1,4 @@
-"""Lowering ``std``: every op of ours carries its reference body as a model-local function. Runs everywhere."""
+"""Lowering ``std``: every op of this project carries its reference body as a model-local function. Runs everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...plugins.ops import OPS
 
 
 def apply(model: ir.Model) -> None:
-    """Attach the bodies that the remaining nodes of the ``peagle`` domain need."""
+    """Attach the function bodies for all remaining nodes of the ``peagle`` domain."""
     for node in model.graph.all_nodes():
         if node.domain != DOMAIN:
             continue

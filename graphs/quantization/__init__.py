@@ -1,7 +1,7 @@
-"""Quantized types in a semantic graph: weights stored as codes with scales, and inputs that are rounded to codes.
+"""Quantization in a semantic graph: weights stored as codes with scales, and inputs quantized to codes.
 
-Everything is explicit, in QuantizeLinear and DequantizeLinear, before a lowering sees the graph. ``products_of`` reads
-back from the lowered graph what became of it.
+Everything is explicit, as QuantizeLinear and DequantizeLinear, before a lowering processes the graph. ``products_of``
+reads the result back from the lowered graph.
 """
 
 from __future__ import annotations

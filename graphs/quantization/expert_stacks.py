@@ -1,7 +1,7 @@
-"""Stacks of routed experts in the layout of TensorRT's own layer: gate, up and down apart, every matrix turned.
+"""Stacks of routed experts in the layout of TensorRT's own layer: gate, up and down separate, every matrix transposed.
 
-That layer multiplies in FP8 where a constant of codes is dequantised directly before it, so no node may split or turn
-them. The semantic graph is changed the same way, since both read one file: there nodes put the stacks together again.
+That layer computes in FP8 if a constant of codes is dequantized directly before it, so no node may split or transpose
+the codes. The semantic graph changes in the same way, since both read one file; there, nodes reassemble the stacks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .qdq_nodes import streamed
 from .rewrite_rules import inner_codes, is_weight
 
 _TURN = [0, 2, 1]
-_GATE_UP, _DOWN = 3, 4  # places among the inputs of SparseExperts
+_GATE_UP, _DOWN = 3, 4  # indices of the inputs of SparseExperts
 _HALVES = ("gate", "up")
 _CODES = ir.DataType.FLOAT8E4M3FN
 
 
 class _Stack(NamedTuple):
-    """A stack ``[E, rows, columns]`` as it is stored; ``scales`` and ``dequantize`` are there for codes."""
+    """A stored stack ``[E, rows, columns]``; codes also have ``scales`` and ``dequantize``."""
 
     weight: ir.Value
     scales: ir.Value | None
@@ -35,10 +35,10 @@ class _Stack(NamedTuple):
 
 
 def split_experts(model: ir.Model) -> dict[str, Cut]:
-    """Rewrite in place the stacks of every ``SparseExperts`` that the layer can take; returns how they are cut.
+    """Rewrite the stacks of every suitable ``SparseExperts`` in place; returns their cuts.
 
-    Wide ones, and E4M3 codes with one scale for each matrix, or for gate and for up of each. What is stored otherwise
-    stays, and so does what something else reads as well.
+    Suitable are wide stacks, and E4M3 codes with one scale per matrix, or per half for gate and up. Stacks in another
+    form, or with other readers, stay unchanged.
     """
     cuts: dict[str, Cut] = {}
     for node in tuple(model.graph):
@@ -50,7 +50,7 @@ def split_experts(model: ir.Model) -> dict[str, Cut]:
 
 
 def halves_of(gate_up: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """Gate and up, turned, of a stack that ``split_experts`` took apart; None of any other."""
+    """Return gate and up, transposed, of a stack that ``split_experts`` split; None for any other."""
     reshape = gate_up.producer() if gate_up is not None else None
     concat = reshape.inputs[0].producer() if reshape is not None and reshape.inputs[0] is not None else None
     if concat is None or concat.op_type != "Concat" or len(concat.inputs) != len(_HALVES):
@@ -62,14 +62,14 @@ def halves_of(gate_up: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
 
 
 def turned_of(value: ir.Value | None) -> ir.Value | None:
-    """The turned stack that ``value`` is made of; None where it is not."""
+    """Return the transposed stack that ``value`` is computed from; None if there is none."""
     node = value.producer() if value is not None else None
     is_turn = node is not None and node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == _TURN
     return node.inputs[0] if node is not None and is_turn else None
 
 
 def codes_of(value: ir.Value | None) -> ir.DataType | None:
-    """The type of the codes that a value is dequantised from, with no node between; None of what is not."""
+    """Return the type of the codes that a value is directly dequantized from, or None."""
     node = value.producer() if value is not None else None
     if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
         return None
@@ -92,7 +92,7 @@ def _stored(value: ir.Value | None) -> _Stack | None:
 
 
 def _fits(node: ir.Node, *stacks: _Stack) -> bool:
-    """Whether the layer multiplies as the node does: wide, or codes with codes in both of its products."""
+    """Return True if the layer computes what the node does: wide, or codes with codes in both matmuls."""
     if not inner_codes(node):
         return True
     return codes_of(node.inputs[0]) == _CODES and all(stack.scales is not None for stack in stacks)
@@ -120,7 +120,7 @@ def _split(graph: ir.Graph, node: ir.Node, gate_up: _Stack, down: _Stack) -> dic
 
 
 def _turned(op: Nodes, graph: ir.Graph, stack: _Stack, part: str, cut: Cut, cuts: dict[str, Cut]) -> ir.Value:
-    """An initializer of its own, and what its codes mean."""
+    """Create a separate initializer, and its dequantization."""
     name, count = f"{stack.weight.name}.{part}", stack.shape[0]
     shape = (count, cut.columns, cut.rows // cut.step)
     dtype = ir.DataType(stack.weight.const_value.dtype)
@@ -129,7 +129,7 @@ def _turned(op: Nodes, graph: ir.Graph, stack: _Stack, part: str, cut: Cut, cuts
     if stack.scales is None or stack.dequantize is None:
         return weight
     scales = stack.scales
-    if len(_shape(scales)) > 1:  # of rows: those of a half are all the same
+    if len(_shape(scales)) > 1:  # per row: those of a half are all equal
         name_of_scales = f"{scales.name}.{part}"
         scales = streamed(graph, name_of_scales, (count,), ir.DataType.FLOAT)
         cuts[name_of_scales] = Cut(str(stack.scales.name), cut.rows, 1, cut.first, cut.step, one=True)
@@ -146,14 +146,14 @@ def _back(op: Nodes, turned: ir.Value) -> ir.Value:
 
 
 def _known(value: ir.Value, like: ir.Value, shape: tuple[int, ...] | None = None) -> ir.Value:
-    """Give a value the type of another, and its shape."""
+    """Copy the type of another value, and its shape."""
     value.type = None if like.dtype is None else ir.TensorType(like.dtype)
     value.shape = None if shape is None else ir.Shape(shape)
     return value
 
 
 def _remove(graph: ir.Graph, stack: _Stack) -> None:
-    """Take away what nothing reads any more; scales may still be read."""
+    """Remove initializers without readers; scales may still have some."""
     if stack.dequantize is not None:
         graph.remove(stack.dequantize, safe=True)
     for value in (stack.weight, stack.scales):

@@ -1,4 +1,4 @@
-"""The products of a lowered graph: how each weight is stored, and in which type it is multiplied."""
+"""Matmuls of a lowered graph: the storage and compute type of each weight."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .expert_stacks import codes_of
 from .rewrite_rules import inner_codes, is_weight
 
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
-_STACKED = ("MoE", "SparseExperts")  # hold both products of their experts
-_LAYER = "TRT_MoE"  # so does TensorRT's own layer, which takes gate and up apart
-_KERNELS = ("MatMulNBits", "QMoE")  # of ONNX Runtime, which read codes themselves
-_PACKED = "QuantizedLinear"  # ours, which does so too
-_WIDE = "WideLinear"  # ours, of what is not quantized
-_IN_INT8 = 4  # the accuracy level at which they round what they multiply with as well
+_STACKED = ("MoE", "SparseExperts")  # contain both matmuls of their experts
+_LAYER = "TRT_MoE"  # TensorRT's own layer, also with both, but with separate gate and up
+_KERNELS = ("MatMulNBits", "QMoE")  # ONNX Runtime kernels that read codes
+_PACKED = "QuantizedLinear"  # this project's kernel that reads codes
+_WIDE = "WideLinear"  # this project's kernel for unquantized matrices
+_IN_INT8 = 4  # the accuracy level at which ONNX Runtime's kernels quantize the other factor as well
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SCALED = ("DequantizeLinear", "TRT_MXFP8DequantizeLinear")
 _CARRIERS = ("Transpose", "Reshape", "Identity", "Slice", "Squeeze", "Unsqueeze", *_SCALED)
-_MOVED = (*_CARRIERS, "Cast", "CastLike")  # from one wide type to another
+_MOVED = (*_CARRIERS, "Cast", "CastLike")  # between wide types
 _AROUND_ZERO = {UINT8: INT8, UINT4: INT4}
 
 
 @dataclass(frozen=True)
 class GraphProduct:
-    """A product of the graph with ``numbers`` weights. Types go by their ONNX names in small letters.
+    """A matmul of the graph with ``numbers`` weight values. Types are lowercase ONNX names.
 
-    ``computed`` is a quantized type where both factors come straight from it: then a backend can multiply in it.
-    Unsigned codes around their middle go by the name of signed ones.
+    ``computed`` is a quantized type if both factors are directly dequantized from it, so that a backend can compute in
+    it. Unsigned codes with a zero point in the middle count as the signed type.
     """
 
     weight: str
@@ -43,7 +43,7 @@ class GraphProduct:
 
 
 def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
-    """Every product with weights, in the order of the graph. Products of two computed factors are not among them."""
+    """Return every matmul with weights, in graph order, without matmuls of two computed factors."""
     products = []
     for node in model.graph:
         if node.op_type in _KERNELS:
@@ -64,7 +64,7 @@ def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
 
 
 def source(value: ir.Value | None) -> ir.Value | None:
-    """The weight that ``value`` is, turned or scaled; None if it is computed from anything else."""
+    """Return the weight that ``value`` is, possibly transposed or scaled; None if it is computed otherwise."""
     while value is not None and not is_weight(value):
         node = value.producer()
         value = node.inputs[0] if node is not None and node.op_type in _CARRIERS else None
@@ -72,7 +72,7 @@ def source(value: ir.Value | None) -> ir.Value | None:
 
 
 def _of_kernel(node: ir.Node) -> list[GraphProduct]:
-    """The products of a kernel whose codes lie in bytes, eight bits or two of four: the node says which."""
+    """Return the matmuls of a kernel with codes in bytes, one of eight bits or two of four, as its attributes say."""
     level = node.attributes.get_int("accuracy_level", 0)
     places = (1,) if node.op_type == "MatMulNBits" else (2, 5)
     bits = node.attributes.get_int("bits" if node.op_type == "MatMulNBits" else "expert_weight_bits", 4)
@@ -87,7 +87,7 @@ def _of_kernel(node: ir.Node) -> list[GraphProduct]:
 
 
 def _of_packed(node: ir.Node) -> GraphProduct:
-    """The product of a packed matrix; what is multiplied with it is rounded to int8."""
+    """Return the matmul of a packed matrix; the kernel quantizes the other factor to int8."""
     codes: Any = node.inputs[1]
     bits = 4 if node.attributes["format"].as_string().startswith("q4") else 8
     numbers = node.attributes["rows"].as_int() * int(codes.shape[1]) * BLOCK
@@ -95,7 +95,7 @@ def _of_packed(node: ir.Node) -> GraphProduct:
 
 
 def _of_wide(node: ir.Node) -> GraphProduct:
-    """The product of a packed matrix of float32; the rows that its last tile is filled up with are none."""
+    """Return the matmul of a packed float32 matrix; padding rows of the last tile do not count."""
     matrix: Any = node.inputs[1]
     numbers = node.attributes["rows"].as_int() * int(matrix.shape[1])
     return GraphProduct(str(matrix.name), node.op_type, _name(matrix.dtype), _name(matrix.dtype), numbers)
@@ -107,7 +107,7 @@ def _product(node: ir.Node, factor: ir.Value) -> GraphProduct:
 
 
 def _stacked(node: ir.Node, factor: ir.Value) -> GraphProduct:
-    """The product of stacked weights. The input of the second is inside of the node, and wide unless that says it."""
+    """Return the matmul of stacked weights. The second input is inside the node, and wide unless set otherwise."""
     if factor is not next(value for value in node.inputs[1:] if _rank(value) > 2):
         kind = _codes(factor)
         codes = inner_codes(node) if kind is not None and inner_codes(node).replace("_", "") == _name(kind) else ""
@@ -116,9 +116,9 @@ def _stacked(node: ir.Node, factor: ir.Value) -> GraphProduct:
 
 
 def _of_layer(node: ir.Node) -> list[GraphProduct]:
-    """The products of gate, up and down. They are of codes where these are dequantised directly before the node.
+    """Return the gate, up and down matmuls. They are in codes if these are dequantized directly before the node.
 
-    What enters the second product is rounded in the node, where that is told to.
+    The input of the second matmul is quantized inside the node, if so configured.
     """
     x, gate, up, down = (node.inputs[place] for place in (0, 3, 4, 5))
     inner = ir.DataType.FLOAT8E4M3FN if node.attributes.get_int("quantization_mode", 0) else None
@@ -144,13 +144,13 @@ def _rank(value: ir.Value | None) -> int:
 
 
 def _same_codes(*factors: ir.Value | None) -> str:
-    """The type of the codes that all of them are, times a scale; empty if they are not."""
+    """Return the type of the codes that all of them are dequantized from; empty if there is none."""
     kinds = {_codes(factor) for factor in factors}
     return _name(kind) if len(kinds) == 1 and (kind := kinds.pop()) is not None else ""
 
 
 def _codes(value: ir.Value | None) -> ir.DataType | None:
-    """The type of the codes that a value was scaled from, if nothing was done to it since but moving."""
+    """Return the type of the codes that a value was dequantized from and since only moved."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type == "MicroscaledRound":
             return ir.DataType.FLOAT8E4M3FN
@@ -161,7 +161,7 @@ def _codes(value: ir.Value | None) -> ir.DataType | None:
 
 
 def _dtype(codes: ir.Value | None) -> ir.DataType | None:
-    """The type of ``codes``; values that came with the body of a function have none of their own."""
+    """Return the type of ``codes``; values from a function body have none of their own."""
     maker = codes.producer() if codes is not None else None
     if codes is None or codes.dtype is not None or maker is None or "output_dtype" not in maker.attributes:
         return None if codes is None else codes.dtype
@@ -169,7 +169,7 @@ def _dtype(codes: ir.Value | None) -> ir.DataType | None:
 
 
 def _type(node: ir.Node, factor: ir.Value) -> str:
-    """The type that is multiplied in where that is not E4M3: known of the node, or of the weight on its way."""
+    """Return the compute type if it is not E4M3: from the node, or from the type of the weight on its way."""
     dtypes = [value.dtype for value in (*node.inputs, *node.outputs) if value is not None]
     value: ir.Value | None = factor
     while value is not None and (before := value.producer()) is not None:

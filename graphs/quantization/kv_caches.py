@@ -1,6 +1,6 @@
-"""Key and value caches of E4M3 codes, or of another narrow type: a rewrite of a semantic graph, before it is lowered.
+"""Key and value caches of E4M3 codes, or of another low-precision type: a rewrite of a semantic graph before lowering.
 
-Or what such caches do to the numbers in them, for a runtime whose attention reads no codes.
+Alternatively it simulates the rounding of such caches, for a runtime whose attention does not read codes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .qdq_nodes import rounded
 from .quantized_weight import Rounding
 
 CACHE_TYPE = ir.DataType.FLOAT8E4M3FN
-_KINDS = {"k": (3, 1), "v": (4, 2)}  # the places of a cache among the inputs and outputs of CachedAttention
-_NEW = {"k": 1, "v": 2}  # and of what is written to it
+_KINDS = {"k": (3, 1), "v": (4, 2)}  # indices of a cache among the inputs and outputs of CachedAttention
+_NEW = {"k": 1, "v": 2}  # and of the new keys and values
 
 
 def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
-    """Rewrite in place: every cache becomes one of codes, times the scale by its name (``k_cache.0``).
+    """Rewrite in place: every cache stores codes, with the scale under its name (``k_cache.0``).
 
-    Raises ``BuildError`` unless there is a scale for every cache of the graph and nothing but attention reads one.
+    Raises ``BuildError`` unless there is a scale for every cache of the graph, and only attention reads caches.
     """
     layers = _layers(model, scales)
     for node in layers:
@@ -38,9 +38,9 @@ def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
 
 
 def narrow_caches(model: ir.Model, dtype: str) -> None:
-    """Rewrite in place: every cache is kept in ``dtype``, to which attention rounds what it writes.
+    """Rewrite in place: every cache has the type ``dtype``, to which attention rounds new values.
 
-    Raises ``BuildError`` where something else reads one.
+    Raises ``BuildError`` if anything else reads a cache.
     """
     kind = ir.TensorType(ir.DataType(BY_NAME[dtype].onnx))
     layers = _attention(model)
@@ -48,7 +48,7 @@ def narrow_caches(model: ir.Model, dtype: str) -> None:
         for place, out in _KINDS.values():
             cache, output = node.inputs[place], node.outputs[out]
             _require_unread(_origin(cache, place, out), (cache, output), layers)
-            for each in (cache, output):  # which may be one of the layer before
+            for each in (cache, output):  # the cache may be the previous layer's
                 if each.shape is not None and each.dtype != kind.dtype:
                     width = cache_width(int(each.shape[-1]), dtype)
                     each.shape = ir.Shape([*each.shape[:-1], width])
@@ -58,15 +58,15 @@ def narrow_caches(model: ir.Model, dtype: str) -> None:
 
 
 def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
-    """Rewrite in place: new keys and values become what their codes would stand for, and caches stay as wide as before.
+    """Rewrite in place: new keys and values are rounded to what codes can represent; caches keep their type.
 
-    Attention computes what it does over caches of codes. Raises ``BuildError`` as ``quantize_caches`` does for scales.
+    Attention then gives the same results as with caches of codes. Raises ``BuildError`` as in ``quantize_caches``.
     """
     for node in _layers(model, scales):
         for kind, (place, out) in _KINDS.items():
             origin, new = _origin(node.inputs[place], place, out), node.inputs[_NEW[kind]]
             op = Nodes()
-            copy = op.Identity(new)  # of a name of its own: keys can be values too
+            copy = op.Identity(new)  # with its own name, since keys can also be values
             copy.name, copy.shape, copy.type = f"{node.outputs[out].name}.new", new.shape, new.type
             value = rounded(op, model.graph, copy, Rounding("float8_e4m3fn", scales[str(origin.name)]))
             model.graph.insert_before(node, op.nodes)
@@ -74,11 +74,11 @@ def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
 
 
 def _layers(model: ir.Model, scales: Mapping[str, float]) -> list[ir.Node]:
-    """The nodes that write caches. Raises ``BuildError`` unless there is a scale for every cache of the graph."""
+    """Return the nodes that write caches. Raises ``BuildError`` unless there is a scale for every cache."""
     names = {str(value.name) for value in model.graph.inputs if "_cache." in str(value.name)}
     if names != scales.keys():
         raise BuildError(
-            "the scales of the caches are not those that the graph needs",
+            "the scales do not match the caches of the graph",
             why=f"missing: {_some(names - scales.keys())}; not in the graph: {_some(scales.keys() - names)}",
             fix="calibrate this model again",
         )
@@ -90,17 +90,17 @@ def _attention(model: ir.Model) -> list[ir.Node]:
 
 
 def _require_unread(origin: ir.Value, versions: Iterable[ir.Value], layers: Collection[ir.Node]) -> None:
-    """Raise ``BuildError`` where something beside attention reads a version of a cache, and not just its sizes."""
+    """Raise ``BuildError`` if anything but attention reads a version of a cache, other than its sizes."""
     readers = {user for version in versions for user, _ in version.uses()} - {*layers}
     if any(user.op_type != "Shape" or user.attributes.get_int("end", 4) not in (1, 2, 3) for user in readers):
-        raise BuildError(f"{origin.name} cannot hold codes", why="something beside attention reads it")
+        raise BuildError(f"{origin.name} cannot hold codes", why="another node than attention reads it")
 
 
 def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:
-    """The input of the graph that a cache is, after however many layers wrote to it."""
+    """Return the graph input of a cache, through the layers that write to it."""
     while (node := cache.producer()) is not None:
         if node.op_type != "CachedAttention" or node.outputs[out] is not cache:
-            raise BuildError(f"{cache.name} cannot hold codes", why=f"it is made by {node.op_type}")
+            raise BuildError(f"{cache.name} cannot hold codes", why=f"it is the output of {node.op_type}")
         cache = node.inputs[place]
     return cache
 

@@ -1,4 +1,4 @@
-"""The nodes of a packed matrix, which are ops of ours: no pair of Q and DQ says what they do."""
+"""Nodes for packed matrices: this project's ops, since no pair of Q and DQ expresses them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .rewrite_rules import Site
 def packed_streams(
     graph: ir.Graph, value: ir.Value, weight: QuantizedWeight, sites: list[Site]
 ) -> dict[str, WeightStream]:
-    """Let the nodes of ``sites`` read the matrix ``value`` packed; returns the initializers that are to be filled.
+    """Make the nodes of ``sites`` read the matrix ``value`` packed; returns the initializers to fill.
 
-    What else reads the matrix goes on reading it wide.
+    Other readers of the matrix keep its unquantized form.
     """
     name, form = str(value.name), weight.packed
     rows, columns = (int(dim) for dim in value.const_value.shape)
@@ -45,14 +45,14 @@ def packed_streams(
 
 
 def packed_runs(form: str, runs: Iterable[Any], row: tuple[int, ...], *, scales: bool) -> Iterator[Any]:
-    """Pack runs of rows of whole codes, or of their scales, as they come. ``row`` is the shape of one."""
+    """Pack runs of rows of whole codes, or of their scales, as they come. ``row`` is the shape of a row."""
     pack: Callable[[str, Any], Any] = pack_scales if scales else pack_codes
     for rows in whole_tiles(run.reshape(-1, *row) for run in runs):
         yield pack(form, rows)
 
 
 def whole_tiles(runs: Iterable[Any]) -> Iterator[Any]:
-    """Cut runs of rows anew, so that all but the last have whole tiles: a tile has sixteen rows."""
+    """Regroup runs of rows so that all but the last contain whole tiles of sixteen rows."""
     rest: Any = None
     for run in runs:
         rows = run if rest is None or not len(rest) else np.concatenate([rest, run])
@@ -65,7 +65,7 @@ def whole_tiles(runs: Iterable[Any]) -> Iterator[Any]:
 
 
 def put_in_place(graph: ir.Graph, sites: list[Site], replacement: Callable[[Site], ir.Node]) -> None:
-    """Let a node of ours do what the node of every site did, and remove what these read the matrix through."""
+    """Replace the node of every site, and remove the nodes between it and the matrix."""
     for site in sites:
         node = replacement(site)
         (old,), (new,) = site.node.outputs, node.outputs

@@ -1,4 +1,4 @@
-"""The nodes that quantized types are spelled with, and the initializers that they read."""
+"""Nodes that express quantization, and their initializers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .quantized_weight import MIDDLE, Codes, QuantizedWeight, Rounding
 
 
 def onnx_type(codes: Codes) -> ir.DataType:
-    """The ONNX type of the codes."""
+    """Return the ONNX type of the codes."""
     return ir.DataType(BY_NUMPY[codes].onnx)
 
 
 def streamed(graph: ir.Graph, name: str, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:
-    """An initializer that gets its values when weights are attached."""
+    """Create an initializer that gets its values when weights are attached."""
     value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
     value.const_value = ir.ExternalTensor("weights", None, None, dtype, shape=ir.Shape(shape), name=name)
     graph.register_initializer(value)
@@ -25,24 +25,24 @@ def streamed(graph: ir.Graph, name: str, shape: tuple[int, ...], dtype: ir.DataT
 
 
 def code_shape(weight: QuantizedWeight, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the initializer that holds the codes of a weight of ``shape``: every block is whole."""
+    """Return the shape of the initializer with the codes of a weight of ``shape``, padded to whole blocks."""
     return (*shape[:-1], weight.scale[-1] * weight.block) if weight.block else shape
 
 
 def scale_shape(weight: QuantizedWeight) -> tuple[int, ...]:
-    """The shape of the initializer that holds the scales: a backend wants no node between it and what it scales."""
+    """Return the shape of the initializer with the scales, which backends need directly before DequantizeLinear."""
     return weight.scale if weight.block or len(weight.scale) < 2 else (*weight.scale, 1)
 
 
 def scale_dtype(weight: QuantizedWeight, wide: ir.DataType) -> ir.DataType:
-    """The type of the initializer that holds the scales; ``wide`` is the type of the weight's values."""
+    """Return the type of the initializer with the scales; ``wide`` is the type of the weight's values."""
     if weight.powers:
         return ir.DataType.UINT8
     return wide if weight.block else ir.DataType.FLOAT
 
 
 def dequantized(op: Nodes, codes: ir.Value, scales: ir.Value, weight: QuantizedWeight, dtype: ir.DataType) -> ir.Value:
-    """The node that gives a weight's values as ``dtype``; ``scales`` are as they are stored."""
+    """Create the node that dequantizes a weight to ``dtype``; ``scales`` are in their stored form."""
     name, shape = str(codes.name), codes.shape
     rank, leading = len(shape), len(weight.scale)
     attributes: dict[str, int] = {}
@@ -50,7 +50,7 @@ def dequantized(op: Nodes, codes: ir.Value, scales: ir.Value, weight: QuantizedW
         attributes = {"axis": rank - 1, "block_size": weight.block}
     elif leading == 1:
         attributes = {"axis": 0}
-    elif leading:  # of every row of every matrix: a block is a row
+    elif leading:  # for every row of every matrix: a block is a row
         attributes = {"axis": rank - 1, "block_size": int(shape[rank - 1])}
     if weight.powers:
         scales = _powers(op, scales)
@@ -60,7 +60,7 @@ def dequantized(op: Nodes, codes: ir.Value, scales: ir.Value, weight: QuantizedW
 
 
 def exponents(node: ir.Node) -> ir.Value | None:
-    """The exponents that a DequantizeLinear made here has its scales from; None where it keeps scales themselves."""
+    """Return the exponents behind the scales of a DequantizeLinear created here; None if it uses plain scales."""
     power = node.inputs[1].producer() if node.op_type == "DequantizeLinear" and node.inputs[1] is not None else None
     if power is None or power.op_type != "Pow" or power.inputs[1] is None:
         return None
@@ -72,9 +72,9 @@ def exponents(node: ir.Node) -> ir.Value | None:
 
 
 def rounded(op: Nodes, graph: ir.Graph, x: ir.Value, rounding: Rounding) -> ir.Value:
-    """Round ``x`` to codes and back: a pair of nodes, or one node of ours, which a backend folds into what reads it.
+    """Quantize and dequantize ``x``: a pair of nodes, or one of ours, which a backend fuses into the reader.
 
-    A last block of ``x`` that is not whole is made so, and stays it: what reads it has as many rows.
+    An incomplete last block of ``x`` is padded, and stays padded: the reader has as many rows.
     """
     if rounding.scale is None:
         x = _whole(op, x, rounding.block)
@@ -87,7 +87,7 @@ def rounded(op: Nodes, graph: ir.Graph, x: ir.Value, rounding: Rounding) -> ir.V
 
 
 def shortened(op: Nodes, value: ir.Value, columns: int) -> ir.Value:
-    """The first ``columns`` of every row; ``value`` itself where there are no more."""
+    """Return the first ``columns`` of every row; ``value`` itself if it has no more."""
     shape = value.shape
     if shape is None or shape[-1] == columns:
         return value
@@ -96,7 +96,7 @@ def shortened(op: Nodes, value: ir.Value, columns: int) -> ir.Value:
 
 
 def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
-    """Put zeros behind every row of ``x``, so that it ends with a block."""
+    """Pad every row of ``x`` with zeros to whole blocks."""
     columns = x.shape[-1] if x.shape is not None else None
     if not isinstance(columns, int) or not columns % block:
         return x
@@ -106,7 +106,7 @@ def _whole(op: Nodes, x: ir.Value, block: int) -> ir.Value:
 
 
 def _powers(op: Nodes, codes: ir.Value) -> ir.Value:
-    """The powers of two with the exponents that are stored, float32."""
+    """Return the powers of two of the stored exponents, float32."""
     wide = op.Cast(codes, to=ir.DataType.FLOAT)
     exponent = op.Sub(wide, op.constant(float(E8M0_BIAS), ir.DataType.FLOAT))
     power = op.Pow(op.constant(2.0, ir.DataType.FLOAT), exponent)
@@ -114,14 +114,14 @@ def _powers(op: Nodes, codes: ir.Value) -> ir.Value:
 
 
 def _middle(op: Nodes, scales: ir.Value, middle: int, dtype: ir.DataType) -> ir.Value:
-    """A zero point for every scale, made where it is needed: it would take as much room as the scales."""
+    """Create a zero point for every scale in the graph: stored, it would be as large as the scales."""
     fill = ir.tensor(np.array([middle], np.uint8))
     zero = op.ConstantOfShape(op.Shape(scales), value=fill)
     return zero if dtype == ir.DataType.UINT8 else op.Cast(zero, to=dtype)
 
 
 def _constant(graph: ir.Graph, name: str, number: float) -> ir.Value:
-    """An initializer that has its value already."""
+    """Create an initializer with its value."""
     value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
     value.const_value = ir.tensor(np.array(number, np.float32), name=name)
     graph.register_initializer(value)

@@ -1,11 +1,11 @@
-"""A quantized weight as a rewrite is told of it, and the account of what a rewrite did."""
+"""Description of a quantized weight for a rewrite, and the result of a rewrite."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Codes = str  # a type of codes as NumPy or ml_dtypes calls it (``plugins.number_types``)
+Codes = str  # a code type by its NumPy or ml_dtypes name (``plugins.number_types``)
 Shape = tuple[int, ...]
 
 MIDDLE: Mapping[str, int] = {"uint8": 128, "uint4": 8}  # the code that means zero
@@ -13,10 +13,10 @@ MIDDLE: Mapping[str, int] = {"uint8": 128, "uint4": 8}  # the code that means ze
 
 @dataclass(frozen=True)
 class Rounding:
-    """How an input is rounded before the product: to ``codes`` times one calibrated ``scale``.
+    """Quantization of an input before a matmul: to ``codes`` times one calibrated ``scale``.
 
-    Without a scale every ``block`` of neighbours along the last axis gets a power of two of its own at run time (MX),
-    after zeros were put behind a last one that is not whole.
+    Without a scale, every ``block`` along the last axis gets a power of two at run time (MX); an incomplete last block
+    is padded with zeros.
     """
 
     codes: Codes
@@ -26,15 +26,15 @@ class Rounding:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A weight that is stored as codes; they, less the middle code of an unsigned type, times a scale are its values.
+    """A weight stored as codes. Its values are the codes, minus the middle code of an unsigned type, times a scale.
 
     ``scale`` is the shape of its scales: ``()`` for one, or one for each of the leading dims (``[out]`` of a matrix,
     ``[E]`` or ``[E,J]`` of stacked experts). With a ``block`` they have as many dims as the weight, and the last counts
-    blocks of so many columns; a row that ends within one is stored with zeros up to its end. ``input`` says how what it
-    is multiplied with is rounded; None leaves that as it is. With ``powers`` the scales are powers of two, kept as
-    their exponents + 127 (E8M0), a byte each. ``gathered``: rows that are looked up in it, as those of an embedding
-    that is the head's matrix too, are read from the codes as well. ``packed`` names the format of ``QuantizedLinear``
-    in which a matrix is stored for kernels of ours, which round what they multiply with.
+    blocks of that many columns; rows are padded with zeros to whole blocks. ``input`` is the quantization of the other
+    factor; None leaves it unchanged. With ``powers``, scales are powers of two, stored as one byte each, exponent + 127
+    (E8M0). ``gathered``: lookups, as of an embedding tied to the LM head, read the codes as well. ``packed`` names the
+    format of ``QuantizedLinear`` in which a matrix is stored for this project's kernels, which quantize the other
+    factor.
     """
 
     codes: Codes
@@ -48,7 +48,7 @@ class QuantizedWeight:
 
 @dataclass(frozen=True)
 class WeightStream:
-    """The values that an initializer of a quantized graph takes: the codes, or the scales, of a weight."""
+    """The source of an initializer in a quantized graph: the codes, or the scales, of a weight."""
 
     weight: str
     scales: bool
@@ -56,7 +56,7 @@ class WeightStream:
 
 @dataclass(frozen=True)
 class SharedInput:
-    """Weights that are multiplied with the same tensor, rounded once: ``scale`` is the largest of theirs."""
+    """Weights multiplied with the same tensor, which is quantized once: ``scale`` is the largest of theirs."""
 
     weights: tuple[str, ...]
     scale: float
@@ -65,7 +65,7 @@ class SharedInput:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The account of a rewrite: the weights ``done``, and in ``refused`` why others that were to be quantized were not.
+    """The result of a rewrite: weights ``done``, and for each one ``refused`` the reason.
 
     ``shared``: the inputs that several weights share. ``streams``: the initializers that hold codes and scales.
     """

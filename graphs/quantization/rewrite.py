@@ -1,4 +1,4 @@
-"""The rewrite of a semantic graph to weights kept as codes: find the sites, quantize the weights, round the inputs."""
+"""Rewrite a semantic graph to quantized weights: find the sites, quantize the weights and their inputs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Weights = Mapping[str, QuantizedWeight]
 
 
 def quantize(model: ir.Model, weights: Weights) -> Quantization:
-    """Rewrite a semantic graph in place so that ``weights``, by their names in it, are stored as codes.
+    """Rewrite a semantic graph in place so that ``weights``, by name, are stored as codes.
 
-    An input that several of them share (of q, k and v; of gate and up) is rounded once, to the largest of their scales:
-    a smaller one would clip what the others were measured to need. A weight that no rule fits stays as it is. What else
-    reads a weight goes on reading it wide, beside its codes; so do lookups of rows in one that is not ``gathered``.
+    An input shared by several weights (q, k and v; gate and up) is quantized once, with the largest of their scales: a
+    smaller one would clip values that calibration found for the others. A weight that no rule matches stays unchanged.
+    Other readers of a weight keep its unquantized form beside the codes; so do row lookups unless it is ``gathered``.
     """
     candidates = [site for node in tuple(model.graph) for rule in RULES for site in rule.sites(node)]
     named = [site for site in candidates if site.weight.name in weights]
     sites = [site for site in named if not site.gathers or weights[str(site.weight.name)].gathered]
     refused = {str(site.weight.name): site.fault for site in sites if site.fault}
     absent = weights.keys() - {site.weight.name for site in sites}
-    refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies with it in a form that is known")
+    refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies with it in a known form")
     sites = [site for site in sites if site.weight.name not in refused]
     streams = _quantize(model.graph, sites, weights)
     shared = _round_inputs(model.graph, sites, weights)
@@ -63,7 +63,7 @@ def _quantize(graph: ir.Graph, sites: list[Site], weights: Weights) -> dict[str,
         codes = streamed(graph, of_codes, stored_shape, onnx_type(weight.codes))
         scales = streamed(graph, of_scales, scale_shape(weight), scale_dtype(weight, wide))
         result = dequantized(op, codes, scales, weight, wide)
-        whole = weight.input is not None and weight.input.block > 0  # as the inputs are, which end with zeros as well
+        whole = weight.input is not None and weight.input.block > 0  # like the inputs, which are padded as well
         if not whole:
             result = shortened(op, result, shape[-1])
         nodes = [site.reader for site in group]
@@ -88,7 +88,7 @@ def _round_inputs(graph: ir.Graph, sites: list[Site], weights: Weights) -> tuple
         scales = [rounding.scale for rounding in roundings if rounding.scale is not None]
         op = Nodes()
         result = rounded(op, graph, x, _widest(roundings))
-        graph.insert_before(group[0].node, op.nodes)  # sites are in the order of the graph
+        graph.insert_before(group[0].node, op.nodes)  # sites are in graph order
         for site in group:
             site.node.replace_input_with(site.x or 0, result)
         if len(group) > 1 and scales:

@@ -1,4 +1,4 @@
-"""The rules of that rewrite: patterns that take a quantized weight. Each says of a node why it does not."""
+"""Rewrite rules: patterns in which a weight can be quantized, with reasons where it cannot."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .quantized_weight import Rounding
 
 @dataclass(frozen=True)
 class Site:
-    """A weight of a ``node`` that a rule knows. ``x`` is the place of the input that may be rounded, None for none.
+    """A weight of a ``node`` that a rule matches. ``x`` is the index of the input to quantize, None for none.
 
-    ``reader`` is the node that has the weight itself for an input. ``fault`` says why it cannot be quantized there.
-    Where the product is ``inside`` of the node, the node is told how to round what enters it. One that ``gathers``
-    looks rows up and multiplies nothing.
+    ``reader`` is the node with the weight as its direct input. ``fault`` says why it cannot be quantized there. If the
+    matmul is ``inside`` the node, the node itself quantizes the input. With ``gathers``, the node looks up rows and
+    multiplies nothing.
     """
 
     node: ir.Node
@@ -29,7 +29,7 @@ class Site:
     gathers: bool = False
 
     def round_inside(self, rounding: Rounding) -> None:
-        """Have the node round what it multiplies with the weight."""
+        """Make the node quantize the input that it multiplies with the weight."""
         self.node.attributes["inner_codes"] = ir.AttrString("inner_codes", rounding.codes)
         self.node.attributes["inner_scale"] = ir.AttrFloat32("inner_scale", rounding.scale or 0.0)
 
@@ -38,30 +38,30 @@ class Rule(Protocol):
     """Finds the weights of one kind of node."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """The weights that ``node`` multiplies with; none if it is not of the rule's kind."""
+        """Return the weights of ``node``; none if it is not of the rule's kind."""
 
 
 class LinearRule:
-    """The rule of ``MatMul(x, Transpose(weight))``: the weight ``[out,in]`` as it is stored, x rounded."""
+    """The rule for ``MatMul(x, Transpose(weight))``: the weight ``[out,in]`` as stored, x quantized."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """The one weight of a linear, or none where the right side is computed."""
+        """Return the weight of a linear, or nothing if the right side is computed."""
         if node.domain or node.op_type != "MatMul":
             return []
         turn = node.inputs[1].producer()
         if turn is None or turn.op_type != "Transpose" or not is_weight(turn.inputs[0]):
             return []
-        fault = "" if _only_products(turn) else "something else reads it turned as well"
+        fault = "" if _only_products(turn) else "another node reads it transposed as well"
         if list(turn.attributes["perm"].as_ints()) != [1, 0]:
-            fault = "it is not turned like the weight of a linear"
+            fault = "it is not transposed like the weight of a linear"
         return [Site(node, turn.inputs[0], 0, turn, fault)]
 
 
 class ExpertsRule:
-    """The rule of ``SparseExperts``: two stacks of weights; x is rounded before the node, ``down``'s input in it."""
+    """The rule for ``SparseExperts``: two stacks of weights; x is quantized before the node, ``down``'s input in it."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """The two stacks of weights: gate-and-up, and down."""
+        """Return the two stacks of weights: gate-and-up, and down."""
         if node.domain != DOMAIN or node.op_type != "SparseExperts":
             return []
         gate_up, down = node.inputs[3], node.inputs[4]
@@ -70,10 +70,10 @@ class ExpertsRule:
 
 
 class EmbeddingRule:
-    """The rule of ``Gather(weight, ids)``: rows of a matrix by their number."""
+    """The rule for ``Gather(weight, ids)``: a lookup of rows."""
 
     def sites(self, node: ir.Node) -> list[Site]:
-        """The matrix, or none where that is computed or its columns are taken."""
+        """Return the matrix, or nothing if it is computed or if columns are gathered."""
         if node.domain or node.op_type != "Gather" or not is_weight(node.inputs[0]):
             return []
         weight = node.inputs[0]
@@ -84,12 +84,12 @@ RULES: tuple[Rule, ...] = (LinearRule(), ExpertsRule(), EmbeddingRule())
 
 
 def inner_codes(node: ir.Node) -> str:
-    """The codes that a ``SparseExperts`` rounds the input of its second product to; empty for nothing."""
+    """Return the code type for the input of a ``SparseExperts``' second matmul; empty if it is not quantized."""
     return node.attributes["inner_codes"].as_string() if "inner_codes" in node.attributes else ""
 
 
 def is_weight(value: ir.Value | None) -> bool:
-    """Whether a value is an initializer that a checkpoint gives its numbers."""
+    """Return True for an initializer with values from a checkpoint."""
     return value is not None and value.is_initializer() and isinstance(value.const_value, ir.ExternalTensor)
 
 

@@ -1,4 +1,4 @@
-"""The nodes of a wide matrix that is packed for kernels of ours; what they compute is what it was before."""
+"""Packed unquantized matrices for this project's kernels; the results stay the same."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Shape = tuple[int, ...]
 
 
 def pack_wide(model: ir.Model, tables: Collection[str] = ()) -> Mapping[str, Shape]:
-    """Pack, in place, the matrices of float32 that a semantic graph multiplies with.
+    """Pack, in place, the float32 matrices that a semantic graph multiplies with.
 
-    Lookups of rows in one of them read it packed as well, so that it is stored once; ``tables`` are packed though they
-    are only looked up in. A matrix that something else reads stays as it is. Returns the shape ``[N, K]`` of every
-    packed one, by its name, which it keeps.
+    Row lookups in one of them read the packed form as well, so that it is stored once; ``tables`` are packed even if
+    they are only used for lookups. A matrix with other readers stays unchanged. Returns the shape ``[N, K]`` of every
+    packed matrix by its name, which does not change.
     """
     groups: dict[ir.Value, list[Site]] = {}
     for node in tuple(model.graph):

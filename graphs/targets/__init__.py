@@ -1,4 +1,4 @@
-"""Target families: one short file each. Adding a model is adding a file and one entry in ``FAMILIES``."""
+"""Target families: one short file each. To add a model, add a file and an entry in ``FAMILIES``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAMILIES: tuple[Family, ...] = (Llama(), Qwen3(), Qwen3Moe(), GptOss(), Gemma4()
 
 
 def family_for(config: Mapping[str, Any]) -> Family:
-    """The family that serves ``config["architectures"]``. Raises ``BuildError`` naming those that exist."""
+    """Return the family for ``config["architectures"]``. Raises ``BuildError`` listing the supported ones."""
     stated = config.get("architectures")
     names = [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
     for family in FAMILIES:
@@ -29,6 +29,6 @@ def family_for(config: Mapping[str, Any]) -> Family:
     served = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise BuildError(
         f"unsupported target architecture {listed(names) or '(none named in config.json)'}",
-        why=f"the families here serve {served}",
+        why=f"supported are {served}",
         fix="use one of those, or add a family file (docs/add-a-model.md)",
     )

@@ -1,4 +1,4 @@
-"""Checks of a target's configuration before anything is made of it: every family asks the same, of its own entries."""
+"""Check a target's configuration before it is used; the checks are the same for all families."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _SWITCHES = (
 )  # fmt: skip
 _ABOVE_ZERO = ("final_logit_softcapping", "swiglu_limit", "swiglu_alpha")
 _EXPERTS = ("num_experts", "num_local_experts")
-_MOST_EXPERTS = 1 << 17  # of all layers together
+_MOST_EXPERTS = 1 << 17  # in all layers together
 _CHANGING = ("dynamic", "longrope")
-_OTHER_ATTENTION = "an engine computes causal attention: no token sees a later one"
+_OTHER_ATTENTION = "engines support only causal attention"
 
 
 @dataclass(frozen=True)
 class Entries:
-    """What a family's configurations hold: ``sizes`` are needed, ``kinds`` are those of its layers, and of its RoPE.
+    """The entries of a family's configurations: required ``sizes``, ``kinds`` of layers and of RoPE.
 
-    ``by_layer`` are the entries that may be said layer by layer (``per_layer_config``).
+    ``by_layer`` are the entries that may differ by layer (``per_layer_config``).
     """
 
     sizes: tuple[str, ...]
@@ -38,11 +38,11 @@ class Entries:
 
 
 def check_config(text: Config, entries: Entries, file: str) -> None:
-    """Raise one ``BuildError`` that names every entry of ``text`` that is missing, impossible, or not served.
+    """Raise one ``BuildError`` that lists every entry of ``text`` that is missing, invalid, or unsupported.
 
-    ``file`` is where it was read from.
+    ``file`` is its origin.
     """
-    problems = Problems(file, "is not of a model that is served", fix="use the config.json that belongs to the weights")
+    problems = Problems(file, "is not of a supported model", fix="use the config.json that belongs to the weights")
     missing = [name for name in entries.sizes if text.get(name) is None]
     if missing:
         problems.add(f"config lacks {', '.join(missing)}")
@@ -54,7 +54,7 @@ def check_config(text: Config, entries: Entries, file: str) -> None:
     for name in _ABOVE_ZERO:
         if text.get(name) is not None and not is_positive(text[name]):
             problems.add(f"config entry {name} must be a positive number, not {shown(repr(text[name]))}")
-    problems.raise_any()  # what follows compares them
+    problems.raise_any()  # the following checks compare them
     layers = text["num_hidden_layers"]
     names(text, "layer_types", entries.layer_kinds, layers, problems)
     _check_heads(text, problems)
@@ -73,7 +73,7 @@ def _check_heads(text: Config, problems: Problems) -> None:
     dim = text.get("head_dim") or text["hidden_size"] // heads
     if dim % 2 or not dim:
         problems.add(
-            f"head_dim {dim} is odd: rotary embedding turns pairs" if dim else "hidden_size has no room for heads"
+            f"head_dim {dim} is odd: rotary embedding needs pairs" if dim else "hidden_size is too small for its heads"
         )
 
 
@@ -85,21 +85,21 @@ def _check_experts(text: Config, layers: int, problems: Problems) -> None:
     if type(count) is not int or type(chosen) is not int:
         return
     if chosen > count:
-        problems.add(f"config says num_experts_per_tok {chosen}, of {count} experts")
+        problems.add(f"config has num_experts_per_tok {chosen}, but only {count} experts")
     if count * layers > _MOST_EXPERTS:
-        problems.add(f"config describes {layers} layers of {count} experts: {_MOST_EXPERTS} experts are the most here")
+        problems.add(f"config describes {layers} layers of {count} experts; the limit is {_MOST_EXPERTS} experts")
 
 
 def _check_attention(text: Config, problems: Problems) -> None:
-    """Refuse what makes tokens see later ones in ``transformers``: the trace would not show it."""
+    """Reject settings that make ``transformers`` attend to later tokens, which a trace would not show."""
     if text.get("is_causal") is False:
-        problems.add(f"config sets is_causal false, and {_OTHER_ATTENTION}")
+        problems.add(f"config sets is_causal false, but {_OTHER_ATTENTION}")
     two_way = text.get("use_bidirectional_attention")
-    if two_way not in (None, False, "vision"):  # "vision" is about images, and text alone stays causal
-        problems.add(f"config sets use_bidirectional_attention {shown(repr(two_way))}, and {_OTHER_ATTENTION}")
+    if two_way not in (None, False, "vision"):  # "vision" applies to images; text stays causal
+        problems.add(f"config sets use_bidirectional_attention {shown(repr(two_way))}, but {_OTHER_ATTENTION}")
     for name in ("is_encoder_decoder", "add_cross_attention"):
         if text.get(name):
-            problems.add(f"config sets {name}: only decoders are served")
+            problems.add(f"config sets {name}: only decoders are supported")
 
 
 def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Problems) -> None:
@@ -117,8 +117,8 @@ def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Pr
     others = sorted({str(name) for entries in stated.values() for name in entries} - set(served))
     if others:
         problems.add(
-            f"config entry per_layer_config says {', '.join(map(shown, others))} layer by layer: "
-            f"{', '.join(served) or 'nothing'} may differ between layers here"
+            f"config entry per_layer_config sets {', '.join(map(shown, others))}: "
+            f"only {', '.join(served) or 'nothing'} may differ between layers"
         )
     for key, entries in stated.items():
         for name in (name for name in served if name in entries):
@@ -128,7 +128,7 @@ def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Pr
 
 
 def _check_rope(text: Config, kinds: Sequence[str], problems: Problems) -> None:
-    """Check every RoPE that is described, the one or that of each kind of layer."""
+    """Check every RoPE description: the only one, or one per kind of layer."""
     if text.get("rope_theta") is not None:
         _check_theta(text, "config entry", problems)
     if text.get("partial_rotary_factor") not in (None, 1):
@@ -149,8 +149,8 @@ def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Pr
     kind = rope.get("rope_type", rope.get("type", "default"))
     if isinstance(kind, str) and kind in _CHANGING:
         problems.add(
-            f"RoPE type {kind!r} is not supported: its frequencies change with the length of the sequence, so they fit "
-            "no table"
+            f"RoPE type {kind!r} is not supported: its frequencies depend on the sequence length, so they do not fit "
+            "a table"
         )
         return
     if not isinstance(kind, str) or kind not in kinds:
@@ -160,7 +160,7 @@ def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Pr
     partial = rope.get("partial_rotary_factor")
     if partial not in (None, 1) and (kind in ROPE_NEEDS or not is_positive(partial) or partial > 1):
         problems.add(_partial(partial))
-    # Where it is not said, transformers takes max_position_embeddings for the length that was trained for.
+    # If it is absent, transformers assumes max_position_embeddings as the trained length.
     needs = [name for name in ROPE_NEEDS.get(kind, ()) if name != "original_max_position_embeddings" or name in rope]
     rope_numbers(rope, kind, needs, problems)
 
@@ -171,4 +171,4 @@ def _check_theta(stated: Config, where: str, problems: Problems) -> None:
 
 
 def _partial(factor: Any) -> str:
-    return f"partial_rotary_factor {shown(repr(factor))} is not supported: heads are rotated whole"
+    return f"partial_rotary_factor {shown(repr(factor))} is not supported: heads must be rotated as a whole"

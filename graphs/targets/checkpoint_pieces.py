@@ -1,4 +1,4 @@
-"""The sources of a graph's weights in a checkpoint: which tensors each consists of, and whether all are there."""
+"""Sources of a graph's weights in a checkpoint: the tensors of each weight, and a check that all are present."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LISTED = 20
 
 @dataclass(frozen=True)
 class UnreadRows:
-    """Some rows of a tensor that are still to be read: how many numbers they hold, and what reads them."""
+    """Rows of a tensor that are not read yet: their number of values, and the function to read them."""
 
     size: int
     read: Callable[[], Array]
 
     @classmethod
     def of(cls, values: Array) -> UnreadRows:
-        """Rows that are at hand already."""
+        """Wrap rows that are in memory already."""
         return cls(values.size, lambda: values)
 
 
@@ -40,15 +40,15 @@ class Sources:
         self._keys = {family.canonical(key): key for key in stored}
 
     def pieces(self, name: str, shape: Shape) -> tuple[Piece, ...]:
-        """The pieces of the graph weight ``name``; of a tied one those that it is tied to."""
+        """Return the pieces of the graph weight ``name``; for a tied one, those of the stored weight."""
         return self.family.sources(self.tied.get(name, name), shape)
 
     def key(self, canonical: str) -> str:
-        """The name of a tensor in the files; itself when it is not there."""
+        """Return the name of a tensor in the files, or the argument if it is absent."""
         return self._keys.get(canonical, canonical)
 
     def check(self, shapes: Mapping[str, Shape]) -> None:
-        """Raise one ``BuildError`` that lists every tensor missing, of another shape, or not known to the model."""
+        """Raise one ``BuildError`` listing every tensor that is missing, has another shape, or is unknown."""
         expectation: dict[str, Shape] = {}
         for name, shape in shapes.items():
             pieces = self.pieces(name, shape)
@@ -68,14 +68,14 @@ class Sources:
         kinds = (("missing", absent), ("of another shape", wrong), ("not known to the model", extra))
         if absent or wrong or extra:
             raise BuildError(
-                "the checkpoint is not what its config.json describes:\n"
+                "the checkpoint does not match its config.json:\n"
                 + "\n".join(line for kind, items in kinds if items for line in _listed(kind, items)),
-                why="a model with other tensors than its own would compute something else",
-                fix="use the config.json that belongs to these weights, and finish the download of the model",
+                why="the tensors must be exactly those of the model",
+                fix="use the config.json that belongs to these weights, and complete the download of the model",
             )
 
     def runs(self, name: str, shape: Shape, runs: Callable[[str], Iterator[UnreadRows]]) -> Iterator[UnreadRows]:
-        """The weight as consecutive runs of rows, put together from ``runs(key)``; any thread may read any of them."""
+        """Assemble the weight from ``runs(key)`` as consecutive runs of rows; any thread may read any of them."""
         for piece in self.pieces(name, shape):
             yield from _assembled(piece, [runs(self.key(key)) for key in piece.keys])
 
@@ -92,7 +92,7 @@ def _assembled(piece: Piece, parts: list[Iterator[UnreadRows]]) -> Iterator[Unre
 
 
 def _in_turn(first: UnreadRows, second: UnreadRows) -> Array:
-    """The rows of two runs, one of each in turn."""
+    """Interleave the rows of two runs."""
     rows = first.read()
     return np.stack((rows, second.read()), axis=1).reshape(-1, *rows.shape[1:])
 
@@ -102,7 +102,7 @@ def _turned(rows: UnreadRows) -> Array:
 
 
 def _stored_shape(piece: Piece, shape: Shape) -> Shape:
-    """The shape of each tensor of ``piece`` in a weight of ``shape``."""
+    """Return the shape of each tensor of ``piece`` in a weight of ``shape``."""
     part = shape[1:] if piece.how in ("stack", "interleave") else shape
     if piece.how == "interleave":
         return (part[0] // 2, *part[1:])

@@ -1,7 +1,7 @@
-"""The base class of target families: what the project needs to know of one, and what its trace needs from it.
+"""Base class of target families.
 
-A family file holds only facts: which architectures it serves, how its checkpoint maps to the modelling code, cache
-shape per layer, default taps, what its trace has to see through. Nothing outside this folder asks for a model's name.
+A family file contains only facts: its architectures, the mapping from checkpoint to modelling code, cache shapes per
+layer, default taps, and patches for tracing. No other folder depends on model names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .gguf_naming import GgufNaming
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
-"""The sizes of every decoder."""
+"""Sizes common to all decoders."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class CacheSpec:
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """Facts about one target, read from its config alone.
+    """Facts about one target, from its config alone.
 
-    ``taps`` are 0-based layer ids: the drafter is fed the residual stream *entering* those layers, low to high
-    (Hugging Face ``hidden_states[i]``). There are none before a drafter was read, and where there is none.
+    ``taps`` are 0-based layer ids: the drafter reads the residual stream *entering* those layers, in ascending order
+    (Hugging Face ``hidden_states[i]``). Empty until a drafter is read, or without one.
     """
 
     family: str
@@ -49,9 +49,9 @@ class TargetSpec:
     taps: tuple[int, ...] = ()
 
     def with_taps(self, taps: Sequence[int] | None = None) -> TargetSpec:
-        """Return the target with the taps of a drafter, or with none; untold, with ``default_taps``.
+        """Return the target with these taps; None selects ``default_taps``.
 
-        Raises ``BuildError`` for taps that it has no layers for.
+        Raises ``BuildError`` for taps beyond its layers.
         """
         if taps is None:
             return replace(self, taps=default_taps(self.num_layers))
@@ -60,10 +60,10 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of a graph weight, and the checkpoint tensors they come from.
+    """Consecutive rows of a graph weight, and their checkpoint tensors.
 
-    ``copy``: one tensor as it is. ``transpose``: every matrix of one tensor ``[E, A, B]`` turned to ``[B, A]``.
-    ``stack``: one of a stack of matrices. ``interleave``: the same, rows of two matrices in turn.
+    ``copy``: one tensor as it is. ``transpose``: every matrix of one tensor ``[E, A, B]`` transposed to ``[B, A]``.
+    ``stack``: one of a stack of matrices. ``interleave``: the same, with interleaved rows of two matrices.
     """
 
     keys: tuple[str, ...]
@@ -71,24 +71,24 @@ class Piece:
 
 
 class Family:
-    """One family of target architectures: facts for a decoder of grouped-query attention, to be overridden."""
+    """A family of target architectures: defaults for a decoder with grouped-query attention, to be overridden."""
 
     name: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]
-    """Names in ``config.json`` that it serves; the first is also the ``transformers`` class that is traced."""
+    """Supported names in ``config.json``; the first is also the ``transformers`` class to trace."""
     entries: ClassVar[Entries] = Entries(SIZES)
-    """What the decoder's config holds."""
+    """Entries of the decoder's config."""
     gguf: ClassVar[tuple[GgufNaming, ...]] = ()
-    """How GGUF files spell it, for each architecture of theirs that is this family."""
+    """GGUF naming, for each GGUF architecture of this family."""
     own_swiglu: ClassVar[str] = ""
-    """How its routed experts depart from ``down(silu(gate(x)) * up(x))``; empty where they do not."""
+    """How its routed experts differ from ``down(silu(gate(x)) * up(x))``; empty if they do not."""
 
     def text(self, config: Config) -> Config:
-        """Return the decoder's own part of ``config.json``."""
+        """Return the decoder's part of ``config.json``."""
         return config
 
     def check(self, text: Config) -> None:
-        """Raise ``BuildError`` for what this family does not serve."""
+        """Raise ``BuildError`` for unsupported settings."""
 
     def caches(self, text: Config) -> tuple[CacheSpec, ...]:
         """Return the cache of every layer."""
@@ -98,11 +98,11 @@ class Family:
         return tuple(cache for _ in range(text["num_hidden_layers"]))
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """What kind each layer is of; layers of one kind have the same nodes and the same weight shapes."""
+        """Return the kind of each layer; layers of one kind have the same nodes and the same weight shapes."""
         return tuple(text.get("layer_types") or ("layer",) * text["num_hidden_layers"])
 
     def describe(self, config: Config, file: str = "config.json") -> TargetSpec:
-        """Read the spec from the content of ``file``. Raises ``BuildError`` for entries that are missing or illegal."""
+        """Create the spec from the content of ``file``. Raises ``BuildError`` for missing or illegal entries."""
         text = self.text(config)
         check_config(text, self.entries, file)
         self.check(text)
@@ -118,7 +118,7 @@ class Family:
         )
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
-        """Return the decoder's config with only some of its layers, by their ids: for plans and for small trials."""
+        """Return the decoder's config with only some layers, by their ids: for plans and small trials."""
         text = dict(self.text(config))
         text["num_hidden_layers"] = len(layers)
         if text.get("layer_types"):
@@ -126,61 +126,59 @@ class Family:
         return text
 
     def model_class(self) -> type[Any]:
-        """The ``transformers`` class whose modelling code is traced, unchanged."""
+        """Return the ``transformers`` class whose modelling code is traced, unchanged."""
         import transformers
 
         cls: type[Any] = getattr(transformers, self.architectures[0])
         return cls
 
     def settings(self, config: Config) -> Any:
-        """The configuration object that ``model_class`` takes."""
-        return self.model_class().config_class.from_dict(
-            deepcopy(dict(self.text(config)))
-        )  # it changes what it is given
+        """Return the configuration object for ``model_class``."""
+        return self.model_class().config_class.from_dict(deepcopy(dict(self.text(config))))  # it modifies its argument
 
     def load(self, folder: Path, config: Config) -> Any:
-        """The target in ``transformers`` with its weights, FP32, eager attention: what graphs are compared with."""
+        """Load the target in ``transformers`` in FP32 with eager attention: the reference for comparisons."""
         import torch
 
         cls = self.model_class()
         return cls.from_pretrained(str(folder), dtype=torch.float32, attn_implementation="eager").eval()
 
     def tied(self, config: Config) -> Mapping[str, str]:
-        """Checkpoint names that are another tensor's alias: ``{absent name: stored name}``."""
+        """Return checkpoint names that alias another tensor: ``{absent name: stored name}``."""
         tied = self.text(config).get("tie_word_embeddings")
         return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 
     def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
-        """What a graph weight ``name`` of ``shape`` consists of, in order; tensors go by their canonical names."""
+        """Return the pieces of a graph weight ``name`` of ``shape``, in order, with canonical tensor names."""
         return (Piece((name,)),)
 
     def canonical(self, key: str) -> str:
-        """The name that a checkpoint's tensor has in the traced model, where they differ."""
+        """Return the name of a checkpoint's tensor in the traced model."""
         return key
 
     def ignored(self, key: str) -> bool:
-        """Whether a checkpoint tensor is known to be of no use to the decoder."""
+        """Return True for checkpoint tensors that the decoder does not use."""
         return "rotary_emb" in key
 
     def patches(self) -> Mapping[str, Callable[..., Any]]:
-        """Functions of the modelling module to replace while it is traced, beside those that all families share."""
+        """Return functions to replace in the modelling module during tracing, besides those common to all families."""
         return {}
 
     def prepare(self, model: Any) -> None:
-        """Give real values to what the checkpoint does not hold; ``model`` is on the meta device."""
+        """Give values to buffers that the checkpoint does not store; ``model`` is on the meta device."""
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
-    """The taps of EAGLE-3 heads in vLLM and SGLang: ``(2, L // 2, L - 3)``.
+    """Return the taps of EAGLE-3 heads in vLLM and SGLang: ``(2, L // 2, L - 3)``.
 
-    Raises ``BuildError`` for so few layers that they do not ascend.
+    Raises ``BuildError`` if there are too few layers for ascending taps.
     """
     taps = (2, num_layers // 2, num_layers - 3)
     if list(taps) != sorted(set(taps)):
         raise BuildError(
-            f"a target of {num_layers} layers has no usual taps",
-            why="heads that do not name the layers they tap are fed 2, L/2 and L-3, which differ from 7 layers on",
-            fix="name them in the head's config.json (eagle_aux_hidden_state_layer_ids), or leave the drafter out with "
+            f"a target of {num_layers} layers has no default taps",
+            why="the default taps are 2, L/2 and L-3, which are distinct only from 7 layers on",
+            fix="list them in the head's config.json (eagle_aux_hidden_state_layer_ids), or build without a drafter: "
             "--draft none",
         )
     return taps
@@ -190,9 +188,9 @@ def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
     """Return ``taps`` as a tuple; raises ``BuildError`` unless they ascend within ``0..L-1``."""
     if list(taps) != sorted(set(taps)) or not all(0 <= t < num_layers for t in taps) or not taps:
         raise BuildError(
-            f"taps {list(taps)} do not fit a target of {num_layers} layers",
-            why="taps are distinct 0-based layer ids in ascending order; the stream entering each layer is tapped",
-            fix="name other layers in the head's eagle_aux_hidden_state_layer_ids",
+            f"taps {list(taps)} are invalid for a target of {num_layers} layers",
+            why="taps must be distinct 0-based layer ids in ascending order; the stream entering each layer is tapped",
+            fix="set other layers in the head's eagle_aux_hidden_state_layer_ids",
         )
     return tuple(taps)
 

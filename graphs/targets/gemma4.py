@@ -1,7 +1,7 @@
-"""Gemma-4 (dense, as 31B): the text decoder inside a multimodal checkpoint.
+"""Gemma-4 (dense, such as 31B): the text decoder inside a multimodal checkpoint.
 
 Sliding and full layers differ in key heads, head size and rotary table; full layers use their keys as values; every
-layer ends in a scalar, the logits in a soft cap.
+layer ends with a scalar multiplication, and the logits have a soft cap.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .gguf_naming import GgufNaming
 
 _INSIDE = "model.language_model."
 _FULL = "full_attention"
-_FULL_HEAD_DIM = 512  # of transformers, where a config does not say
-_LAYER_SIZES = ("num_key_value_heads", "head_dim")  # which a config may say layer by layer
+_FULL_HEAD_DIM = 512  # the default in transformers
+_LAYER_SIZES = ("num_key_value_heads", "head_dim")  # which may differ by layer
 _TOWERS = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.")
 
 
 class Gemma4(Family):
-    """Gemma-4 out of the multimodal wrapper's checkpoints (keys below ``model.language_model``), without the towers."""
+    """Gemma-4 from multimodal checkpoints (keys below ``model.language_model``), without the towers."""
 
     name = "gemma-4"
     architectures = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
@@ -39,7 +39,7 @@ class Gemma4(Family):
     )
 
     def text(self, config: Config) -> Config:
-        """Return the nested configuration, if it is nested."""
+        """Return the nested configuration, if there is one."""
         nested = config.get("text_config") or config
         if not isinstance(nested, Mapping):
             raise BuildError(
@@ -49,7 +49,7 @@ class Gemma4(Family):
         return nested
 
     def check(self, text: Config) -> None:
-        """Refuse variants of other sizes: they have parts that are not served yet."""
+        """Reject variants of other sizes, which have unsupported parts."""
         parts = {
             "enable_moe_block": "a mixture of experts beside the dense MLP (26B-A4B)",
             "hidden_size_per_layer_input": "per-layer embeddings (E2B, E4B)",
@@ -59,18 +59,18 @@ class Gemma4(Family):
         if extras:
             raise BuildError(
                 f"this Gemma-4 variant is not supported: it has {', '.join(extras)}",
-                why="the dense 31B form is what was built and tested",
+                why="only the dense 31B variant was built and tested",
                 fix="use a dense Gemma-4 checkpoint",
             )
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """Return the stated kinds, else five sliding layers, then a full one; the last is always full."""
+        """Return the configured kinds, else five sliding layers, then a full one; the last is always full."""
         layers = text["num_hidden_layers"]
         stated = text.get("layer_types") or ["sliding_attention" if (i + 1) % 6 else _FULL for i in range(layers)]
         return (*stated[:-1], _FULL)
 
     def caches(self, text: Config) -> tuple[CacheSpec, ...]:
-        """Return the cache of every layer. Full ones have other heads, said once or (transformers 5) by layer."""
+        """Return the cache of every layer. Full layers have other heads, set once or (transformers 5) by layer."""
         sliding = {name: text[name] for name in _LAYER_SIZES}
         stated = text.get("per_layer_config")
         by_layer = self._full_layers(text) if stated is None else _by_layer(stated)
@@ -78,7 +78,7 @@ class Gemma4(Family):
         return tuple(CacheSpec(size["num_key_value_heads"], size["head_dim"]) for size in sizes)
 
     def _full_layers(self, text: Config) -> dict[int, Config]:
-        """What transformers says of full layers where nothing is said layer by layer."""
+        """Return transformers' defaults for full layers without settings of their own."""
         heads = text.get("num_global_key_value_heads") if text.get("attention_k_eq_v") else None
         sizes: Config = {
             "num_key_value_heads": heads or text["num_key_value_heads"],
@@ -87,7 +87,7 @@ class Gemma4(Family):
         return {i: sizes for i, kind in enumerate(self.layer_kinds(text)) if kind == _FULL}
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
-        """Keep with each layer what is said layer by layer."""
+        """Keep the settings of each kept layer."""
         text = super().keeping(config, layers)
         if text.get("per_layer_config") is not None:
             stated = _by_layer(text["per_layer_config"])
@@ -95,7 +95,7 @@ class Gemma4(Family):
         return text
 
     def load(self, folder: Path, config: Config) -> Any:
-        """Take the decoder out of the multimodal model, towers and all."""
+        """Extract the decoder from the multimodal model."""
         if "text_config" not in config:
             return super().load(folder, config)
         import torch
@@ -110,16 +110,16 @@ class Gemma4(Family):
         return decoder.eval()
 
     def tied(self, config: Config) -> Mapping[str, str]:
-        """Tie the head unless the configuration says otherwise, inside or outside."""
+        """Tie the LM head unless the outer or inner configuration says otherwise."""
         tied = self.text(config).get("tie_word_embeddings", config.get("tie_word_embeddings", True))
         return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 
     def canonical(self, key: str) -> str:
-        """Take the wrapper out of a name: ``model.language_model.x`` is ``model.x``."""
+        """Remove the wrapper from a name: ``model.language_model.x`` becomes ``model.x``."""
         return "model." + key.removeprefix(_INSIDE) if key.startswith(_INSIDE) else key
 
     def ignored(self, key: str) -> bool:
-        """Ignore the towers as well: they see and hear, the decoder reads."""
+        """Ignore the vision and audio towers as well."""
         return super().ignored(key) or key.startswith(_TOWERS)
 
     def patches(self) -> Mapping[str, Callable[..., Any]]:
@@ -137,5 +137,5 @@ class Gemma4(Family):
 
 
 def _by_layer(stated: Config) -> dict[int, Config]:
-    """What is said layer by layer. transformers pads the numbers of more than ten layers with zeros."""
+    """Return the settings by layer. transformers pads layer numbers with zeros if there are more than ten."""
     return {int(layer): sizes for layer, sizes in stated.items()}

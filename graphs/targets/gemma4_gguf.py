@@ -1,4 +1,4 @@
-"""How GGUF files spell Gemma-4: sizes by kind of layer, and the rotary table of full layers as divisors."""
+"""GGUF naming of Gemma-4: sizes by kind of layer, and the rotary table of full layers as divisors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OTHER = "use the safetensors of the model"
 
 
 def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
-    """What a file says of the kinds of layers. Raises ``BuildError`` where that cannot be."""
+    """Return the settings per kind of layer. Raises ``BuildError`` for inconsistent values."""
     sliding, heads = _by_layer(facts, "attention.sliding_window_pattern"), _by_layer(facts, "attention.head_count_kv")
     full = [layer for layer, is_sliding in enumerate(sliding) if not is_sliding]
     kinds = {bool(is_sliding): count for is_sliding, count in zip(sliding, heads, strict=True)}
@@ -22,7 +22,7 @@ def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
         raise BuildError("layers of one kind have different numbers of key heads", fix=_OTHER)
     shared = [layer for layer in full if f"blk.{layer}.attn_v.weight" not in facts.names]
     if shared and shared != full:
-        raise BuildError("some full layers have values of their own, and others use their keys", fix=_OTHER)
+        raise BuildError("some full layers have their own values, while others use their keys", fix=_OTHER)
     return {
         "layer_types": [_SLIDING if is_sliding else _FULL for is_sliding in sliding],
         "num_key_value_heads": kinds.get(True, kinds.get(False)),
@@ -40,7 +40,7 @@ def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
 
 
 def _by_layer(facts: GgufFacts, key: str) -> list[Any]:
-    """One value for each layer; a single one is that of all."""
+    """Return one value per layer; a single value applies to all."""
     value, layers = facts.said.get(key), facts.layers()
     every = value if isinstance(value, list) else [value] * len(layers)
     if len(every) != len(layers) or not every or any(type(each) not in (int, bool) for each in every):
@@ -49,14 +49,14 @@ def _by_layer(facts: GgufFacts, key: str) -> list[Any]:
 
 
 def _rotated(divisors: tuple[float, ...]) -> float:
-    """The share of a full layer's frequencies that rotate: the others are divided by what makes them nothing."""
+    """Return the fraction of a full layer's frequencies that rotate; huge divisors disable the others."""
     kept = sum(divisor == 1 for divisor in divisors)
     if not kept or any(1 < divisor < _NEVER or divisor < 1 for divisor in divisors):
-        raise BuildError("rope_freqs.weight is not that of Gemma-4: frequencies as they are, and none", fix=_OTHER)
+        raise BuildError("rope_freqs.weight is not Gemma-4's: it must enable or disable each frequency", fix=_OTHER)
     return kept / len(divisors)
 
 
-_NEVER = 1e20  # a wave of which no text is a part
+_NEVER = 1e20  # a divisor that stops rotation within any text
 
 NAMING = GgufNaming(
     "gemma4",

@@ -1,4 +1,4 @@
-"""How GGUF files spell a family: the keys of its sizes, the names of its tensors, and which rows they have in turn."""
+"""GGUF naming of a family: keys of sizes, names of tensors, and tensors with permuted rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,3})\.(.+)")
 
 _MOST_LAYERS = 1_000
-_PARAMETERS = ("layer_scalar",)  # no module's weight, but a number of the layer itself
+_PARAMETERS = ("layer_scalar",)  # a parameter of the layer itself, not of a module
 
 SIZES: Mapping[str, str] = {
     "hidden_size": "embedding_length",
@@ -23,14 +23,14 @@ SIZES: Mapping[str, str] = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
 }
-"""The entries of a ``config.json`` by the keys that follow the name of an architecture."""
+"""Entries of a ``config.json`` by their GGUF keys without the architecture's name."""
 
 TENSORS: Mapping[str, str] = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-"""The modules outside the layers."""
+"""Modules outside the layers."""
 
 IN_LAYERS: Mapping[str, str] = {
     "attn_norm": "input_layernorm",
@@ -43,7 +43,7 @@ IN_LAYERS: Mapping[str, str] = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""The modules of a layer of a plain decoder."""
+"""Modules of a layer of a plain decoder."""
 
 QK_NORMS: Mapping[str, str] = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 
@@ -54,9 +54,9 @@ def _nothing(_: GgufFacts) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class GgufFacts:
-    """What a file says of its model: metadata without the name of the architecture, and the names of its tensors.
+    """Facts in a file about its model: metadata without the architecture's name, and tensor names.
 
-    ``divisors`` are what each frequency of rotary embedding is divided by, where the file says that.
+    ``divisors`` divide the frequencies of the rotary embedding, if the file has them.
     """
 
     said: Mapping[str, Any]
@@ -64,21 +64,21 @@ class GgufFacts:
     divisors: tuple[float, ...] = ()
 
     def layers(self) -> range:
-        """The layers; none where their number is none."""
+        """The layer indices; empty if the number is unknown."""
         count = self.said.get("block_count")
         return range(count if type(count) is int and 0 < count <= _MOST_LAYERS else 0)
 
 
 @dataclass(frozen=True)
 class GgufNaming:
-    """What ``general.architecture`` is for a family, and what else its files say otherwise than a ``config.json``.
+    """The value of ``general.architecture`` for a family, and differences between GGUF and ``config.json``.
 
-    ``sizes`` and the modules are as in the tables above; ``in_stacks`` are the modules of all experts in one tensor,
-    by what each is called. ``model_type`` is that of transformers. ``in_turn`` are the modules whose rows the converter
-    of llama.cpp puts in another order: the pairs that RoPE turns, which ``config.json``'s model has half a head apart,
-    lie side by side. ``refused`` are keys that make another model of it, unless they are 0. ``settings`` go into the
-    configuration as they are, and so does what ``entries`` makes of a file, which may raise ``BuildError``.
-    ``own_rope``: the entries say how positions are rotated.
+    ``sizes`` and the modules are as in the tables above; ``in_stacks`` are modules that hold all experts in one tensor,
+    with the name of each expert's part. ``model_type`` is that of transformers. ``in_turn`` are modules whose rows
+    llama.cpp's converter reorders: RoPE pairs are adjacent, while ``config.json``'s model has them half a head apart.
+    ``refused`` are keys that make it a different model unless they are 0. ``settings`` are added to the configuration,
+    and so is the result of ``entries`` for a file, which may raise ``BuildError``. ``own_rope``: these entries include
+    the rotary embedding.
     """
 
     architecture: str
@@ -93,7 +93,7 @@ class GgufNaming:
     own_rope: bool = False
 
     def canonical(self, name: str) -> str | None:
-        """The name that a tensor of a file has in the model; None where the family has none of that name."""
+        """Return the model's name of a tensor in a file; None if the family has none."""
         module, _, kind = name.rpartition(".")
         if kind not in ("weight", "bias"):
             return None
@@ -106,12 +106,12 @@ class GgufNaming:
         return f"model.layers.{match[1]}.{inside}" + ("" if inside in _PARAMETERS else f".{kind}")
 
     def expert(self, name: str) -> str | None:
-        """The name that each expert's part of a stack has in the model, with ``{}`` in place of its number."""
+        """Return the model's name of each expert's part of a stack, with ``{}`` for its number."""
         match = _BLOCK.fullmatch(name.removesuffix(".weight"))
         inside = self.in_stacks.get(match[2]) if match else None
         return f"model.layers.{match[1]}.mlp.experts.{{}}.{inside}.weight" if match and inside else None
 
     def is_in_turn(self, name: str) -> bool:
-        """Whether the rows of a tensor of a file have to be put back in order."""
+        """Return True if the rows of a tensor in a file must be reordered."""
         match = _BLOCK.fullmatch(name.rpartition(".")[0])
         return match is not None and match[2] in self.in_turn

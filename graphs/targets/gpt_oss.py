@@ -11,7 +11,7 @@ _EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_pro
 
 
 class GptOss(Family):
-    """GPT-OSS, whose experts are stored ``[E, in, out]``, gate and up columns in turn; the graph wants them turned."""
+    """GPT-OSS, with experts stored as ``[E, in, out]`` and interleaved gate and up columns; the graph transposes it."""
 
     name = "gpt-oss"
     architectures = ("GptOssForCausalLM",)
@@ -22,11 +22,11 @@ class GptOss(Family):
     )
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """Return the stated kinds, else sliding and full in turn."""
+        """Return the configured kinds, else sliding and full in turn."""
         layers = range(text["num_hidden_layers"])
         stated = text.get("layer_types")
         return tuple(stated or ("full_attention" if i % 2 else "sliding_attention" for i in layers))
 
     def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
-        """Turn expert weights. MXFP4 blocks are stored the other way round, which the reader of that format hides."""
+        """Transpose expert weights. The MXFP4 reader already presents its blocks in the same layout."""
         return (Piece((name,), "transpose" if _EXPERTS.fullmatch(name) else "copy"),)

@@ -10,17 +10,17 @@ from .gguf_naming import GgufNaming
 
 
 class Llama(Family):
-    """Dense Llama, the plain decoder that the other dense families vary."""
+    """Dense Llama, the base of the other dense families."""
 
     name = "llama"
     architectures = ("LlamaForCausalLM",)
     gguf: ClassVar[tuple[GgufNaming, ...]] = (GgufNaming("llama", "llama", in_turn=("attn_q", "attn_k")),)
 
     def check(self, text: Config) -> None:
-        """Refuse sliding windows, which no published dense checkpoint has."""
+        """Reject sliding windows, which no published dense checkpoint uses."""
         if text.get("use_sliding_window"):
             raise BuildError(
                 f"sliding-window layers are not supported in {self.name} targets",
                 why="config.json sets use_sliding_window",
-                fix="none of the published checkpoints of this family set it; report the model you need",
+                fix="no published checkpoint of this family sets it; report the model that you need",
             )

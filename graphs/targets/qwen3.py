@@ -1,4 +1,4 @@
-"""Dense Qwen3: the Llama facts; its per-head q/k norms live in its modelling code and trace as they are."""
+"""Dense Qwen3: the facts of Llama; its per-head q/k norms are in its modelling code and need no special handling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .llama import Llama
 
 
 class Qwen3(Llama):
-    """Dense Qwen3, whose layers are all alike although its configuration names their types."""
+    """Dense Qwen3. All its layers are alike, although its configuration lists types."""
 
     name = "qwen3"
     architectures = ("Qwen3ForCausalLM",)

@@ -33,7 +33,7 @@ class Qwen3Moe(Qwen3):
             },
             refused=("attention.sliding_window", "expert_shared_count", "expert_shared_feed_forward_length"),
             in_stacks={"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"},
-            settings={  # as llama.cpp computes it: all layers have experts, and the weights of chosen ones sum to 1
+            settings={  # as in llama.cpp: all layers have experts, and the weights of the chosen ones sum to 1
                 "hidden_act": "silu",
                 "attention_bias": False,
                 "decoder_sparse_step": 1,
@@ -45,23 +45,23 @@ class Qwen3Moe(Qwen3):
     entries = Entries((*SIZES, "num_experts", "num_experts_per_tok", "moe_intermediate_size"))
 
     def text(self, config: Config) -> Config:
-        """Name ``num_experts`` as published; transformers 5 saves it as ``num_local_experts``."""
+        """Rename ``num_local_experts``, as transformers 5 saves it, to the published ``num_experts``."""
         return config if "num_experts" in config else {**config, "num_experts": config.get("num_local_experts")}
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
-        """Call layers sparse unless the configuration exempts them."""
+        """Return sparse layers except where the configuration exempts them."""
         step, dense = text.get("decoder_sparse_step") or 1, text.get("mlp_only_layers") or ()
         layers = range(text["num_hidden_layers"])
         return tuple("sparse" if i not in dense and (i + 1) % step == 0 else "dense" for i in layers)
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:
-        """Keep sparse and dense layers of their kind at their new place."""
+        """Keep sparse and dense layers as such at their new positions."""
         kinds = self.layer_kinds(self.text(config))
         dense = [new for new, old in enumerate(layers) if kinds[old] == "dense"]
         return super().keeping(config, layers) | {"decoder_sparse_step": 1, "mlp_only_layers": dense}
 
     def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
-        """Stack the experts in ascending order, gate and up rows in turn."""
+        """Stack the experts in ascending order, with interleaved gate and up rows."""
         match = _EXPERTS.fullmatch(name)
         if not match:
             return super().sources(name, shape)

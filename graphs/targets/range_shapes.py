@@ -1,4 +1,4 @@
-"""The ranges that a calibration of a target must give, and the modules of the target that they are measured at."""
+"""The ranges that a target's calibration must provide, and the modules where they are measured."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class RangeShapes:
-    """The ranges that a target's calibration must give.
+    """The required ranges of a target's calibration.
 
-    Shapes by name: ``()`` for one number, ``(E,)`` for one per expert. ``inputs`` go by the weight that they are
+    Shapes by name: ``()`` for one value, ``(E,)`` for one per expert. ``inputs`` are named by the weight that they are
     multiplied with, ``caches`` by the graph's ``k_cache.i`` and ``v_cache.i``, ``experts`` by module.
     """
 
@@ -28,7 +28,7 @@ class RangeShapes:
 
 
 def range_shapes(model: Any) -> RangeShapes:
-    """The ranges that the modules of a target need: one for every input that a quantized graph rounds."""
+    """Return the ranges for a target's modules: one for every input that a quantized graph rounds."""
     layers = model.model.layers
     inputs: dict[str, Shape] = {weight_name(LM_HEAD): ()}
     experts: dict[str, Shape] = {}
@@ -42,14 +42,14 @@ def range_shapes(model: Any) -> RangeShapes:
 
 
 def linears(module: nn.Module, prefix: str) -> dict[str, Any]:
-    """The linear modules inside, by full name. Routers are none: they stay wide."""
+    """Return the linear modules inside, by full name, without routers, which are not quantized."""
     from torch import nn
 
     return {prefix + name: linear for name, linear in module.named_modules() if isinstance(linear, nn.Linear)}
 
 
 def expert_modules(module: nn.Module, prefix: str) -> dict[str, Any]:
-    """The modules inside that hold the weights of all experts of a layer, by full name."""
+    """Return the modules inside that hold all expert weights of a layer, by full name."""
     return {
         prefix + name: experts
         for name, experts in module.named_modules()

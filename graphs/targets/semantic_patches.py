@@ -1,8 +1,8 @@
-"""Patches under which unchanged ``transformers`` modelling code speaks in semantic ops while it is traced.
+"""Patches that make unchanged ``transformers`` modelling code emit semantic ops while it is traced.
 
-Everything here is a patch from outside, undone on exit: the attention interface and a duck-typed cache become one
-``CachedAttention`` per layer, routed experts become one ``SparseExperts``, every RMSNorm one node, rotary embedding one
-node over a table of positions, and the head is applied only to the columns that can be emitted.
+All patches are external and undone on exit: the attention interface and a duck-typed cache become one
+``CachedAttention`` per layer, routed experts one ``SparseExperts``, every RMSNorm one node, rotary embedding one node
+over a table of positions, and the LM head runs only on the columns that can be emitted.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from ...plugins.errors import BuildError
 from ...plugins.optional_packages import install
 
-IMPLEMENTATION = "peagle"  # what attention and experts are registered as in transformers
+IMPLEMENTATION = "peagle"  # name under which attention and experts are registered in transformers
 
 
 @dataclass
 class Window:
-    """The window of one traced forward pass, which its ops share.
+    """The window of one traced forward pass, shared by its ops.
 
-    ``start`` i64 [B], ``positions`` i64 [B,S], ``columns`` i64 [B,E] (window columns whose logits are wanted), caches
-    per layer ``[B,Hkv,T,D]``, replaced by their updated values as the layers run.
+    ``start`` i64 [B], ``positions`` i64 [B,S], ``columns`` i64 [B,E] (window columns that need logits), caches per
+    layer ``[B,Hkv,T,D]``, replaced by their updated values as the layers run.
     """
 
     start: Tensor
@@ -37,16 +37,16 @@ class Window:
     k_caches: list[Tensor]
     v_caches: list[Tensor]
     taken: set[int] = field(default_factory=set)
-    emits: bool = False  # the head was given ``columns`` alone
+    emits: bool = False  # the LM head received ``columns`` only
 
     is_compileable = False
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Return both as they are, where decoder layers call ``Cache.update``: the attention op does the writing."""
+        """Return both unchanged when decoder layers call ``Cache.update``: the attention op writes the cache."""
         return key, value
 
     def get_seq_length(self, *_: Any) -> int:
-        """Return 0; part of the cache protocol, unused by the layers when positions are given."""
+        """Return 0; part of the cache protocol, unused by the layers if positions are given."""
         return 0
 
 
@@ -56,14 +56,14 @@ _window: ContextVar[Window] = ContextVar("window")
 def attend(
     window: Window, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, span: int, softcap: float, sinks: Any
 ) -> Tensor:
-    """Run ``CachedAttention`` of one layer; q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and the window's caches move on."""
+    """Run ``CachedAttention`` of one layer, q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and update the window's caches."""
     caches = (window.k_caches[layer], window.v_caches[layer])
-    wide = (0.0, 0.0, 0)  # nothing of codes: quantization sets it
+    wide = (0.0, 0.0, 0)  # no codes; quantization sets them later
     (heads, head_dim), (kept, kept_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
     if (heads, head_dim) != (kept, kept_dim):
         raise BuildError(
-            f"layer {layer} has {heads} key heads of {head_dim}, and config.json was read as {kept} of {kept_dim}",
-            why="its family does not know this way of stating them",
+            f"layer {layer} has {heads} key heads of {head_dim}, but config.json was read as {kept} of {kept_dim}",
+            why="the model family does not support this form of the configuration",
             fix="report the config.json of this checkpoint",
         )
     y, window.k_caches[layer], window.v_caches[layer] = torch.ops.peagle.cached_attention(
@@ -74,7 +74,7 @@ def attend(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
-    """Rotate ``[B,H,S,D]`` by the rows of tables ``[P,D/2]`` at ``positions`` ``[B,S]``."""
+    """Rotate ``[B,H,S,D]`` by the rows ``positions`` ``[B,S]`` of tables ``[P,D/2]``."""
     return torch.ops.peagle.rope(x, cos, sin, positions)
 
 
@@ -90,7 +90,7 @@ def _attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """An ``AttentionInterface`` function. Its name has no mask function, so no mask is ever built."""
+    """An ``AttentionInterface`` function. No mask function is registered for its name, so no mask is built."""
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     window = _window.get()
     y = attend(
@@ -100,8 +100,8 @@ def _attention(
 
 
 def _experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tensor:
-    """An ``ExpertsInterface`` function; hidden ``[N,H]``, experts and scores ``[N,A]`` as the router gives them."""
-    if hasattr(self, "limit"):  # the clamped form of GPT-OSS
+    """An ``ExpertsInterface`` function; hidden ``[N,H]``, experts and scores ``[N,A]`` from the router."""
+    if hasattr(self, "limit"):  # the clamped SwiGLU of GPT-OSS
         terms = (float(self.alpha), 1.0, float(self.limit))
     else:
         terms = (1.0, 0.0, 0.0)
@@ -109,11 +109,11 @@ def _experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tens
             raise BuildError(
                 f"experts with {type(self.act_fn).__name__} are not supported",
                 why="SparseExperts gates with SiLU",
-                fix="use a checkpoint of a family that was tested (docs/evidence.md)",
+                fix="use a checkpoint of a tested family (docs/evidence.md)",
             )
     biases = (getattr(self, "gate_up_proj_bias", None), getattr(self, "down_proj_bias", None))
     weights = (self.gate_up_proj, self.down_proj, *biases)
-    return torch.ops.peagle.sparse_experts(hidden, experts, scores, *weights, *terms, "", 1.0)  # nothing is rounded yet
+    return torch.ops.peagle.sparse_experts(hidden, experts, scores, *weights, *terms, "", 1.0)  # not quantized yet
 
 
 def _rms_norm(self: Any, hidden_states: Tensor) -> Tensor:
@@ -130,35 +130,35 @@ def _rotary_pair(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: 
 
 
 def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Rotate one tensor ``[B,S,H,D]``, for modelling code that takes one at a time."""
+    """Rotate one tensor ``[B,S,H,D]``, for modelling code that processes one at a time."""
     return rotate(x.transpose(1, 2), cos, sin, _window.get().positions).transpose(1, 2)
 
 
 def _emitted_columns(hidden: Tensor, *_: Any) -> Tensor:
-    """Stands in for ``slice_logits_to_keep``: [B,S,H] -> [B,E,H], a different set of columns in every row."""
+    """Replacement for ``slice_logits_to_keep``: [B,S,H] -> [B,E,H], with different columns in every row."""
     window = _window.get()
     window.emits = True
     return hidden if window.columns is None else take_columns(hidden, window.columns)
 
 
 def _before_the_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Does the same where the modelling code slices by itself, as transformers did before 5.21."""
+    """The same for modelling code that slices by itself, as in transformers before 5.21."""
     hidden, *others = inputs
     return hidden if _window.get().emits else _emitted_columns(hidden), *others
 
 
 def take_columns(x: Tensor, columns: Tensor) -> Tensor:
-    """Take rows of ``x`` [B,S,H] by ``columns`` [B,E] -> [B,E,H]; one flat Gather, which every backend has."""
+    """Take rows of ``x`` [B,S,H] by ``columns`` [B,E] -> [B,E,H]; one flat Gather, which every backend supports."""
     rows = torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1] + columns
     return x.reshape(-1, x.shape[2]).index_select(0, rows.reshape(-1)).reshape(columns.shape[0], columns.shape[1], -1)
 
 
 class RotaryTable(nn.Module):
-    """A stand-in for a rotary module that hands out its whole table instead of one row per position.
+    """A replacement for a rotary module that returns its whole table instead of one row per position.
 
-    ``inv_freq`` and ``scaling`` are those that the modelling code computed, so every RoPE variant is kept; the table
-    itself is written when the graph is lowered, at the length of the cache. ``kind`` picks one table of a module that
-    has several, one per kind of layer.
+    ``inv_freq`` and ``scaling`` come from the modelling code, so every RoPE variant is supported; the table itself is
+    written during lowering, with the length of the cache. ``kind`` selects a table of a module with several, one per
+    kind of layer.
     """
 
     ROWS = 8
@@ -179,7 +179,7 @@ class RotaryTable(nn.Module):
 
 
 class RotaryTables(nn.Module):
-    """The tables of a rotary module that has one per kind of layer."""
+    """The tables of a rotary module with one per kind of layer."""
 
     def __init__(self, original: Any) -> None:
         super().__init__()
@@ -203,9 +203,9 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Run ``model``'s modelling code in semantic ops over ``window``. Raises ``BuildError`` if a layer escaped them.
+    """Run the modelling code of ``model`` in semantic ops over ``window``. Raises ``BuildError`` if a layer escapes.
 
-    ``patches`` replace functions of the modelling modules by name, beside the ones that all families share.
+    ``patches`` replace functions of the modelling modules by name, in addition to those common to all families.
     """
     from transformers import AttentionInterface
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -233,12 +233,12 @@ def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callabl
             _window.reset(token)
     if len(window.taken) != len(window.k_caches):
         raise _untested(
-            f"{len(window.k_caches) - len(window.taken)} attention layers did not go through the attention interface",
+            f"{len(window.k_caches) - len(window.taken)} attention layers did not use the attention interface",
             "this version of the modelling code bypasses AttentionInterface",
         )
     if not window.emits:
-        raise _untested("the head was not given the emitted columns", "this version of the modelling code has no head")
+        raise _untested("the LM head did not get the emitted columns", "this version of the modelling code has none")
 
 
 def _untested(what: str, why: str) -> BuildError:
-    return BuildError(what, why=why, fix=f"use a version of transformers that was tested: {install('export')}")
+    return BuildError(what, why=why, fix=f"use a tested version of transformers: {install('export')}")

@@ -1,4 +1,4 @@
-"""The skeleton of a target: its modules on the meta device, without weights, and what they tell of those."""
+"""The skeleton of a target: its modules on the meta device without weights, and the facts derived from them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Skeleton:
-    """The modules of the target that ``config`` describes, built when something is first asked of them, and only once.
+    """The modules of the target that ``config`` describes, created once, on first use.
 
-    ``file`` is where the configuration was read from. What is built is never changed: ``modules`` and
-    ``modules_for_tracing`` hand out copies.
+    ``file`` is the origin of the configuration. The modules are never modified: ``modules`` and
+    ``modules_for_tracing`` return copies.
     """
 
     def __init__(self, config: Config, file: str = "config.json") -> None:
@@ -29,7 +29,7 @@ class Skeleton:
 
     @cached_property
     def weights(self) -> tuple[RoledWeight, ...]:
-        """Every weight that the checkpoint of this target must hold; a tied one once."""
+        """Every weight that the checkpoint of this target must contain; tied ones once."""
         return census(self.modules_for_tracing(), self.family.tied(self.config))
 
     @cached_property
@@ -39,7 +39,7 @@ class Skeleton:
 
     @cached_property
     def range_shapes(self) -> RangeShapes:
-        """The ranges that a calibration of this target must give."""
+        """The ranges that a calibration of this target must provide."""
         return range_shapes(self._built)
 
     def modules(self) -> nn.Module:
@@ -62,9 +62,9 @@ class Skeleton:
 
 
 def _turn_experts(model: nn.Module) -> None:
-    """Give expert weights the op's layout, ``[E,2I,H]`` and ``[E,H,I]``, where the modelling code has them turned.
+    """Change expert weights to the op's layout, ``[E,2I,H]`` and ``[E,H,I]``, where the modelling code transposes them.
 
-    They have no values yet; whoever streams them brings them in this order.
+    They have no values yet; streaming provides them in this layout.
     """
     from torch import nn
 

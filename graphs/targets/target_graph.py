@@ -1,4 +1,4 @@
-"""The target's graph: one window of tokens in, accepted tokens and, where it is tapped, the drafter's features out."""
+"""The target's graph: a window of tokens in; accepted tokens and, if tapped, the drafter's features out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TargetGraph(nn.Module):
 
     @contextmanager
     def _tapped(self) -> Iterator[list[Tensor]]:
-        """Collects the residual stream entering each tap layer, low to high."""
+        """Collect the residual stream entering each tap layer, in ascending order."""
         streams: list[Tensor] = []
 
         def hook(_: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
@@ -51,9 +51,9 @@ class TargetGraph(nn.Module):
         k_cache: list[Tensor],
         v_cache: list[Tensor],
     ) -> tuple[Tensor | list[Tensor], ...]:
-        """Give ``tokens`` i32 [B,E], ``num_tokens`` i32 [B], ``aux_hidden`` [B,S,A*H], ``logits`` [B,E,V], caches.
+        """Return ``tokens`` i32 [B,E], ``num_tokens`` i32 [B], ``aux_hidden`` [B,S,A*H], ``logits`` [B,E,V], caches.
 
-        There is no ``aux_hidden`` without taps.
+        Without taps, there is no ``aux_hidden``.
         """
         width = input_ids.shape[1]
         positions = start[:, None] + torch.arange(width, device=start.device)

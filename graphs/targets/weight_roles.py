@@ -1,4 +1,4 @@
-"""The roles of a model's weights, given by the module that holds each, and read without any values."""
+"""Roles of a model's weights, determined from their modules, without values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 @dataclass(frozen=True)
 class RoledWeight:
-    """One weight by its name in the graph. ``matrices`` is how many matrices it stacks, 0 for a vector.
+    """A weight by its name in the graph. ``matrices`` is the number of stacked matrices, 0 for a vector.
 
-    The matrices of a drafter are all of one role.
+    All matrices of a drafter have the same role.
     """
 
     name: str
@@ -30,12 +30,12 @@ class RoledWeight:
 
     @property
     def count(self) -> int:
-        """The number of numbers it holds."""
+        """The number of values."""
         return math.prod(self.shape)
 
 
 def census(model: nn.Module, tied: Container[str]) -> tuple[RoledWeight, ...]:
-    """Every weight of a target's ``model`` but those that are ``tied`` to another.
+    """Return every weight of a target's ``model`` except those ``tied`` to another.
 
     Norms, biases, sinks and scalars are ``other``.
     """
@@ -50,7 +50,7 @@ def census(model: nn.Module, tied: Container[str]) -> tuple[RoledWeight, ...]:
 
 
 def _chain(model: nn.Module, path: str) -> list[nn.Module]:
-    """The modules from the root down to ``path``."""
+    """Return the modules from the root down to ``path``."""
     chain = [model]
     for part in filter(None, path.split(".")):
         chain.append(chain[-1].get_submodule(part))

@@ -1,7 +1,7 @@
-"""peagle-compile: a large language model and its P-EAGLE drafter, compiled and run.
+"""peagle-compile: compiles and runs a large language model with its P-EAGLE drafter.
 
-``from peagle import build, Engine, SamplingParams`` is the whole API. Names are imported when they are first used: a
-host that only runs engines needs none of the packages that build them.
+The API is ``from peagle import build, Engine, SamplingParams``. Names are imported on first use: a host that only runs
+engines needs none of the packages that build them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .plugins.errors import UsageError as UsageError
     from .plugins.errors import VerificationError as VerificationError
 
-# The wheels of ONNX Runtime report to their maker when they are imported and when a session is made, and keep an id of
-# the device on disk. Only this, and only before that, keeps them from it; who sets it is obeyed.
+# ONNX Runtime's wheels send telemetry on import and when a session is created, and store a device id on disk. Only this
+# variable, set before the import, prevents it; a value set by the user is kept.
 # https://github.com/microsoft/onnxruntime/pull/27379
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 

@@ -245,7 +245,7 @@ def test_a_pass_that_fails_ends_every_request_and_says_what_comes_after(tiny_eng
     with _held(engine):
         submissions = [engine.submit([5, number], LONG) for number in range(5)]
     for submission in submissions:
-        with pytest.raises(EngineFailed, match="a pass of the engine failed") as failed:
+        with pytest.raises(EngineFailed, match="the engine failed during a pass") as failed:
             submission.result()
         assert failed.value.why == "RuntimeError: a cosmic ray"
         assert failed.value.usable == usable
@@ -284,7 +284,7 @@ def test_whatever_fails_no_request_waits_for_ever(tiny_engine: Engine, error: Ba
         time.sleep(0.001)
     backend.goes_on.set()
     for submission in submissions:
-        with pytest.raises(EngineFailed, match="a pass of the engine failed") as failed:
+        with pytest.raises(EngineFailed, match="the engine failed during a pass") as failed:
             submission.result()
         assert type(error).__name__ in failed.value.why
         failures.append(failed.value)
@@ -329,7 +329,7 @@ def test_a_thread_that_cannot_start_is_an_error_and_is_tried_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(EnvironmentProblem, match="thread cannot be started"):
+        with pytest.raises(EnvironmentProblem, match="cannot start the engine's thread"):
             engine.submit([5, 6], SHORT)
     assert engine.submit([5, 6], SHORT).result().finish_reason == "length"
     engine.close()

@@ -187,8 +187,8 @@ def test_a_new_face_answers_conversations(ollama_server: Server) -> None:
         ("POST", {"options": {"temperature": -1}}, 400, "temperature"),
         ("POST", {"prompt": ""}, 400, "prompt"),
         ("POST", {"colour": 1}, 400, "unknown field `colour`"),
-        ("POST", {"model": "other"}, 404, "there is no model other here"),
-        ("GET", {}, 405, "does not take GET"),
+        ("POST", {"model": "other"}, 404, "model other not found"),
+        ("GET", {}, 405, "does not support GET"),
     ],
 )
 def test_a_new_face_refuses_in_its_own_form_and_is_counted(

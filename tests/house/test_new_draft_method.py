@@ -80,7 +80,7 @@ def test_the_manifest_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (manifest.method, manifest.draft_method, manifest.drafter) == ("suffix", SUFFIX, None)
     assert manifest.speculation.max_num_speculative_tokens == SUFFIX.depth
     monkeypatch.delitem(METHODS, "suffix")
-    with pytest.raises(EnvironmentProblem, match="the draft method 'suffix' is not known here"):
+    with pytest.raises(EnvironmentProblem, match="unknown draft method 'suffix'"):
         Manifest.read(folder)
 
 

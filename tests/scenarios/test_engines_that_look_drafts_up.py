@@ -90,7 +90,7 @@ def test_run_takes_another_way_to_draft(cli: Run, looking: Path, tiny_folder: Pa
         texts.add(json.loads(done.out)["text"])
     assert len(texts) == 1
     done = cli("run", looking, *asked, "--draft", "none", *FOUR)
-    assert (done.code, "draft is none and num_speculative_tokens is 4" in done.err) == (2, True)
+    assert (done.code, "draft is none but num_speculative_tokens is 4" in done.err) == (2, True)
     done = cli("run", looking, *asked, "--draft", "head")
     assert (done.code, "draft must be ngram, none" in done.err) == (2, True)
 
@@ -152,7 +152,7 @@ def test_no_drafts_and_none_that_are_read(cli: Run, tiny_pair: Pair, tmp_path: P
     assert done.code == 0, done.err
     assert "--draft ngram was not read" in json.loads(done.out)["warnings"][0]
     assert Manifest.read(tmp_path / "engine").method == "none"
-    with pytest.raises(UsageError, match="draft is ngram, and this engine drafts nothing"):
+    with pytest.raises(UsageError, match="draft is ngram, but this engine cannot draft"):
         Engine.load(tmp_path / "engine").generate([[1]], draft="ngram")
     done = cli("build", tiny_pair.target, *NGRAM, "--taps", "1,2", "--out", tmp_path / "other")
     assert (done.code, "--taps says nothing with --draft ngram" in done.err) == (2, True)

@@ -163,7 +163,7 @@ def test_tensorrt_parses_codes_into_the_layer_and_experts_that_are_forced_wide_f
     assert in_fp8 >= 0.95 * record["numbers"]
     assert require_effect("target", record, products) == []
     for answer in forced:
-        with pytest.raises(BuildError, match=r"\d% of the weights that --precision fp8 narrows are FP8") as caught:
+        with pytest.raises(BuildError, match=r"\d% of the weights that --precision fp8 quantizes are FP8") as caught:
             require_effect("target", record, [BuiltProduct(**product) for product in answer["products"]])
         assert "experts" in caught.value.why
         assert "multiplies it in bfloat16" in caught.value.why

@@ -94,7 +94,7 @@ def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
         "--precision", "int8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",
     )  # fmt: skip
     assert done.code == 5
-    assert "0.0% of the weights that --precision int8 narrows are INT8 in the target plan" in done.err
+    assert "0.0% of the weights that --precision int8 quantizes are INT8 in the target plan" in done.err
     assert "model.layers.0.self_attn.q_proj.weight: TensorRT stores it as float16" in done.err
     assert not (tmp_path / "engine").exists()
 
@@ -154,7 +154,7 @@ def test_a_recipe_that_did_not_take_effect_fails_and_names_the_layers(dense: Pai
     with pytest.raises(BuildError) as caught:
         export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
     assert caught.value.exit_code == 5
-    assert "57.1% of the weights that --precision fp8 narrows are FP8" in caught.value.what
+    assert "57.1% of the weights that --precision fp8 quantizes are FP8" in caught.value.what
     assert "model.layers.4.self_attn.q_proj.weight: the checkpoint holds it wide" in caught.value.why
     assert not (tmp_path / "out").exists()
 

@@ -83,10 +83,10 @@ def test_a_recipe_that_rounds_says_that_it_is_the_second_time(cli: Run, tmp_path
     shutil.rmtree(written.folder)
     done = cli("build", "--model", written.file, *ALONE, "--precision", "int4", "--out", tmp_path / "engine")
     assert done.code == 0, done.err
-    assert "tiny.gguf holds weights that were rounded already, to Q4_1: int4 rounds them a second time" in done.err
+    assert "tiny.gguf has weights that are quantized already, to Q4_1: int4 quantizes them a second time" in done.err
     assert "second time" in (tmp_path / "engine" / "build_report.json").read_text()
     planned = cli("build", "--model", written.file, *ALONE, "--precision", "int4", "--dry-run")
-    assert "int4 rounds them a second time" in planned.out
+    assert "int4 quantizes them a second time" in planned.out
     assert str(written.file) in planned.out
 
 
@@ -139,7 +139,7 @@ def test_blocks_of_more_bits_than_asked_for_are_rounded_and_that_is_said(cli: Ru
     asked = ("--precision", "int4", "--lowering", "cpu", "--dry-run")
     planned = cli("build", "--model", written.file, *ALONE, *asked)
     assert planned.code == 0, planned.err
-    assert "were rounded already, to Q8_0: int4 rounds them a second time" in " ".join(planned.out.split())
+    assert "are quantized already, to Q8_0: int4 quantizes them a second time" in " ".join(planned.out.split())
 
 
 def test_an_export_says_what_the_file_stored(cli: Run, tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_a_folder_that_has_only_such_a_file_leads_to_it(cli: Run, tiny_file: Pat
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("build", "--model", "{file}", "--revision", "main"), 2, "means nothing for"),
-        (("build", "demo", "--draft", "{file}"), 2, "a drafter is a folder"),
-        (("build", "--model", "{text}"), 2, "it is no GGUF file"),
+        (("build", "--model", "{file}", "--revision", "main"), 2, "does not apply to"),
+        (("build", "demo", "--draft", "{file}"), 2, "a drafter must be a folder"),
+        (("build", "--model", "{text}"), 2, "only GGUF is supported"),
         (("build", "--model", "{gone}"), 2, "is not known"),
         (("quantize", "--model", "{file}"), 5, "is a GGUF file"),
     ],

@@ -91,7 +91,7 @@ def test_so_does_one_whose_rows_end_within_a_block(tmp_path: Path) -> None:
 def test_gpus_without_fp8_are_refused_before_tensorrt_sees_the_graph(product: Path, gpus: tuple[str, ...]) -> None:
     with pytest.raises(BuildError) as caught:
         survey(product, gpus, profiles())
-    assert f"TensorRT makes no code for FP8 on {gpus[0]}, only from sm_89 on" in caught.value.why
+    assert f"TensorRT does not support FP8 on {gpus[0]}, only from sm_89 on" in caught.value.why
 
 
 def test_an_input_that_is_no_whole_blocks_is_refused(product: Path, tmp_path: Path) -> None:

@@ -176,11 +176,11 @@ def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_pat
             "--max-seq-len", 64, "--num-speculative-tokens", 3, "--calib-data", texts, "--out", tmp_path / name, *more,
         )  # fmt: skip
         assert done.code == 0, done.err
-        assert "fp8 is emulated here: 0% of the weights are multiplied in FP8" in done.err
+        assert "fp8 is emulated: 0% of the weights are computed in FP8" in done.err
         assert done.out.splitlines()[0].split()[:4] == ["multiplied", "fp8", "is", "emulated"]
         assert next(iter(json.loads((tmp_path / name / "engine.json").read_text())["precision"])) == "multiplied"
         page = (tmp_path / name / "build_report.html").read_text()
-        assert page.index("<strong>fp8 is emulated here") < page.index("peagle-compile")
+        assert page.index("<strong>fp8 is emulated") < page.index("peagle-compile")
         assert "calibration" not in done.out
         return json.loads((tmp_path / name / "build_report.json").read_text())
 
@@ -261,7 +261,7 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(BuildError, match="not of these weights"):
+    with pytest.raises(BuildError, match="not to these weights"):
         built(changed, tmp_path / "other", "fp8", ranges=CalibrationAsked(scales=tmp_path / "ranges"))
     assert not (tmp_path / "other").exists()
 
@@ -269,8 +269,8 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
 @pytest.mark.parametrize(
     ("precision", "overrides", "ranges", "says"),
     [
-        ("int4", PrecisionAsked(exclude=("layer.0.*",)), CalibrationAsked(), "names none of the matrices"),
-        ("int4", PrecisionAsked(exclude=("*",)), CalibrationAsked(), "leaves nothing to quantise"),
+        ("int4", PrecisionAsked(exclude=("layer.0.*",)), CalibrationAsked(), "matches none of the matrices"),
+        ("int4", PrecisionAsked(exclude=("*",)), CalibrationAsked(), "leaves nothing to quantize"),
         ("int8", PrecisionAsked(), CalibrationAsked(method="mse"), "nothing is calibrated for --precision int8"),
         ("fp8", PrecisionAsked(), CalibrationAsked(method="median"), "'median' does not exist"),
         ("fp8", PrecisionAsked(), CalibrationAsked(scales=Path("nowhere")), "nowhere does not exist"),
@@ -303,9 +303,9 @@ def test_malformed_samples_are_refused_with_their_line(dense: Pair, tmp_path: Pa
 
 
 def test_experts_of_which_one_stack_is_left_wide_are_refused(sparse: Pair, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"weights that --precision int8 narrows are INT8") as caught:
+    with pytest.raises(BuildError, match=r"weights that --precision int8 quantizes are INT8") as caught:
         built(sparse, tmp_path / "engine", "int8", overrides=PrecisionAsked(exclude=("*.experts.down_proj",)))
-    assert "of routed experts it takes both stacks or none" in caught.value.why
+    assert "for routed experts, both stacks must qualify" in caught.value.why
     assert not (tmp_path / "engine").exists()
 
 

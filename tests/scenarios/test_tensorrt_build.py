@@ -139,7 +139,7 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
     for said in (
         "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "one: rows 1, columns 1 to 9",
         "prefill: rows 1, columns 1 to 512", "AcceptPrefix 1",
-        "fp16 (100.0% of the weights); as the plan itself has them",
+        "fp16 (100.0% of the weights); according to the plan itself",
         "PlaceholderDraft 1", "KV_CACHE_UPDATE 24", "24 caches float16 [?, 2, 2112, 32]", "input_ids int64 [?, ?]",
         "target/model.plan", "kernel NumbersAt", "registers", "plugin library", " and sm_120, ",
     ):  # fmt: skip
@@ -225,7 +225,7 @@ def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Pat
     [
         (["qwen3-coder-30b", "--precision", "fp16"], 3, ["no NVIDIA GPU", "export", "tensorrt-rtx", "onnxruntime"]),
         (["demo", "--backend", "tensorrt"], 3, ["TensorRT is not installed", "--backend tensorrt-rtx"]),
-        (["demo", "--backend", "tensorrt-rtx"], 2, ["no GPU to build for was named", "--gpu sm_120"]),
+        (["demo", "--backend", "tensorrt-rtx"], 2, ["no GPU to build for", "--gpu sm_120"]),
         (["demo", "--backend", "tensorrt-rtx", "--gpu", "b200"], 2, ["no code for sm_100", "--backend tensorrt"]),
         (["demo", "--backend", "tensorrt-rtx", "--gpu", "rtx-5909"], 2, ["rtx-5090"]),
         (["demo", *RTX[:-1], "fp32"], 2, ["no attention kernel"]),

@@ -1,4 +1,4 @@
-"""The ways to store weights that can be read."""
+"""The supported storage formats for weights."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["FORMATS", "Format", "Settings", "StoredTensor", "View", "format_of"]
 
 
 def format_of(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> tuple[Format, Settings]:
-    """The format that a checkpoint declares. One that cannot be read is a problem."""
+    """Return the format that a checkpoint declares. An unsupported one is reported as a problem."""
     settings = declared(config, modelopt, problems)
     for candidate in FORMATS:
         if candidate.matches(settings):
             return candidate, settings
     problems.add(
-        f"{problems.subject} is quantised in a way that cannot be read: {describe(settings)}",
-        why="only MXFP4 of GPT-OSS, FP8 in blocks, and FP8 of ModelOpt and of compressed-tensors are understood; "
-        "read as anything else, the weights would be wrong",
-        fix="use a checkpoint of the model that is BF16, FP16 or FP32, or in one of these formats",
+        f"{problems.subject} uses an unsupported quantisation: {describe(settings)}",
+        why="the supported ones are MXFP4 of GPT-OSS, FP8 in blocks, and FP8 of ModelOpt and of compressed-tensors; "
+        "reading it as one of these would give wrong weights",
+        fix="use a checkpoint of the model in BF16, FP16 or FP32, or in one of these formats",
     )
     return PLAIN, settings

@@ -1,4 +1,4 @@
-"""What a checkpoint format is: how it is declared, and how stored tensors become the ones a model computes with."""
+"""Interface of a checkpoint format: how it is declared, and how stored tensors become the model's tensors."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 Stored = Mapping[str, TensorEntry]
 Settings = Mapping[str, Any]  # the quantization_config of the checkpoint
 
-_KEYS = ("quantization_config", "compression_config")  # the latter by early versions of compressed-tensors
+_KEYS = ("quantization_config", "compression_config")  # early versions of compressed-tensors use the latter
 _TELLING = ("quant_method", "quant_algo", "format", "weight_block_size", "transform_config", "sparsity_config")
 
 
 class StoredTensor(Protocol):
-    """A tensor as the model computes with it, read and dequantised some rows at a time."""
+    """A tensor of the model, read and dequantised some rows at a time."""
 
     @property
     def entry(self) -> TensorEntry:
-        """The place where the bulk of it is stored."""
+        """The location of its main data."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what ``rows`` gives when asked for all."""
+        """The shape of all ``rows``."""
 
     @property
     def granule(self) -> int:
-        """The number of rows that share scales, so that a reader had best take multiples of it."""
+        """The number of rows that share scales; readers should take multiples of it."""
 
     def rows(self, begin: int, end: int) -> np.ndarray[Any, Any]:
-        """Rows along axis 0: float32, or integers and booleans as stored. A tensor without axes is one row."""
+        """Rows along axis 0: float32, or integers and booleans as stored. A tensor without axes has one row."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A checkpoint without its storage format. ``companions`` are the scales that the format consumed."""
+    """The model's tensors without their storage format. ``companions`` are the scales that the format consumed."""
 
     tensors: dict[str, StoredTensor]
     companions: dict[str, TensorEntry]
@@ -48,7 +48,7 @@ class View:
 
 @dataclass(frozen=True)
 class Format:
-    """A way to store weights. ``view`` adds whatever does not fit to the problems it is given."""
+    """A storage format for weights. ``view`` reports inconsistencies as problems."""
 
     name: str
     matches: Callable[[Settings], bool]
@@ -56,14 +56,14 @@ class Format:
 
 
 def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> Settings:
-    """The settings of the quantisation, empty for none. ``modelopt`` is the content of hf_quant_config.json."""
+    """Return the quantisation settings, empty if none. ``modelopt`` is the content of hf_quant_config.json."""
     text = config.get("text_config")
     places = (config, text if isinstance(text, Mapping) else {})
     entry: Any = next((description for place in places for key in _KEYS if (description := place.get(key))), {})
     of_file = modelopt.get("quantization") or {}
     if not isinstance(entry, Mapping) or not isinstance(of_file, Mapping):
         problems.add(
-            f"{problems.subject} has a description of its quantisation that is not an object",
+            f"{problems.subject} has a quantisation config that is not an object",
             fix="use the config.json and hf_quant_config.json that belong to the weights",
         )
         return {}
@@ -83,6 +83,6 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
 
 
 def describe(settings: Settings) -> str:
-    """The entries that tell one format from another."""
+    """Return the entries that identify a format."""
     told = [f"{key} {settings[key]!r}" for key in _TELLING if settings.get(key)]
     return ", ".join(told)[:200] or "no quant_method"

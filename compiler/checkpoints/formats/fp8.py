@@ -1,9 +1,8 @@
-"""FP8 weights with scales, as three programs store them.
+"""FP8 weights with scales, in the layouts of three programs.
 
-In blocks (DeepSeek, Qwen): one scale for each block of rows and columns; despite the name ``scale_inv``, it multiplies.
-ModelOpt: one scale for a weight, one for its input, and one each for cached keys and values; experts that a model keeps
-stacked in one parameter (GPT-OSS) are one weight. compressed-tensors (llm-compressor): one scale for a weight or for
-each of its rows.
+Blocks (DeepSeek, Qwen): one scale per block of rows and columns; despite its name, ``scale_inv`` is a multiplier.
+ModelOpt: one scale per weight, one for its input, and one each for cached keys and values; experts stacked in one
+parameter (GPT-OSS) count as one weight. compressed-tensors (llm-compressor): one scale per weight or per row.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _is_of_modelopt(settings: Settings) -> bool:
 
 
 def _is_of_compressed_tensors(settings: Settings) -> bool:
-    """Whether the stored numbers are the model: sparse or rotated weights are other models than they say."""
+    """Return True if the stored values are the model itself; sparse or rotated weights need further processing."""
     sparsity = settings.get("sparsity_config") or {}
     return (
         settings.get("quant_method") == "compressed-tensors"

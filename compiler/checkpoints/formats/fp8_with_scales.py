@@ -1,4 +1,4 @@
-"""FP8 weights beside their scales: one for the tensor, one for each row, or one for each block of rows and columns."""
+"""FP8 weights with scales per tensor, per row, or per block of rows and columns."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SCALE_TYPES = (*FLOATS, "F8_E8M0")
 
 @dataclass(frozen=True)
 class ScaledFp8:
-    """A matrix of FP8 numbers; those of one ``block`` of rows and columns are multiplied by one scale.
+    """A matrix of FP8 values with one scale per ``block`` of rows and columns.
 
-    Or stacked matrices with one scale for all.
+    Or stacked matrices with one common scale.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ScaledFp8:
 
     @property
     def granule(self) -> int:
-        return self.block[0] if self.block[0] < self.shape[0] else 1  # one scale for all rows: any number will do
+        return self.block[0] if self.block[0] < self.shape[0] else 1  # with one common scale, any number is fine
 
     def rows(self, begin: int, end: int) -> Array:
         values = as_numbers(_FP8, read_rows(self.name, self.entry, begin, end))
@@ -58,14 +58,14 @@ class ScaledFp8:
         return values
 
     def rescaled(self, scale: float | None = None) -> bool:
-        """Whether ``codes`` are other numbers than the stored ones: a row had several scales, or all have a new one."""
+        """Return True if ``codes`` differ from the stored ones: a row has several scales, or all get a new one."""
         several = not self._one_scale and self.scales.shape[1] > 1
         return several or (scale is not None and bool(np.any(self.row_scales() != np.float32(scale))))
 
     def codes(self, begin: int, end: int, loss: Loss | None = None, scale: float | None = None) -> Array:
-        """Rows as E4M3 codes, uint8: as stored, or rounded again to the one scale of their row, or to that of all.
+        """Rows as E4M3 codes, uint8: as stored, or requantised to one scale per row or to the common ``scale``.
 
-        ``loss`` is told what that changed.
+        ``loss`` accumulates the error of requantising.
         """
         if not self.rescaled(scale):
             codes = read_rows(self.name, self.entry, begin, end)
@@ -80,9 +80,9 @@ class ScaledFp8:
         return codes
 
     def row_scales(self) -> Array:
-        """The scales of ``codes``, float32: one number, or one for each row.
+        """The scales of ``codes``, float32: one, or one per row.
 
-        Where a row has several that is the largest of them, which nothing that was stored exceeds.
+        For a row with several scales it is the largest, so no stored value overflows.
         """
         if self._one_scale:
             return self._scales(0, 1).reshape(())
@@ -90,18 +90,18 @@ class ScaledFp8:
         return largest
 
     def matrix_scale(self) -> float:
-        """The largest of its scales, which nothing that was stored exceeds."""
+        """The largest of its scales; with it, no stored value overflows."""
         return float(self.row_scales().max())
 
     def input_scale(self) -> float | None:
-        """The calibrated scale of E4M3 codes of the input; None if that was left to run time."""
+        """The calibrated scale of the input in E4M3; None if inputs are scaled at run time."""
         if self.input_scales is None:
             return None
         return read_scale(
             self.input_name,
             self.input_scales,
-            why="the scale of an input is one number",
-            fix="download the file again, or leave --precision out",
+            why="the scale of an input must be one number",
+            fix="download the file again, or omit --precision",
         )
 
     @property
@@ -109,7 +109,7 @@ class ScaledFp8:
         return self.scales.shape in ((), (1,))
 
     def _scales(self, begin: int, end: int) -> Array:
-        """One line of scales for each of the rows."""
+        """Return the scales of each row, one line per row."""
         height = self.block[0]
         first, last = begin // height, -(-end // height)
         one = self._one_scale
@@ -120,9 +120,9 @@ class ScaledFp8:
 
 
 def read_scale(name: str, entry: TensorEntry, *, why: str, fix: str) -> float:
-    """A scale that is stored as one number. ``why`` and ``fix`` tell a user what another shape or type breaks.
+    """Read a scale stored as one number; ``why`` and ``fix`` complete the error for another shape or type.
 
-    Raises ``BuildError`` for one that is not one positive number.
+    Raises ``BuildError`` unless it is one positive number.
     """
     if entry.dtype not in _SCALE_TYPES or entry.shape not in ((), (1,)):
         raise BuildError(f"{entry.file}: {name} is {entry.dtype} {list(entry.shape)}", why=why, fix=fix)
@@ -132,29 +132,29 @@ def read_scale(name: str, entry: TensorEntry, *, why: str, fix: str) -> float:
 
 
 class Loss:
-    """A measure of rounding numbers again: the length of the difference by the length of the numbers."""
+    """Relative error of requantising: the norm of the differences divided by the norm of the values."""
 
     def __init__(self) -> None:
         self._moved = self._length = 0.0
 
     def add(self, before: Array, moved: Array) -> None:
-        """Some rows more, and what rounding added to each number of them."""
+        """Add rows and the change of each value."""
         self._moved += _squares(moved)
         self._length += _squares(before)
 
     def join(self, other: Loss) -> None:
-        """All the rows of another measure more."""
+        """Add the rows of another measure."""
         self._moved += other._moved
         self._length += other._length
 
     @property
     def relative(self) -> float:
-        """0 for numbers that are all zero, or where nothing was moved."""
+        """The relative error; 0 if all values are zero or nothing changed."""
         return float(np.sqrt(self._moved / self._length)) if self._length else 0.0
 
 
 def _squares(values: Array) -> float:
-    """The sum of the squares, in float32 within a row: whole tensors in float64 take twice the time."""
+    """Sum of squares, in float32 within a row: float64 for whole tensors takes twice as long."""
     rows = values.reshape(-1, values.shape[-1]) if values.size else values.reshape(0, 1)
     total = float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
     return total if np.isfinite(total) else float(np.square(values, dtype=np.float64).sum())
@@ -171,12 +171,12 @@ def scaled_view(
     layout: str,
     stacks: bool = False,
 ) -> View:
-    """FP8 tensors with the scales that lie beside them under ``suffix``, and everything else plain.
+    """Pair FP8 tensors with their scales, named by ``suffix``, and read everything else unscaled.
 
-    ``input_scale`` is what the scale of a module's input is called, ``others`` end the names of further companions.
-    ``block(weight, scale)`` says from two shapes how many rows and columns share a scale, or None when they do not fit;
-    ``layout`` tells a user what would. With ``stacks`` there may be stacked matrices as well, parameters of a module
-    that has several: ``x`` with ``x_weight_scale`` and ``x_input_scale``.
+    ``input_scale`` is the name of an input's scale within a module; ``others`` are suffixes of further companions.
+    ``block(weight, scale)`` returns how many rows and columns share a scale, or None if the shapes do not match;
+    ``layout`` describes the expected layout in messages. With ``stacks``, stacked matrices are supported, parameters of
+    a module that has several: ``x`` with ``x_weight_scale`` and ``x_input_scale``.
     """
     tensors: dict[str, ScaledFp8] = {}
     misfits: dict[str, list[str]] = defaultdict(list)
@@ -191,7 +191,7 @@ def scaled_view(
         elif scale is None:
             misfits["FP8 weights without a scale"].append(f"{name} (no {beside})")
         elif scale.dtype not in _SCALE_TYPES:
-            misfits["scales of a type that is not known"].append(f"{beside} ({scale.dtype})")
+            misfits["scales of an unsupported type"].append(f"{beside} ({scale.dtype})")
         elif len(entry.shape) != 2 + stacked or not (size := block(entry.shape, scale.shape)):
             misfits["scales of a wrong shape"].append(f"{beside} {list(scale.shape)} for a weight {list(entry.shape)}")
         else:
@@ -204,7 +204,7 @@ def scaled_view(
         problems.add(
             f"{problems.subject} has {len(names)} {what}: {listed(sorted(names))}",
             why=layout,
-            fix="download the files of the model again: weights, scales and config.json do not belong together",
+            fix="download all files of the model again: weights, scales and config.json do not match",
         )
     inputs = (f".{input_scale}", *([f"_{input_scale}"] if stacks else []))
     used = scales | {name for name in stored if name.endswith((*inputs, *others))}
@@ -214,7 +214,7 @@ def scaled_view(
 
 
 def _weight_of(scale: str, suffix: str, stacks: bool) -> str:
-    """The weight that a tensor is the scale of, going by its name; empty if it is of none."""
+    """Return the weight that a scale belongs to, by name; empty if none."""
     if scale.endswith(f"{_WEIGHT}{suffix}"):
         return scale.removesuffix(suffix)
     end = f"_weight{suffix}"

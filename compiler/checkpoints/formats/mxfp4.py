@@ -1,4 +1,4 @@
-"""MXFP4 as GPT-OSS stores its experts: 32 numbers of 4 bits share one scale, a power of two."""
+"""MXFP4 as stored in GPT-OSS: 32 values of 4 bits share one power-of-two scale."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BYTES = 16  # of a block of 32
 
 @dataclass(frozen=True)
 class Mxfp4:
-    """``blocks`` [E, rows, cols / 32, 16] and ``scales`` [E, rows, cols / 32], both uint8, make [E, cols, rows].
+    """``blocks`` [E, rows, cols / 32, 16] and ``scales`` [E, rows, cols / 32], both uint8, give [E, cols, rows].
 
-    Turned, because that is how an unquantised checkpoint of the model holds them; a view, so it costs nothing.
+    Transposed, as in an unquantised checkpoint of the model; it is a view without copying.
     """
 
     name: str
@@ -54,19 +54,19 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
     misfits = {
         "blocks without scales": [name + _BLOCKS for name in packed.keys() - scales.keys()],
         "scales without blocks": [name + _SCALES for name in scales.keys() - packed.keys()],
-        "blocks and scales whose shapes do not fit": [
+        "blocks and scales whose shapes do not match": [
             f"{name} {list(blocks.shape)} and {list(scale.shape)}"
             for name, (blocks, scale) in pairs.items()
             if len(blocks.shape) != 4 or blocks.shape[-1] != _BYTES or blocks.shape[:-1] != scale.shape
         ],
-        "tensors that are stored plain as well": [name for name in pairs if name in stored],
+        "tensors that are also stored unquantised": [name for name in pairs if name in stored],
     }
     for what, names in misfits.items():
         if names:
             problems.add(
                 f"{problems.subject} has MXFP4 {what}: {listed(sorted(names))}",
                 why="a tensor X is X_blocks [E, rows, cols / 32, 16] and X_scales [E, rows, cols / 32]",
-                fix="download the files of the model again: they do not belong together",
+                fix="download all files of the model again: these come from different versions",
             )
     used = {name + suffix for suffix in (_BLOCKS, _SCALES) for name in packed.keys() | scales.keys()}
     rest = plain_tensors({name: entry for name, entry in stored.items() if name not in used}, problems)

@@ -1,4 +1,4 @@
-"""Tensors stored as they are: BF16, FP16 and FP32 weights, integers, booleans. Every format has some."""
+"""Tensors stored without scales: BF16, FP16 and FP32 weights, integers, booleans. Every format has some."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READABLE = (*FLOATS, "I64", "I32", "BOOL")
 
 @dataclass(frozen=True)
 class Plain:
-    """A tensor that needs no scales."""
+    """A tensor without scales."""
 
     name: str
     entry: TensorEntry
@@ -31,7 +31,7 @@ class Plain:
 
 
 def plain_tensors(stored: Stored, problems: Problems) -> dict[str, Plain]:
-    """Every tensor as it is stored; types that have no meaning without a format are problems."""
+    """Return every tensor as stored. Types that need a format to be interpreted are reported as problems."""
     unreadable: dict[str, list[str]] = defaultdict(list)
     for name, entry in stored.items():
         if entry.dtype not in _READABLE:
@@ -39,7 +39,7 @@ def plain_tensors(stored: Stored, problems: Problems) -> dict[str, Plain]:
     for dtype, names in unreadable.items():
         problems.add(
             f"{problems.subject}: {counted(names)} stored as {dtype}: {listed(names)}",
-            why="config.json declares no quantisation that says what its numbers mean"
+            why="config.json declares no quantisation for them"
             if dtype == "F8_E4M3"
             else "weights can be BF16, FP16 or FP32, or FP8 or MXFP4 with their scales",
             fix="use a BF16, FP16 or FP32 checkpoint of the model, or the config.json that belongs to these weights",

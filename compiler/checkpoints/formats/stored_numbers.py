@@ -1,4 +1,4 @@
-"""Stored numbers to float32. Types of 8 bits and less go through a table of all their values."""
+"""Convert stored values to float32. Types of 8 bits or fewer use a lookup table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 
 def as_numbers(dtype: str, raw: Array) -> Array:
-    """Floats as float32; integers and booleans as they are."""
+    """Return floats as float32; integers and booleans unchanged."""
     if dtype == "BF16":
         return np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
     if dtype == "F16":
@@ -30,20 +30,20 @@ def as_numbers(dtype: str, raw: Array) -> Array:
 
 
 def fp4_pairs(raw: Array) -> Array:
-    """Two numbers from each byte, the low half first: the last axis becomes twice as long."""
+    """Unpack two values per byte, low half first: the last axis doubles."""
     pairs: Array = _fp4_pairs()[raw]
     return pairs.view(np.float32)
 
 
 def check_finite(name: str, entry: TensorEntry, values: Array) -> None:
-    """Raise ``BuildError`` with the count of values that are not finite."""
+    """Raise ``BuildError`` with the number of values that are not finite."""
     if values.dtype != np.float32 or np.isfinite(values).all():
         return
     raise _not_finite(name, entry, int(np.isnan(values).sum()), int(np.isinf(values).sum()), values.size)
 
 
 def check_codes(name: str, entry: TensorEntry, codes: Array) -> None:
-    """Raise ``BuildError`` with the count of codes that are NaN; no E4M3 code is Inf."""
+    """Raise ``BuildError`` with the number of NaN codes; E4M3 has no code for Inf."""
     if nan := int(np.count_nonzero((codes & 0x7F) == 0x7F)):
         raise _not_finite(name, entry, nan, 0, codes.size)
 
@@ -53,23 +53,23 @@ def check_scales(name: str, entry: TensorEntry, scales: Array) -> None:
     bad = int((~(np.isfinite(scales) & (scales > 0))).sum())
     if bad:
         raise BuildError(
-            f"{entry.file}: {name} holds {bad} of {scales.size} scales that are zero, negative, NaN or Inf",
-            why="a scale is a positive number; weights times anything else are lost",
-            fix="download the file again; if it stays so, the checkpoint itself is broken",
+            f"{entry.file}: {name} has {bad} of {scales.size} scales that are zero, negative, NaN or Inf",
+            why="scales must be positive numbers",
+            fix="download the file again; if the error persists, the checkpoint itself is broken",
         )
 
 
 def _not_finite(name: str, entry: TensorEntry, nan: int, inf: int, size: int) -> BuildError:
     return BuildError(
-        f"{entry.file}: {name} holds {nan} NaN and {inf} Inf of {size} values",
+        f"{entry.file}: {name} has {nan} NaN and {inf} Inf among {size} values",
         why="weights that are not finite make every logit NaN",
-        fix="download the file again; if it stays so, the checkpoint itself is broken",
+        fix="download the file again; if the error persists, the checkpoint itself is broken",
     )
 
 
 @cache
 def _fp4_pairs() -> Array:
-    """The pair of float32 of each byte, as one item of 8 bytes."""
+    """Return the pair of float32 values of each byte, as one item of 8 bytes."""
     byte = np.arange(256)
     table = np.array(_FP4, np.float32)
     return np.stack([table[byte & 15], table[byte >> 4]], axis=1).view(np.uint64)[:, 0]

@@ -1,1 +1,1 @@
-"""GGUF files: a whole checkpoint (sizes, weights, tokenizer, chat template) in one file, as llama.cpp reads it."""
+"""GGUF files: a complete checkpoint (sizes, weights, tokenizer, chat template) in one file, as used by llama.cpp."""

@@ -1,7 +1,7 @@
-"""The header of a GGUF file: its metadata, and where each tensor lies; checked whole before any of it is used.
+"""Header of a GGUF file: metadata and tensor locations, fully validated before use.
 
-Read here and not by the ``gguf`` package, whose reader takes every count and size in the file for true, and some
-seconds for a vocabulary: it makes arrays of each token. What types there are, and how large, it is asked for.
+The ``gguf`` package provides the types and their sizes, but not the reader: its reader trusts every count and size in
+the file, and creates arrays for each token, which takes seconds for a vocabulary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
 _MOST_KEYS = 1 << 16
 _MOST_TENSORS = 1 << 18
-_MOST_ITEMS = 1 << 21  # of an array: a vocabulary has some 300 000
+_MOST_ITEMS = 1 << 21  # of an array: a vocabulary has about 300 000
 _MOST_BYTES = 1 << 28  # of the whole header
 _MOST_NAME = 1024
 _MOST_AXES = 4
@@ -36,7 +36,7 @@ _AGAIN = "download or copy the file again"
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a file says before its weights. A tensor's ``dtype`` is the name of its type, as ``Q4_1``."""
+    """A parsed header. A tensor's ``dtype`` is the name of its type, such as ``Q4_1``."""
 
     file: Path
     metadata: Mapping[str, Any]
@@ -44,13 +44,13 @@ class GgufHeader:
 
     @property
     def architecture(self) -> str:
-        """What the file calls its architecture; empty where it does not say."""
+        """The architecture that the file declares; empty if it declares none."""
         stated = self.metadata.get("general.architecture")
         return stated if isinstance(stated, str) else ""
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether it is a file that begins as GGUF does, or is called so."""
+    """Return True if a file has the magic number or the suffix of GGUF."""
     if not path.is_file():
         return False
     try:
@@ -61,7 +61,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(path: Path) -> GgufHeader:
-    """The header of a file. Raises ``BuildError`` unless all that it says can be, and the file holds it."""
+    """Read the header of a file. Raises ``BuildError`` unless it is valid and the file holds all that it describes."""
     try:
         require_regular(path)
         size = path.stat().st_size
@@ -74,12 +74,12 @@ def read_gguf(path: Path) -> GgufHeader:
 
 
 def damaged(path: Path, why: str) -> BuildError:
-    """The error of a file that is not what it says."""
-    return BuildError(f"{path} is not a whole GGUF file", why=why, fix=_AGAIN)
+    """The error for a damaged file."""
+    return BuildError(f"{path} is a damaged GGUF file", why=why, fix=_AGAIN)
 
 
 class _Header:
-    """A header as it is read, from front to back."""
+    """Sequential reader of a header."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self._path, self._file, self._size, self._at = path, file, size, 0
@@ -91,12 +91,12 @@ class _Header:
         for _ in range(keys):
             key = self._name("a key")
             if key in metadata:
-                raise damaged(self._path, f"the key {shown(key)} is there twice")
+                raise damaged(self._path, f"the key {shown(key)} appears twice")
             metadata[key] = self._value(self._number("<I"), key)
         described = self._tensors(tensors)
         alignment = metadata.get(_ALIGNMENT, 32)
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-            raise damaged(self._path, f"{_ALIGNMENT} is {shown(repr(alignment))}, which is no power of two")
+            raise damaged(self._path, f"{_ALIGNMENT} is {shown(repr(alignment))}, not a power of two")
         base = -(-self._at // alignment) * alignment
         return GgufHeader(self._path, metadata, self._placed(described, base, alignment))
 
@@ -107,28 +107,28 @@ class _Header:
             raise BuildError(
                 f"{self._path} is not a GGUF file",
                 why="it is empty" if not head else f"it begins with {head[:4]!r}, not with {MAGIC!r}",
-                fix="pass a .gguf file, or the folder of a checkpoint (config.json and safetensors)",
+                fix="pass a .gguf file, or a checkpoint folder (config.json and safetensors)",
             )
         version = int.from_bytes(head[4:], "little")
         if len(head) < 8 or version in _VERSIONS:
             return
-        order = " with its bytes in the other order" if int.from_bytes(head[4:], "big") in _VERSIONS else ""
+        order = " in big-endian byte order" if int.from_bytes(head[4:], "big") in _VERSIONS else ""
         raise BuildError(
-            f"{self._path} is GGUF of version {version}{order}" if not order else f"{self._path} is GGUF{order}",
-            why=f"versions {' and '.join(map(str, _VERSIONS))} are read, lowest byte first",
+            f"{self._path} is GGUF version {version}{order}" if not order else f"{self._path} is GGUF{order}",
+            why=f"versions {' and '.join(map(str, _VERSIONS))} in little-endian order are supported",
             fix="convert the model again with a llama.cpp of 2024 or later",
         )
 
     def _tensors(self, count: int) -> dict[str, tuple[tuple[int, ...], int, int]]:
-        """Shape (outermost axis first), number of the type and offset of each tensor."""
+        """Return shape (outermost axis first), type number and offset of each tensor."""
         described: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(count):
             name = self._name("a tensor")
             if name in described:
-                raise damaged(self._path, f"the tensor {shown(name)} is there twice")
+                raise damaged(self._path, f"the tensor {shown(name)} appears twice")
             axes = self._number("<I")
             if not 1 <= axes <= _MOST_AXES:
-                raise damaged(self._path, f"{shown(name)} has {axes} axes; 1 to {_MOST_AXES} can be")
+                raise damaged(self._path, f"{shown(name)} has {axes} axes; 1 to {_MOST_AXES} are allowed")
             sizes = tuple(self._number("<Q") for _ in range(axes))
             if not all(0 < size < 2**40 for size in sizes) or math.prod(sizes) >= 2**50:
                 raise damaged(self._path, f"{shown(name)} has the impossible shape {list(sizes)}")
@@ -151,10 +151,10 @@ class _Header:
             numbers, size = GGML_QUANT_SIZES[known[kind]]
             if shape[-1] % numbers:
                 raise damaged(
-                    self._path, f"{shown(name)} has rows of {shape[-1]}, which {known[kind].name} packs by {numbers}"
+                    self._path, f"{shown(name)} has rows of {shape[-1]}, but {known[kind].name} has blocks of {numbers}"
                 )
             if offset % alignment:
-                raise damaged(self._path, f"{shown(name)} begins between two multiples of {alignment}")
+                raise damaged(self._path, f"{shown(name)} does not begin at a multiple of {alignment}")
             begin = base + offset
             entries[name] = TensorEntry(
                 self._path, known[kind].name, shape, begin, begin + math.prod(shape) // numbers * size
@@ -163,16 +163,16 @@ class _Header:
             kinds = "; ".join(f"{counted(names)} of type {kind}: {listed(names, 3)}" for kind, names in unknown.items())
             raise BuildError(
                 f"{self._path} holds {kinds}",
-                why=f"the installed gguf package knows no such type; its types are 0 to {max(known)}",
-                fix="use a file of a usual type, as Q8_0, Q6_K, Q4_K or F16",
+                why=f"the installed gguf package does not know this type; its types are 0 to {max(known)}",
+                fix="use a file of a common type, such as Q8_0, Q6_K, Q4_K or F16",
             )
         end, before = base, ""
         for name, entry in sorted(entries.items(), key=lambda item: item[1].begin):
             if entry.begin < end:
-                raise damaged(self._path, f"the data of {shown(name)} lies inside that of {shown(before)}")
+                raise damaged(self._path, f"the data of {shown(name)} overlaps that of {shown(before)}")
             end, before = entry.end, name
         if end > self._size:
-            raise damaged(self._path, f"its header describes {end} bytes and it has {self._size}: it is truncated")
+            raise damaged(self._path, f"its header describes {end} bytes but it has {self._size}: it is truncated")
         return entries
 
     def _value(self, kind: int, key: str) -> Any:
@@ -181,14 +181,14 @@ class _Header:
         if kind in _SCALARS:
             return self._number(_SCALARS[kind])
         if kind != _ARRAY:
-            raise damaged(self._path, f"{shown(key)} is of type {kind}, which does not exist")
+            raise damaged(self._path, f"{shown(key)} has the type {kind}, which does not exist")
         of, count = self._number("<I"), self._number("<Q")
         if count > _MOST_ITEMS:
-            raise damaged(self._path, f"{shown(key)} has {count} items; {_MOST_ITEMS} are the most here")
+            raise damaged(self._path, f"{shown(key)} has {count} items; the limit is {_MOST_ITEMS}")
         if of == _STRING:
             return self._strings(key, count)
         if of not in _SCALARS:
-            raise damaged(self._path, f"{shown(key)} is an array of type {of}, which is not known")
+            raise damaged(self._path, f"{shown(key)} is an array of the unknown type {of}")
         code = _SCALARS[of][1]
         return list(struct.unpack(f"<{count}{code}", self._take(count * struct.calcsize(f"<{code}"))))
 
@@ -205,16 +205,16 @@ class _Header:
     def _name(self, what: str) -> str:
         length = self._number("<Q")
         if not 0 < length <= _MOST_NAME:
-            raise damaged(self._path, f"{what} has a name of {length} bytes; 1 to {_MOST_NAME} can be")
+            raise damaged(self._path, f"{what} has a name of {length} bytes; 1 to {_MOST_NAME} are allowed")
         name = self._take(length).decode(errors="backslashreplace")
         if not name.isprintable() or not name.isascii():
-            raise damaged(self._path, f"{what} has an impossible name: {shown(name)}")
+            raise damaged(self._path, f"{what} has an invalid name: {shown(name)}")
         return name
 
     def _count(self, what: str, most: int) -> int:
         count = int(self._number("<Q"))
         if count > most:
-            raise damaged(self._path, f"its header speaks of {count} {what}; {most} are the most here")
+            raise damaged(self._path, f"its header declares {count} {what}; the limit is {most}")
         return count
 
     def _number(self, form: str) -> Any:
@@ -228,5 +228,5 @@ class _Header:
         self._at += count
         raw = self._file.read(count)
         if len(raw) != count:
-            raise damaged(self._path, "it became shorter while it was read")
+            raise damaged(self._path, "it was truncated while being read")
         return raw

@@ -1,4 +1,4 @@
-"""A GGUF header as a model of one of the families: its configuration, and its tensors under the model's own names."""
+"""Convert a GGUF header to a supported model: its configuration, and its tensors under the model's own names."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "p
 
 
 def naming_of(header: GgufHeader) -> tuple[Family, GgufNaming]:
-    """The family that a file is of, and how its files are spelled. Raises ``BuildError`` naming those that exist."""
+    """Return the family of a file and its GGUF tensor naming. Raises ``BuildError`` for an unsupported architecture."""
     parts = header.metadata.get(_SPLIT)
     if type(parts) is int and parts > 1:
         raise BuildError(
             f"{header.file} is one of {parts} parts of a model",
-            why="a file is read by itself",
-            fix="put them together with `llama-gguf-split --merge` of llama.cpp",
+            why="split GGUF files are not supported",
+            fix="merge the parts with `llama-gguf-split --merge` of llama.cpp",
         )
     named = {naming.architecture: (family, naming) for family in FAMILIES for naming in family.gguf}
     if header.architecture in named:
         return named[header.architecture]
     raise BuildError(
-        f"{header.file} is of the architecture {shown(header.architecture) if header.architecture else '(none named)'}",
-        why=f"the ones that are read from GGUF are {', '.join(named)}",
-        fix="use a model of one of those, or its safetensors where the model is served (docs/evidence.md)",
+        f"{header.file} has the architecture {shown(header.architecture) if header.architecture else '(none named)'}",
+        why=f"the supported GGUF architectures are {', '.join(named)}",
+        fix="use a model with one of those, or its safetensors if the model is supported (docs/evidence.md)",
     )
 
 
 def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
-    """The ``config.json`` that the model would have been published with, as far as it is the decoder's."""
+    """Build the decoder's part of the ``config.json`` that the model was published with."""
     family, naming = naming_of(header)
     _refuse(header, naming, problems)
     said = {entry: _plain(header.metadata.get(f"{naming.architecture}.{key}")) for entry, key in naming.sizes.items()}
@@ -68,7 +68,7 @@ def config_of(header: GgufHeader, problems: Problems) -> dict[str, Any]:
 
 
 def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems) -> dict[str, StoredTensor]:
-    """Every tensor of the model by the name it is published under; what the model does not know is a problem."""
+    """Map published names to tensors. Tensors that the model does not have are reported as problems."""
     _, naming = naming_of(header)
     queries = config.get("num_attention_heads")
     heads = {"attn_q": queries, "attn_k": config.get("num_key_value_heads", queries)}
@@ -76,29 +76,29 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
     strange: dict[str, list[str]] = defaultdict(list)
     for name, entry in header.tensors.items():
         canonical, expert = naming.canonical(name), naming.expert(name)
-        if name == FREQUENCIES:  # which the configuration says
+        if name == FREQUENCIES:  # the configuration has them
             continue
         if canonical is None and expert is None:
-            strange[f"of names that {naming.architecture} has no place for"].append(name)
+            strange[f"with names that {naming.architecture} does not use"].append(name)
         elif entry.dtype not in (*FLOATS, *ROUNDED):
-            strange[f"stored as {entry.dtype}, which is not read"].append(name)
+            strange[f"stored as {entry.dtype}, which is not supported"].append(name)
         elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
             strange[f"of one axis stored as {entry.dtype}"].append(name)
         elif expert is not None:
             if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS or len(tensors) > _MOST_MATRICES:
-                strange["that are no stacks of experts"].append(name)
+                strange["that are not stacked experts"].append(name)
             else:
                 tensors |= _experts(name, entry, expert)
         elif canonical is not None:
             count = heads.get(name.split(".")[-2], 0) if naming.is_in_turn(name) else 0
             if count and not _fits(entry.shape[0], count):
-                strange[f"whose rows are not those of {count} heads"].append(name)
+                strange[f"whose number of rows does not match {count} heads"].append(name)
             tensors[canonical] = GgufTensor(name, entry, count or 0)
     for what, names in strange.items():
         problems.add(
             f"{problems.subject} has {counted(names)} {what}: {listed(names)}",
-            why=f"the types that are read are {', '.join((*FLOATS, *ROUNDED))}" if "stored as" in what else "",
-            fix="use a file of the model itself, without adapters and other parts, in one of the types that are read",
+            why=f"the supported types are {', '.join((*FLOATS, *ROUNDED))}" if "stored as" in what else "",
+            fix="use a file of the model alone, without adapters or other parts, in a supported type",
         )
     return tensors
 
@@ -113,7 +113,7 @@ def _facts(header: GgufHeader, naming: GgufNaming) -> GgufFacts:
 
 
 def _experts(name: str, entry: TensorEntry, canonical: str) -> dict[str, StoredTensor]:
-    """Each matrix of a stack ``[E, rows, columns]`` by itself."""
+    """Split a stack ``[E, rows, columns]`` into its matrices."""
     count, *shape = entry.shape
     size = (entry.end - entry.begin) // count
     places = ((canonical.format(index), entry.begin + index * size) for index in range(count))
@@ -128,34 +128,34 @@ def _fits(rows: int, heads: Any) -> bool:
 
 
 def _refuse(header: GgufHeader, naming: GgufNaming, problems: Problems) -> None:
-    """What makes another model of an architecture than the one that its family computes."""
+    """Report settings that make this a different model from the one its family implements."""
     keys = {f"{naming.architecture}.{key}" for key in naming.refused}
     found = [f"{key} {shown(repr(header.metadata[key]))}" for key in sorted(keys) if header.metadata.get(key)]
     if found:
         problems.add(
-            f"{problems.subject} states {', '.join(found)}: this form of {naming.architecture} is not supported",
-            why="it is another model than the one that was compared with transformers",
+            f"{problems.subject} sets {', '.join(found)}: this variant of {naming.architecture} is not supported",
+            why="it differs from the model that was compared with transformers",
             fix="use a model without it",
         )
 
 
 def _check_vocabulary(header: GgufHeader, rows: int, problems: Problems) -> None:
-    """A tokenizer that gives ids the model does not have would read outside the embedding table."""
+    """Report a vocabulary larger than the embedding table, which would be read out of bounds."""
     tokens = header.metadata.get(_TOKENS)
     if isinstance(tokens, list) and len(tokens) > rows:
         problems.add(
-            f"{problems.subject} has {len(tokens)} tokens, and embeddings for {rows}",
-            why="tokenizer and weights are not of the same model",
-            fix="use a file of the model whose tokenizer is its own",
+            f"{problems.subject} has {len(tokens)} tokens, but embeddings for {rows}",
+            why="the tokenizer and the weights belong to different models",
+            fix="use a file of the model with its own tokenizer",
         )
 
 
 def _head_dim(config: Mapping[str, Any]) -> dict[str, int]:
-    """The size of a head where the file does not say, as llama.cpp takes it to be."""
+    """Return the head size that llama.cpp assumes if the file does not give one."""
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
     return {"head_dim": hidden // heads} if type(hidden) is int and type(heads) is int and heads > 0 else {}
 
 
 def _plain(value: Any) -> Any:
-    """A number as it was written before it became float32: the shortest that is read back as the same."""
+    """Return the shortest decimal that reads back as the same float32: the number before its conversion."""
     return float(str(np.float32(value))) if isinstance(value, float) and abs(value) < 1e38 else value

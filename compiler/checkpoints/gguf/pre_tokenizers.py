@@ -1,6 +1,6 @@
-"""The ways to cut a text before byte pairs are merged, by the names that GGUF files have for them.
+"""Pre-tokenizers, which split text before byte pairs are merged, by their names in GGUF files.
 
-Each is what the ``tokenizer.json`` of the models has that llama.cpp gave the name to.
+Each one matches the ``tokenizer.json`` of the models that llama.cpp named it after.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """``cut`` makes the pre-tokenizer of ``tokenizers``; ``nfc``: the text is composed first.
+    """``cut`` creates the pre-tokenizer of ``tokenizers``; ``nfc``: the text is NFC-normalised first.
 
-    ``whole``: a word that is a token is not merged from its parts (``ignore_merges``). ``bos``: a text begins with
-    the token of that name unless the file says otherwise.
+    ``whole``: a word that is a token itself is not merged from parts (``ignore_merges``). ``bos``: a text begins with
+    the BOS token unless the file says otherwise.
     """
 
     cut: Callable[[], Any]

@@ -1,4 +1,4 @@
-"""The rotary embedding that a GGUF file describes, as a ``config.json`` does."""
+"""Convert the rotary embedding of a GGUF file to ``config.json`` entries."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .header import GgufHeader
 from .weights import GgufTensor
 
 FREQUENCIES = "rope_freqs.weight"
-_LOW, _HIGH, _TRAINED = 1.0, 4.0, 8192  # of Llama 3.1 and later, all of them
+_LOW, _HIGH, _TRAINED = 1.0, 4.0, 8192  # the same in every Llama since 3.1
 _KINDS = ("none", "linear")
 
 
 def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Problems) -> dict[str, Any]:
-    """The entries on rotary embedding beside ``rope_theta``; what cannot be said so is a problem."""
+    """Return the rotary-embedding entries except ``rope_theta``. Unsupported settings are reported as problems."""
     key = f"{naming.architecture}.rope."
     turned = header.metadata.get(f"{key}dimension_count", head_dim)
     if turned != head_dim:
-        problems.add(f"{problems.subject} rotates {shown(repr(turned))} of {head_dim} numbers of a head, not all")
+        problems.add(f"{problems.subject} rotates only {shown(repr(turned))} of {head_dim} dimensions of a head")
     kind = header.metadata.get(f"{key}scaling.type", "none")
     if kind not in _KINDS:
         problems.add(
-            f"{problems.subject} scales positions by {shown(repr(kind))}; {' and '.join(_KINDS)} are read from GGUF",
+            f"{problems.subject} uses RoPE scaling {shown(repr(kind))}; GGUF support covers {' and '.join(_KINDS)}",
             fix="use the safetensors of the model",
         )
     if FREQUENCIES in header.tensors:
@@ -37,7 +37,7 @@ def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems
 
 
 def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Problems) -> dict[str, Any]:
-    """The scaling of Llama 3.1 and later, which a file holds as what each frequency is divided by."""
+    """Return the scaling of Llama 3.1 and later, which a file stores as one divisor per frequency."""
     entry = header.tensors[FREQUENCIES]
     theta = header.metadata.get(f"{naming.architecture}.rope.freq_base", ROPE_THETA)
     if entry.dtype == "F32" and type(head_dim) is int and entry.shape == (head_dim // 2,) and is_positive(theta):
@@ -54,15 +54,15 @@ def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Pro
                 }
             }
     problems.add(
-        f"{problems.subject} divides the frequencies of its positions by numbers of its own ({FREQUENCIES})",
-        why=f"only those of Llama 3 are known: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
+        f"{problems.subject} has custom RoPE frequency divisors ({FREQUENCIES})",
+        why=f"only those of Llama 3 are supported: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
         fix="use the safetensors of the model",
     )
     return {}
 
 
 def _divisors(head_dim: int, theta: float, factor: float) -> np.ndarray[Any, Any]:
-    """What Llama 3 divides its frequencies by, f64 [head_dim / 2]: 1 for short waves, ``factor`` for long ones."""
+    """Return Llama 3's frequency divisors, f64 [head_dim / 2]: 1 for short waves, ``factor`` for long ones."""
     waves = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = (_TRAINED / waves - _LOW) / (_HIGH - _LOW)
     between = 1 / ((1 - smooth) / factor + smooth)

@@ -1,4 +1,4 @@
-"""Tokenizers of the SentencePiece kind: spaces are letters (``▁``), and what has no token is spelled in bytes."""
+"""SentencePiece tokenizers: a space is the letter ``▁``, and characters without a token are encoded as bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from .vocabulary import CONTROL, UNKNOWN, Vocabulary
 
 _SPACE = "▁"
-_BYTES = 6  # of tokenizer.ggml.token_type
+_BYTES = 6  # a value of tokenizer.ggml.token_type
 Merge = tuple[str, str]
 
 
 def llama_pieces(vocabulary: Vocabulary) -> Any:
-    """The tokenizer of Llama 2 and Mistral: merges by the scores of the tokens, and a space before the text."""
+    """Create the tokenizer of Llama 2 and Mistral: merges ranked by token score, and a space before the text."""
     from tokenizers import decoders, normalizers
 
     merges = vocabulary.merges() or merges_by_score(vocabulary)
@@ -27,7 +27,7 @@ def llama_pieces(vocabulary: Vocabulary) -> Any:
 
 
 def gemma_pieces(vocabulary: Vocabulary) -> Any:
-    """The tokenizer of Gemma 4, whose file has the merges."""
+    """Create the tokenizer of Gemma 4, whose file contains the merges."""
     from tokenizers import decoders, normalizers, pre_tokenizers
 
     tokenizer = _pieces(vocabulary, vocabulary.merges())
@@ -46,7 +46,7 @@ def _pieces(vocabulary: Vocabulary, merges: Sequence[Merge]) -> Any:
 
 
 def merges_by_score(vocabulary: Vocabulary) -> list[Merge]:
-    """The pairs that make each token, those first whose token has the highest score."""
+    """Return the pairs that form each token, by descending score of that token."""
     scores = vocabulary.scores()
     apart = {token for token, kind in vocabulary.by_kind() if kind in (UNKNOWN, CONTROL, _BYTES)}
     return _ranked(vocabulary.ids(), scores, apart)

@@ -1,4 +1,4 @@
-"""The files that a checkpoint folder has beside its weights, made from a GGUF header and kept as a stage."""
+"""Configuration and tokenizer files of a checkpoint folder, generated from a GGUF header and kept as a stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEMPLATE = "tokenizer.chat_template"
 
 
 def side_files(header: GgufHeader, config: Mapping[str, Any]) -> dict[str, str]:
-    """The content of each by its name. Raises ``BuildError`` for a tokenizer that cannot be read."""
+    """Map file names to contents. Raises ``BuildError`` for a tokenizer that cannot be read."""
     template, ends = header.metadata.get(_TEMPLATE), end_ids(header)
     files = {
         "config.json": _json(config),
@@ -29,7 +29,7 @@ def side_files(header: GgufHeader, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def keep_side_files(header: GgufHeader, config: Mapping[str, Any]) -> Stage:
-    """The folder that has them, in the store of this user; made anew when file or code have changed."""
+    """Return the stage with these files, from the user's store; rebuilt when the file or the code changes."""
 
     def make(folder: Path) -> None:
         for name, content in side_files(header, config).items():

@@ -1,4 +1,4 @@
-"""The ``tokenizer.json`` of a GGUF file, made from its tokens, their kinds, and their merges or scores."""
+"""Create ``tokenizer.json`` for a GGUF file from its tokens, their types, and their merges or scores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SPECIAL = (UNKNOWN, CONTROL)
 
 
 def tokenizer_json(header: GgufHeader) -> str:
-    """The content of the file. Raises ``BuildError`` for a tokenizer of another kind, or one that is not whole."""
+    """Return the content of the file. Raises ``BuildError`` for an unsupported or damaged tokenizer."""
     vocabulary = Vocabulary(header)
     kind = vocabulary.said("model", str, "")
     if kind not in _KINDS:
-        raise vocabulary.refused(f"a tokenizer of the kind {shown(repr(kind))}", f"{', '.join(_KINDS)} are read")
+        raise vocabulary.refused(f"a tokenizer of the kind {shown(repr(kind))}", f"supported are {', '.join(_KINDS)}")
     make, begins_with_bos = _KINDS[kind]
     tokenizer = make(vocabulary)
     _add_special(tokenizer, vocabulary)
@@ -29,7 +29,7 @@ def tokenizer_json(header: GgufHeader) -> str:
 
 
 def settings(header: GgufHeader) -> dict[str, Any]:
-    """The content of ``tokenizer_config.json``, without the chat template."""
+    """Return the content of ``tokenizer_config.json``, without the chat template."""
     vocabulary = Vocabulary(header)
     tokens = vocabulary.tokens()
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -38,7 +38,7 @@ def settings(header: GgufHeader) -> dict[str, Any]:
 
 
 def end_ids(header: GgufHeader) -> list[int]:
-    """The ids that end a text or a turn, as the file names them."""
+    """Return the ids that end a text or a turn, according to the file."""
     vocabulary = Vocabulary(header)
     ids = (vocabulary.id(name) for name in ("eos", "eot", "eom"))
     return list(dict.fromkeys(token for token in ids if token is not None))
@@ -61,8 +61,8 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
     name = vocabulary.said("pre", str, "")
     if name not in PRE_TOKENIZERS:
         raise vocabulary.refused(
-            f"{shown(repr(name)) if name else 'no name'} for how a text is cut before its bytes are paired",
-            f"those that are known here are {', '.join(PRE_TOKENIZERS)}; cut otherwise, a text has other tokens",
+            f"the pre-tokenizer {shown(repr(name))}" if name else "no named pre-tokenizer",
+            f"supported are {', '.join(PRE_TOKENIZERS)}; another one would split text into different tokens",
         )
     return PRE_TOKENIZERS[name]
 
@@ -81,15 +81,15 @@ def _begin_with_bos(tokenizer: Any, vocabulary: Vocabulary) -> None:
 
     token = vocabulary.id("bos")
     if token is None:
-        raise vocabulary.wrong("a text is to begin with a token that is not named (bos_token_id)")
+        raise vocabulary.wrong("texts begin with a BOS token, but bos_token_id is missing")
     text = vocabulary.tokens()[token]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[text, "$A"], pair=[text, "$A", text, "$B"], special_tokens=[(text, token)]
     )
 
 
-# How each kind of tokenizer.ggml.model is made, and whether its texts begin with the token of that name: as the file
-# says, else as llama.cpp does; Gemma's own tokenizer has none, since its template writes it.
+# For each tokenizer.ggml.model: how to create the tokenizer, and whether texts begin with BOS. The file decides, else
+# llama.cpp's default applies; Gemma's own tokenizer adds none, because its template writes it.
 _KINDS: Mapping[str, tuple[Callable[[Vocabulary], Any], Callable[[Vocabulary], bool]]] = {
     "gpt2": (_byte_pairs, lambda it: bool(it.said("add_bos_token", bool, _pre_tokenizer(it).bos))),
     "llama": (llama_pieces, lambda it: bool(it.said("add_bos_token", bool, True))),

@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file as lists: what is in it, checked before a tokenizer is made of it."""
+"""The vocabulary of a GGUF file as lists, checked before a tokenizer is created from them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ....plugins.errors import BuildError
 from ....plugins.problems import shown
 from .header import GgufHeader
 
-UNKNOWN, CONTROL, USER = 2, 3, 4  # of tokenizer.ggml.token_type
+UNKNOWN, CONTROL, USER = 2, 3, 4  # values of tokenizer.ggml.token_type
 _KEY = "tokenizer.ggml."
-_LONGEST = 512  # runs of spaces have some 100
-_OWN = "use a file of the model whose tokenizer is whole, or the safetensors of the model"
+_LONGEST = 512  # runs of spaces reach about 100
+_OWN = "use a file of the model with an intact tokenizer, or the safetensors of the model"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The metadata of a file below ``tokenizer.ggml``; every method raises ``BuildError`` for what is odd."""
+    """The metadata of a file below ``tokenizer.ggml``. Every method raises ``BuildError`` for invalid entries."""
 
     header: GgufHeader
 
@@ -31,22 +31,22 @@ class Vocabulary:
         if not tokens or not all(isinstance(token, str) for token in tokens):
             raise self.wrong("it has no list of tokens")
         if (longest := max(map(len, tokens))) > _LONGEST:
-            raise self.wrong(f"a token has {longest} characters; {_LONGEST} are the most here")
+            raise self.wrong(f"a token has {longest} characters; the limit is {_LONGEST}")
         return tokens
 
     def ids(self) -> dict[str, int]:
-        """The id of each token by its text."""
+        """Map each token's text to its id."""
         tokens = self.tokens()
         ids = {token: index for index, token in enumerate(tokens)}
         if len(ids) != len(tokens):
-            raise self.wrong(f"{len(tokens)} tokens have {len(ids)} different texts")
+            raise self.wrong(f"{len(tokens)} tokens have only {len(ids)} different texts")
         return ids
 
     def by_kind(self) -> list[tuple[str, int]]:
-        """The text and the kind of each token; kinds are ggml's, and none are known where the file has none."""
+        """The text and the type of each token. Types are ggml's; empty if the file has none."""
         tokens, kinds = self.tokens(), self.said("token_type", list, [])
         if kinds and len(kinds) != len(tokens):
-            raise self.wrong(f"{len(tokens)} tokens have {len(kinds)} kinds")
+            raise self.wrong(f"{len(tokens)} tokens have {len(kinds)} types")
         return list(zip(tokens, kinds, strict=False))
 
     def scores(self) -> list[float]:
@@ -54,28 +54,28 @@ class Vocabulary:
         tokens = self.tokens()
         scores: list[float] = self.said("scores", list, [])
         if len(scores) != len(tokens) or not all(isinstance(each, float) and math.isfinite(each) for each in scores):
-            raise self.wrong(f"{len(tokens)} tokens have {len(scores)} scores, or some are not numbers")
+            raise self.wrong(f"{len(tokens)} tokens have {len(scores)} scores, or some scores are not numbers")
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
-        """The pairs that are merged, in their order; empty where the file has none."""
+        """The merges in order; empty if the file has none."""
         stated = self.said("merges", list, [])
         pairs = [each.split(" ") for each in stated if isinstance(each, str)]
         if len(pairs) != len(stated) or any(len(pair) != 2 for pair in pairs):
-            raise self.wrong("a merge is not two tokens with a space between them")
+            raise self.wrong("a merge is not two tokens separated by a space")
         return [(left, right) for left, right in pairs]
 
     def id(self, name: str) -> int | None:
-        """The id that the file has for a token by its role, as ``eos``."""
+        """Return the id of a special token by its role, such as ``eos``."""
         token, count = self.header.metadata.get(f"{_KEY}{name}_token_id"), len(self.tokens())
         if token is None:
             return None
         if type(token) is not int or not 0 <= token < count:
-            raise self.wrong(f"{_KEY}{name}_token_id is {shown(repr(token))}, and there are {count} tokens")
+            raise self.wrong(f"{_KEY}{name}_token_id is {shown(repr(token))}, but there are {count} tokens")
         return token
 
     def said(self, key: str, kind: type[Any], otherwise: Any) -> Any:
-        """What the file says under a key; it has to be of a ``kind``."""
+        """Return the entry under a key, which must have the type ``kind``."""
         value = self.header.metadata.get(_KEY + key, otherwise)
         if type(value) is not kind:
             raise self.wrong(f"{_KEY}{key} is {shown(repr(value))}")
@@ -83,7 +83,7 @@ class Vocabulary:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """Turn what the library says of lists that do not fit each other into an error of ours."""
+        """Convert the library's exceptions about inconsistent lists to a ``BuildError``."""
         try:
             yield
         except BuildError:
@@ -94,9 +94,9 @@ class Vocabulary:
             raise self.wrong(reason_of(error)) from None
 
     def wrong(self, why: str) -> BuildError:
-        """The error of a tokenizer that is not whole."""
-        return BuildError(f"{self.header.file} has a tokenizer that is not whole", why=shown(why), fix=_OWN)
+        """The error for a damaged tokenizer."""
+        return BuildError(f"{self.header.file} has a damaged tokenizer", why=shown(why), fix=_OWN)
 
     def refused(self, what: str, why: str) -> BuildError:
-        """The error of a tokenizer that is not read."""
+        """The error for an unsupported tokenizer."""
         return BuildError(f"{self.header.file} has {what}", why=why, fix=_OWN)

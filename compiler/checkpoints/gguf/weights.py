@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file as the model computes with them: dequantised, and with their rows in the model's order."""
+"""Tensors of a GGUF file, dequantised and with their rows in the model's order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .header import damaged
 
 FLOATS = ("F32", "F16", "BF16")
 ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-"""The types whose numbers were rounded to whole ones in blocks, each with a scale."""
+"""Block-quantised types: integers with one scale per block."""
 
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor. With ``heads`` its rows are those of heads, each with the pairs that RoPE turns side by side.
+    """One tensor. With ``heads``, the file stores RoPE pairs of each head in adjacent rows.
 
-    The model has the halves of such pairs half a head apart.
+    The model places the two rows of a pair half a head apart.
     """
 
     name: str
@@ -43,7 +43,7 @@ class GgufTensor:
         return self._in_order(begin, end, self._values)
 
     def blocks(self, begin: int, end: int) -> Array:
-        """Rows as they lie in the file, uint8 [rows, bytes], in the order of ``rows``."""
+        """Rows as stored in the file, uint8 [rows, bytes], in the order of ``rows``."""
         return self._in_order(begin, end, self._stored)
 
     def _in_order(self, begin: int, end: int, read: Callable[[int, int], Array]) -> Array:
@@ -73,14 +73,14 @@ def _read(name: str, entry: TensorEntry, offset: int, count: int) -> Array:
             file.seek(entry.begin + offset)
             raw = np.fromfile(file, np.uint8, count)
     except OSError as error:
-        raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and its disk") from None
+        raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and the disk") from None
     if raw.size != count:
-        raise damaged(entry.file, f"it ends inside {name}: it became shorter while it was read")
+        raise damaged(entry.file, f"it ends inside {name}: it was truncated while being read")
     return raw
 
 
 def shares(tensors: Mapping[str, StoredTensor]) -> str:
-    """The types of some tensors in words, each with its share of the numbers, the largest first."""
+    """Describe the types of some tensors, each with its share of the values, the largest first."""
     counts: Counter[str] = Counter()
     for tensor in tensors.values():
         counts[tensor.entry.dtype] += math.prod(tensor.shape)
@@ -89,7 +89,7 @@ def shares(tensors: Mapping[str, StoredTensor]) -> str:
 
 
 def rounded_types(tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
-    """The types of some tensors whose numbers were rounded, by name."""
+    """Return the quantised types among some tensors, by name."""
     return tuple(sorted({tensor.entry.dtype for tensor in tensors.values()} & {*ROUNDED}))
 
 

@@ -1,1 +1,1 @@
-"""Calibration: how large the numbers get that a quantised target has to hold, measured one layer at a time."""
+"""Calibration: measure the range of every value that a quantized target rounds, one layer at a time."""

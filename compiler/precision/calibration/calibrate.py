@@ -1,4 +1,4 @@
-"""Calibrate a target layer by layer: one layer's weights in memory, the streams of all samples on the disk."""
+"""Calibrate a target layer by layer: one layer's weights in memory, the streams of all samples on disk."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from .layerwise import Dtype, Layerwise
     from .observers import Watch
 
-_RANGES, _TOKENS, _SQUARES, _CLIPPED, _PEAKS = "ranges", "tokens", "squares", "clipped", "peaks"  # of a step
+_RANGES, _TOKENS, _SQUARES, _CLIPPED, _PEAKS = "ranges", "tokens", "squares", "clipped", "peaks"  # groups of a step
 _LIBRARIES = ("torch", "transformers")
 _SMALL = 1_000_000  # weights of a layer
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How ranges are chosen, and the type that weights and streams are computed in: bfloat16 takes half the memory.
+    """The range method, and the type of weights and streams: bfloat16 takes half the memory.
 
-    ``device`` is torch's name of what layers are computed on; it is there (``devices.require_device``).
+    ``device`` is the torch device for the layers, checked with ``devices.require_device``.
     """
 
     method: Method = field(default_factory=Max)
@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def kind(self) -> str:
-        """The kind of device, which decides the last digits: any CUDA device is as good as another."""
+        """The kind of device, which affects the last digits; all CUDA devices count as equal."""
         return self.device.partition(":")[0]
 
 
@@ -62,13 +62,13 @@ def calibrate(
     *,
     model: str = "",
 ) -> Scales:
-    """Ranges of everything that a quantised target rounds. ``model`` is what to call it, else its folder's name.
+    """Calibrate the range of everything that a quantized target rounds. ``model`` is its name, else its folder's.
 
-    Memory holds the weights of one decoder layer, the embeddings of the tokens that occur, and one sample's activations
-    (eager attention: heads * S * S numbers), that of ``settings.device`` the layer and one sample; the disk twice
-    ``samples.tokens * hidden_size`` numbers. Every finished layer is kept in ``store``, and the same call goes on from
-    there. Raises ``BuildError`` for samples or weights that
-    do not fit the model and for ranges that would be no use.
+    Host memory holds the weights of one decoder layer, the embeddings of the tokens that occur, and one sample's
+    activations (eager attention: heads * S * S values); memory of ``settings.device`` the layer and one sample; the
+    disk twice ``samples.tokens * hidden_size`` values. Every finished layer is kept in ``store``, and the same call
+    resumes from there. Raises ``BuildError`` for samples or weights that do not match the model, and for unusable
+    ranges.
     """
     checkpoint, spec = target.checkpoint, target.spec
     samples.check(spec.vocab_size)
@@ -109,7 +109,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class _Calibration:
-    """What every step of a calibration needs.
+    """Shared state of all steps of a calibration.
 
     Step 0 embeds, step i + 1 is decoder layer i, the last one the norm before the head.
     """
@@ -121,7 +121,7 @@ class _Calibration:
 
 
 def _run(work: _Calibration, done: int, progress: Progress) -> None:
-    """Every step from ``done`` on."""
+    """Run every step from ``done`` on."""
     import torch
 
     from .layerwise import DTYPES, Layerwise
@@ -149,8 +149,8 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
 def _threads_for(target: Target) -> Iterator[None]:
     """Compute the layers of a small model on one thread.
 
-    Where an operation takes less than waking another thread does, threads only wait for each other: on a busy machine
-    the demo target took seven times as long with two.
+    If an operation takes less time than waking a thread, threads only wait for each other: on a busy machine, the demo
+    target took seven times as long with two.
     """
     import torch
 
@@ -167,7 +167,7 @@ def _threads_for(target: Target) -> Iterator[None]:
 
 
 def _layer(work: _Calibration, model: Layerwise, states: States, index: int, advance: Advance) -> dict[str, Array]:
-    """Send all samples through decoder layer ``index``; what was seen on the way."""
+    """Run all samples through decoder layer ``index`` and return the observations."""
     from .observers import Watch
 
     watch = Watch(work.settings.method)
@@ -185,7 +185,7 @@ def _layer(work: _Calibration, model: Layerwise, states: States, index: int, adv
 
 
 def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Array]:
-    """What enters the head; nothing leaves it."""
+    """Observe the inputs of the head; it has no output stream."""
     from .observers import Watch
 
     watch = Watch(work.settings.method)
@@ -198,7 +198,7 @@ def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Arr
 
 
 def _seen(watch: Watch) -> dict[str, Array]:
-    """All that was seen in one step, by names that begin with the group they are of."""
+    """Return all observations of one step, with names prefixed by their group."""
     ranges = watch.ranges()
     groups = {
         _RANGES: ranges, _TOKENS: watch.tokens(), _SQUARES: watch.squares(),
@@ -208,7 +208,7 @@ def _seen(watch: Watch) -> dict[str, Array]:
 
 
 def _grouped(values: Mapping[str, Array]) -> Mapping[str, dict[str, Array]]:
-    """What ``_seen`` put together, by group."""
+    """Split the result of ``_seen`` by group."""
     groups: dict[str, dict[str, Array]] = defaultdict(dict)
     for key, value in values.items():
         group, _, name = key.partition(":")

@@ -1,6 +1,6 @@
-"""The token sequences that a target is calibrated with, from a JSON Lines file or the bundled set.
+"""Token sequences for calibrating a target, from a JSON Lines file or the bundled set.
 
-A line holds ``text``, or ``messages`` (role and content each), or ``input_ids``.
+A line has ``text``, ``messages`` (each with role and content), or ``input_ids``.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from ....graphs.lowering import Lowering
 
 BUNDLED = Path(__file__).parents[2] / "bundled" / "texts" / "calibration"
-KINDS = ("code", "chat", "prose")  # of the bundled samples, a file each
+KINDS = ("code", "chat", "prose")  # one file of bundled samples each
 _FORMS = ("text", "messages", "input_ids")
-_FORM = 'write {"text": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [1, 2]}'
-_WRONG_IDS = "tokenize the texts with the tokenizer of this model, or give them as text"
+_FORM = 'use {"text": "..."}, {"messages": [{"role": "user", "content": "..."}]} or {"input_ids": [1, 2]}'
+_WRONG_IDS = "tokenize the texts with the tokenizer of this model, or pass them as text"
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Sequences of token ids, in an order that their content decides, whatever order they were given in.
+    """Sequences of token ids, in an order determined by their content, independent of the input order.
 
-    ``name`` says where they come from; ``warnings`` what was done to them.
+    ``name`` states their origin; ``warnings`` list changes made to them.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Samples:
 
     @classmethod
     def of(cls, name: str, sequences: Iterable[Sequence[int]], warnings: Iterable[str] = ()) -> Samples:
-        """The sequences, put in order. Raises ``UsageError`` if there is none or one is empty."""
+        """Order the sequences. Raises ``UsageError`` if there are none or one is empty."""
         ids = [tuple(int(token) for token in sequence) for sequence in sequences]
         if not ids or not all(ids):
             raise UsageError(
-                f"{name} has no sample" if not ids else f"{name} has a sample without tokens",
-                why="calibration measures what texts do inside the model",
-                fix="give at least one text that is not empty",
+                f"{name} has no samples" if not ids else f"{name} has a sample without tokens",
+                why="calibration measures the model's activations on texts",
+                fix="provide at least one text that is not empty",
             )
         return cls(name, tuple(sorted(ids, key=lambda each: (_digest(each), each))), tuple(warnings))
 
@@ -61,36 +61,36 @@ class Samples:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each sequence."""
+        """The number of tokens of each sequence."""
         return tuple(len(each) for each in self.ids)
 
     @property
     def tokens(self) -> int:
-        """Tokens of all sequences."""
+        """The total number of tokens."""
         return sum(self.lengths)
 
     def asked(self, count: int | None, length: int | None) -> Samples:
-        """Return the same samples, with a warning where a user asked for more or longer ones than there are."""
+        """Return the same samples, with a warning if more or longer ones were requested than exist."""
         few = count is not None and count > len(self.ids)
         short = length is not None and length > max(self.lengths)
-        told = [f"{count} samples were asked for, and {self.name} are {len(self.ids)}"] if few else []
-        told += [f"samples of {length} tokens were asked for, and {self.name} have {max(self.lengths)} at most"] * short
+        told = [f"{count} samples were requested, but {self.name} has {len(self.ids)}"] if few else []
+        told += [f"samples of {length} tokens were requested, but {self.name} has at most {max(self.lengths)}"] * short
         return replace(self, warnings=(*self.warnings, *told))
 
     def check(self, vocab_size: int) -> None:
-        """Raise ``UsageError`` if a token id is not one of the model's."""
+        """Raise ``UsageError`` for a token id outside the model's vocabulary."""
         wrong = sorted({token for each in self.ids for token in each if not 0 <= token < vocab_size})
         if wrong:
             raise UsageError(
-                f"{self.name} has token ids that the model does not have: {', '.join(map(str, wrong[:5]))}",
-                why=f"ids go from 0 to {vocab_size - 1}",
+                f"{self.name} has token ids that are not in the model's vocabulary: {', '.join(map(str, wrong[:5]))}",
+                why=f"ids must be from 0 to {vocab_size - 1}",
                 fix="tokenize the samples with the tokenizer of this model",
             )
 
 
 @dataclass(frozen=True)
 class SampleLimits:
-    """How much of a data set is used, in tokens and lines; fewer than ``min_tokens`` in all are refused."""
+    """How much of a data set is used, in tokens and lines; fewer than ``min_tokens`` in total are an error."""
 
     max_samples: int = 128
     max_length: int = 512
@@ -98,12 +98,12 @@ class SampleLimits:
 
     def __post_init__(self) -> None:
         if min(self.max_samples, self.max_length, self.min_tokens) < 1:
-            raise UsageError("a limit on calibration samples is below 1", fix="give positive numbers")
+            raise UsageError("a limit on calibration samples is below 1", fix="use positive numbers")
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One sample as its file holds it."""
+    """One sample as stored in its file."""
 
     where: str
     kind: str
@@ -111,27 +111,27 @@ class _Line:
 
     @property
     def rank(self) -> str:
-        """Chosen by content: the same lines in any order, and whatever else changes in the file, few others change."""
+        """A content hash for selecting samples: independent of order, and stable when other lines change."""
         return hashlib.sha256(json.dumps([self.kind, self.content], sort_keys=True).encode()).hexdigest()
 
 
-# A plan fixes the scale of an input, and cuts off every number that no sample had: it gets many samples. An engine for
-# the CPU rounds inputs while it runs. Samples only weigh the columns of its four-bit weights against each other, and
-# after some hundred tokens more of them change nothing that can be measured (docs/precision.md).
+# A plan fixes the scale of each input and clips all values beyond it, so it needs many samples. CPU engines quantize
+# inputs at run time: samples only weight the columns of four-bit weights against each other, and beyond a few hundred
+# tokens more of them make no measurable difference (docs/precision.md).
 FOR_PLANS = SampleLimits()
 FOR_CPU = SampleLimits(max_samples=16, max_length=128)
 
 
 def default_limits(lowering: Lowering) -> SampleLimits:
-    """How much is measured for a lowering unless the user says how much."""
+    """Return the default amount of calibration data for a lowering."""
     return FOR_PLANS if lowering.is_tensorrt else FOR_CPU
 
 
 def bundled(encoder: Encoder, vocab_size: int, limits: SampleLimits | None = None) -> Samples:
-    """The samples that come with the package: as much code as chat and prose, the kinds in turn.
+    """Return the bundled samples: equal parts of code, chat and prose, in turn.
 
-    System turns that the chat template refuses are left out, and ``Samples.warnings`` says so. A text in a script that
-    the tokenizer knows nothing of is left out too.
+    System turns that the chat template rejects are removed, with a note in ``Samples.warnings``. Texts in a script that
+    the tokenizer does not know are skipped.
     """
     limits = limits or SampleLimits()
     kinds = [sorted(_lines(BUNDLED / f"{kind}.jsonl", vocab_size), key=lambda line: line.rank) for kind in KINDS]
@@ -143,10 +143,10 @@ def bundled(encoder: Encoder, vocab_size: int, limits: SampleLimits | None = Non
 
 
 def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: SampleLimits | None = None) -> Samples:
-    """The samples of a JSON Lines file; ``encoder`` may be absent where all are ``input_ids``.
+    """Read the samples of a JSON Lines file; ``encoder`` is optional if all lines are ``input_ids``.
 
-    Of more than ``limits.max_samples`` lines those are taken whose content hashes lowest. Raises ``UsageError`` naming
-    the line for one that is malformed or has ids out of range, and for a set that is empty or too short.
+    If there are more than ``limits.max_samples`` lines, those with the lowest content hash are used. Raises
+    ``UsageError`` naming the line if it is malformed or has ids out of range, and for a set that is empty or too short.
     """
     limits = limits or SampleLimits()
     chosen = heapq.nsmallest(limits.max_samples, _lines(path, vocab_size), key=lambda line: line.rank)
@@ -155,7 +155,7 @@ def read_jsonl(path: Path, encoder: Encoder | None, vocab_size: int, limits: Sam
 
 
 def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
-    """Every line that is not blank, checked."""
+    """Yield every line that is not blank, checked."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, raw in enumerate(file, 1):
@@ -163,7 +163,7 @@ def _lines(path: Path, vocab_size: int) -> Iterator[_Line]:
                     yield _line(f"{path}, line {number}", raw, vocab_size)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"cannot read {path}", why=str(error), fix="give a JSON Lines file in UTF-8 that can be read"
+            f"cannot read {path}", why=str(error), fix="pass a readable JSON Lines file in UTF-8"
         ) from None
 
 
@@ -176,7 +176,7 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
         raise _bad(where, "it is not a JSON object")
     kinds = [kind for kind in _FORMS if kind in content]
     if len(kinds) != 1:
-        has = f"both {' and '.join(kinds)}, and one line is one sample" if kinds else f"none of {', '.join(_FORMS)}"
+        has = f"both {' and '.join(kinds)}, but a line is one sample" if kinds else f"none of {', '.join(_FORMS)}"
         raise _bad(where, f"it has {has}")
     kind = kinds[0]
     complaint = _CHECKS[kind](content[kind], vocab_size)
@@ -199,9 +199,9 @@ def _check_messages(value: Any, _: int) -> str:
 
 def _check_ids(value: Any, vocab_size: int) -> str:
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
-        return "its input_ids are not a list of integers, or it is empty"
+        return "its input_ids are not a list of integers, or are empty"
     wrong = [token for token in value if not 0 <= token < vocab_size]
-    return f"token id {wrong[0]} is not one of the model's, 0 to {vocab_size - 1}" if wrong else ""
+    return f"token id {wrong[0]} is not in the model's vocabulary, 0 to {vocab_size - 1}" if wrong else ""
 
 
 _CHECKS: dict[str, Callable[[Any, int], str]] = {
@@ -210,11 +210,11 @@ _CHECKS: dict[str, Callable[[Any, int], str]] = {
 
 
 def _accepted(lines: Sequence[_Line], encoder: Encoder) -> tuple[list[_Line], list[str]]:
-    """The lines with no system turn where the chat template takes none, and what to say of it."""
+    """Remove system turns if the chat template rejects them; returns the lines and warnings."""
     if not encoder.template or not any(map(_begins_with_system, lines)) or encoder.takes_system:
         return list(lines), []
     less = [replace(line, content=line.content[1:]) if _begins_with_system(line) else line for line in lines]
-    return less, ["the chat template takes no system turn: the bundled samples are read without theirs"]
+    return less, ["the chat template rejects system turns: they were removed from the bundled samples"]
 
 
 def _begins_with_system(line: _Line) -> bool:
@@ -224,14 +224,14 @@ def _begins_with_system(line: _Line) -> bool:
 def _samples(
     name: str, sequences: Iterable[list[int]], told: Sequence[str], vocab_size: int, limits: SampleLimits
 ) -> Samples:
-    """The sequences, each cut to its limit. Raises ``UsageError`` where that is too little."""
+    """Truncate sequences to the limit. Raises ``UsageError`` if there is too little text."""
     samples = Samples.of(name, [ids[: limits.max_length] for ids in sequences], told)
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:
         raise UsageError(
             f"too little text to calibrate with: {samples.tokens} tokens in {counted(samples.ids, 'sample')} of {name}",
-            why=f"ranges seen in fewer than {limits.min_tokens} tokens say little about others",
-            fix="add texts like those the model will serve",
+            why=f"ranges from fewer than {limits.min_tokens} tokens do not generalize",
+            fix="add texts like those that the model will serve",
         )
     return samples
 
@@ -239,7 +239,7 @@ def _samples(
 def _ids(line: _Line, encoder: Encoder | None) -> list[int]:
     ids = _encoded(line, encoder)
     if not ids:
-        raise _bad(line.where, "the tokenizer makes no token of it")
+        raise _bad(line.where, "the tokenizer returns no tokens for it")
     return ids
 
 
@@ -247,7 +247,7 @@ def _encoded(line: _Line, encoder: Encoder | None) -> list[int]:
     if line.kind == "input_ids":
         return list(line.content)
     if encoder is None:
-        raise _bad(line.where, f"it holds {line.kind}, and there is no tokenizer to read it with")
+        raise _bad(line.where, f"it contains {line.kind}, but there is no tokenizer")
     try:
         return encoder.encode(line.content) if line.kind == "text" else encoder.converse(line.content)
     except ValueError as error:

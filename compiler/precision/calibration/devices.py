@@ -1,30 +1,30 @@
-"""The device that layers are computed on while a target is calibrated: the CPU, or a GPU that torch can use."""
+"""The device that computes layers during calibration: the CPU, or a GPU that torch can use."""
 
 from __future__ import annotations
 
 from ....plugins.errors import EnvironmentProblem
 
-_ON_CPU = "calibrate on the CPU (leave --calib-device out)"
+_ON_CPU = "calibrate on the CPU (omit --calib-device)"
 
 
 def require_device(name: str) -> None:
-    """Raise ``EnvironmentProblem`` for a device that torch cannot use here. ``name`` is cpu, cuda or cuda:N."""
+    """Raise ``EnvironmentProblem`` for a device that torch cannot use. ``name`` is cpu, cuda or cuda:N."""
     kind, _, number = name.partition(":")
     if kind == "cpu":
         return
     import torch
 
     if not torch.cuda.is_available():
-        built = f"is built for CUDA {torch.version.cuda}, and finds no GPU" if torch.version.cuda else "has no CUDA"
+        built = f"is built for CUDA {torch.version.cuda} but finds no GPU" if torch.version.cuda else "has no CUDA"
         raise EnvironmentProblem(
-            f"--calib-device {name} cannot be used: torch has no CUDA device here",
+            f"--calib-device {name} cannot be used: torch has no CUDA device",
             why=f"torch {torch.__version__} {built}",
-            fix=f"install a torch for CUDA on a machine with a GPU, or {_ON_CPU}",
+            fix=f"install torch for CUDA on a machine with a GPU, or {_ON_CPU}",
         )
     count = torch.cuda.device_count()
     if number and int(number) >= count:
         raise EnvironmentProblem(
-            f"--calib-device {name} is not there",
+            f"--calib-device {name} does not exist",
             why=f"torch finds {count} CUDA device{'s' * (count != 1)}, counted from 0",
-            fix=f"name one up to cuda:{count - 1}, or {_ON_CPU}",
+            fix=f"use one up to cuda:{count - 1}, or {_ON_CPU}",
         )

@@ -1,4 +1,4 @@
-"""Text and conversations to token ids, as the checkpoint's own tokenizer and chat template write them."""
+"""Convert text and conversations to token ids with the checkpoint's own tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _DAY = datetime(2026, 1, 1)
 
 @dataclass(frozen=True)
 class Encoder:
-    """The tokenizer of a checkpoint folder, and its default chat template, None if it has none."""
+    """The tokenizer of a checkpoint folder, and its default chat template, or None."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
     @classmethod
     def open(cls, folder: Path) -> Encoder:
-        """Read tokenizer and template. Raises ``BuildError`` if the tokenizer is missing, or one of them damaged."""
+        """Read tokenizer and template. Raises ``BuildError`` if the tokenizer is missing or either is damaged."""
         try:
             tokenizer = Tokenizer(folder)
         except EnvironmentProblem as error:
-            fix = "finish the download of the model, or give samples as input_ids"
+            fix = "complete the download of the model, or pass samples as input_ids"
             raise BuildError(error.what, why=error.why, fix=fix) from None
         try:
             templates, special = read_templates(folder), read_special_tokens(folder)
@@ -41,7 +41,7 @@ class Encoder:
 
     @property
     def takes_system(self) -> bool:
-        """Whether the template takes a conversation that begins with a system turn."""
+        """True if the template accepts a conversation that begins with a system turn."""
         turns = [{"role": role, "content": "?"} for role in ("system", "user", "assistant")]
         try:
             self.converse(turns)
@@ -50,11 +50,11 @@ class Encoder:
         return True
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a plain text, with the tokenizer's special tokens. Raises ``ValueError`` if it cannot be encoded."""
+        """Encode plain text, with the tokenizer's special tokens. Raises ``ValueError`` if that fails."""
         return self._ids(text, adds_special=True)
 
     def converse(self, messages: Messages) -> list[int]:
-        """Ids of a conversation; without a template, of what is said in it. Raises ``ValueError`` if it is refused."""
+        """Encode a conversation; without a template, its plain text. Raises ``ValueError`` if it is rejected."""
         if self.template is None:
             return self.encode("\n\n".join(str(message["content"]) for message in messages))
         try:
@@ -71,5 +71,5 @@ class Encoder:
 
 
 def _on_one_day(form: str) -> str:
-    """A date that stays: with today's, the samples would be others tomorrow, and so would all that is made of them."""
+    """Return a fixed date: today's date would change the samples, and everything derived from them, every day."""
     return _DAY.strftime(form)

@@ -1,7 +1,7 @@
-"""A histogram of magnitudes whose buckets are the same for every tensor, so that it does not depend on any order.
+"""A histogram of magnitudes with the same buckets for every tensor, so that it is independent of order.
 
-A bucket is what shares the exponent and the first nine bits of the mantissa of a float32: 0.1% to 0.2% wide at any
-magnitude. No range has to be known before the first tensor comes, and counts are integers: their sums are exact.
+A bucket covers the values that share the exponent and the first nine mantissa bits of a float32: 0.1% to 0.2% wide at
+any magnitude. No range must be known in advance, and the sums are exact because counts are integers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _SHIFT = 23 - 9
-_LOWEST = (127 - 40) << 9  # 2**-40: what is smaller is counted as zero
+_LOWEST = (127 - 40) << 9  # 2**-40: smaller values count as zero
 
 
 class Histogram:
-    """Counts of |x|; grows with the range that it sees, at 4 kB for each power of two."""
+    """Counts of |x|; grows with the observed range, by 4 kB per power of two."""
 
     def __init__(self) -> None:
         self.zeros = 0
@@ -44,11 +44,11 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values were counted."""
+        """The number of counted values."""
         return self.zeros + int(self._counts.sum())
 
     def buckets(self) -> tuple[Array, Array, Array]:
-        """Lower and upper edges (float64) and counts of the buckets that are not empty, ascending; without zeros."""
+        """Lower and upper edges (float64) and counts of the non-empty buckets, ascending; without zeros."""
         codes = np.flatnonzero(self._counts)
         lower, upper = (_edges(self._first + codes + step) for step in (0, 1))
         return lower, upper, self._counts[codes]

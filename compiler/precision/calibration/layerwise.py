@@ -1,4 +1,4 @@
-"""A target of which one decoder layer at a time has weights, run by transformers' own modelling code."""
+"""A target with the weights of one decoder layer at a time, run by transformers' own modelling code."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Layerwise:
-    """A target computing in ``dtype`` on ``device``, weights on the meta device unless in use.
+    """A target computing in ``dtype`` on ``device``; weights not in use are on the meta device.
 
-    Streams come from host memory and are returned where the layer computed them; the embedding is looked up on the
-    host. Attention is transformers' eager one: its masks are always real, for sliding layers too.
+    Streams come from host memory and are returned on the device of the layer; the embedding lookup runs on the host.
+    Attention is transformers' eager implementation, with explicit masks, also in sliding layers.
     """
 
     def __init__(self, target: Target, dtype: Dtype, device: str = "cpu") -> None:
-        """Raises ``BuildError`` if the checkpoint is not what its configuration describes."""
+        """Raises ``BuildError`` if the checkpoint does not match its configuration."""
         self._target, self._dtype, self._device = target, DTYPES[dtype], torch.device(device)
         target.check()
         register()
@@ -46,7 +46,7 @@ class Layerwise:
         self._decoder.layers, self._decoder.norm = nn.ModuleList(self._stubs), nn.Identity()
 
     def embed(self, sequences: Sequence[Sequence[int]]) -> Iterator[Tensor]:
-        """The stream entering layer 0, ``[1,S,H]`` for each sequence; only rows of tokens that occur are held."""
+        """Yield the stream entering layer 0, ``[1,S,H]`` per sequence; memory holds only rows of tokens that occur."""
         used = sorted({token for sequence in sequences for token in sequence})
         place = {token: row for row, token in enumerate(used)}
         embedding = self._decoder.embed_tokens
@@ -61,13 +61,13 @@ class Layerwise:
 
     @contextmanager
     def layer(self, index: int) -> Iterator[nn.Module]:
-        """Decoder layer ``index`` with its weights, which it loses again afterwards."""
+        """Decoder layer ``index`` with its weights, released on exit."""
         layer = self._layers[index]
         with self._weighted(layer, layer_prefix(index)):
             yield layer
 
     def run(self, layer: nn.Module, index: int, hidden: Tensor, cache: Any = None) -> Tensor:
-        """``layer``, which is that of ``index``, on one stream ``[1,S,H]``; keys and values pass through ``cache``."""
+        """Run ``layer``, number ``index``, on one stream ``[1,S,H]``; keys and values pass through ``cache``."""
         hidden = hidden.to(self._device)
         args, keywords = self._call(index, hidden)
         result: Tensor = layer(hidden, *args, **{**keywords, "past_key_values": cache})
@@ -81,18 +81,18 @@ class Layerwise:
 
     @contextmanager
     def head(self) -> Iterator[Callable[[Tensor], Tensor]]:
-        """What makes logits ``[1,S,V]`` of the stream ``[1,S,H]`` that leaves the last layer, with its weights."""
+        """A function from the stream ``[1,S,H]`` after the last layer to logits ``[1,S,V]``, with its weights."""
         with self.norm() as norm, self._weighted(self.model.lm_head, f"{LM_HEAD}."):
-            # With stubs for layers the model does to the normed stream what it does to logits, and nothing else.
+            # With stub layers, the model applies exactly its logit computation to the normed stream.
             yield lambda hidden: self.model(inputs_embeds=norm(hidden), use_cache=False).logits
 
     def normed(self, norm: nn.Module, hidden: Tensor) -> Tensor:
-        """What ``norm``, with its weights, makes of one stream ``[1,S,H]``."""
+        """Apply ``norm``, with its weights, to one stream ``[1,S,H]``."""
         result: Tensor = norm(hidden.to(self._device))
         return result
 
     def _call(self, index: int, hidden: Tensor) -> Call:
-        """What the modelling code gives that layer beside the stream: masks and rotary embedding of its kind."""
+        """Return the layer's other arguments from the modelling code: masks and rotary embedding."""
         self._decoder(inputs_embeds=torch.zeros_like(hidden), use_cache=False)
         return self._stubs[index].call
 
@@ -108,8 +108,8 @@ class Layerwise:
         lost = [prefix + name for name, tensor in tensors.items() if tensor.is_meta]
         if lost:
             raise BuildError(
-                f"nothing gives a value to {', '.join(lost)}",
-                why="the modelling code computes these buffers, and calibration has only what is stored",
+                f"{', '.join(lost)}: no value is available",
+                why="the modelling code computes these buffers, but calibration has only stored tensors",
                 fix="let the family's `prepare` compute them (docs/add-a-model.md)",
             )
         del tensors
@@ -119,7 +119,7 @@ class Layerwise:
             module.to("meta")
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor as the modelling code lays it out, in the type that is computed in."""
+        """Read one tensor in the layout of the modelling code and the compute type."""
         values = torch.empty(shape, dtype=self._dtype)
         flat, at = values.view(-1), 0
         for rows in self._runs(name, shape):
@@ -128,7 +128,7 @@ class Layerwise:
         return values
 
     def _rows(self, name: str, shape: tuple[int, ...], places: Sequence[int]) -> Tensor:
-        """Some rows of a matrix, in ascending order."""
+        """Read some rows of a matrix, in ascending order."""
         values, indices, begin = torch.empty(len(places), shape[1], dtype=self._dtype), np.array(places), 0
         for rows in self._runs(name, shape):
             here = np.flatnonzero((indices >= begin) & (indices < begin + len(rows)))
@@ -137,10 +137,10 @@ class Layerwise:
         return values
 
     def _runs(self, name: str, shape: tuple[int, ...]) -> Iterator[np.ndarray[Any, Any]]:
-        """Tensors are read in the order of the graph's pieces and laid one behind the other.
+        """Read tensors in the order of the graph's pieces, one after another.
 
-        That is the modelling code's layout: gate and up, which the graph has in turn, it has one after the other, and
-        what the graph turns it stores as the checkpoint does.
+        That is the modelling code's layout: gate and up, which the graph interleaves, follow each other, and matrices
+        that the graph transposes are laid out as in the checkpoint.
         """
         sources = self._target.sources
         for piece in sources.pieces(name, shape):
@@ -149,7 +149,7 @@ class Layerwise:
 
 
 class _Stub(nn.Module):
-    """Stands in for a decoder layer and remembers what it was called with."""
+    """Replaces a decoder layer and records its call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class _Stub(nn.Module):
 
 
 def _compute_rotary(model: nn.Module, device: torch.device) -> None:
-    """Rotary modules hold what they compute, not what is stored: made again, with values."""
+    """Recreate rotary modules on the device: their buffers are computed, not stored."""
     for path, module in list(model.named_modules()):
         if type(module).__name__.endswith("RotaryEmbedding"):
             parent, _, name = path.rpartition(".")

@@ -1,4 +1,4 @@
-"""Watches one decoder layer at work: what enters its linears and its experts, and what its cache would hold."""
+"""Observe one decoder layer: inputs of its linears and experts, and the contents of its cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ....graphs.targets.range_shapes import expert_modules, linears
 from ....plugins.errors import BuildError
 from .range_methods import Method, Observer
 
-EXPERTS = "peagle-calibration"  # what the experts function is registered as in transformers
+EXPERTS = "peagle-calibration"  # name under which the experts function is registered in transformers
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 class Watch:
-    """The observers of one layer. Linears that are given the very same tensor (q, k and v; gate and up) share one."""
+    """The observers of one layer. Linears with the very same input tensor (q, k and v; gate and up) share one."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -41,7 +41,7 @@ class Watch:
 
     @contextmanager
     def on(self, layer: nn.Module, prefix: str) -> Iterator[None]:
-        """Watch ``layer`` from here on; ``prefix`` is what the names of its tensors begin with."""
+        """Observe ``layer`` inside the block; ``prefix`` is the prefix of its tensor names."""
         self._experts = {id(module): name for name, module in expert_modules(layer, prefix).items()}
         self._tokens = {
             name: np.zeros(module.num_experts, np.int64) for name, module in expert_modules(layer, prefix).items()
@@ -60,7 +60,7 @@ class Watch:
 
     @contextmanager
     def sample(self, index: int) -> Iterator[None]:
-        """One forward pass: that of sample ``index``."""
+        """Context of one forward pass, with sample ``index``."""
         self._half = index % 2
         try:
             yield
@@ -68,48 +68,48 @@ class Watch:
             self._seen.clear()
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """``Cache.update`` as decoder layers call it: keys and values as a cache would hold them, none kept."""
+        """``Cache.update`` as decoder layers call it: observes keys and values, and keeps none."""
         self.see(cache_name("k", layer), key)
         self.see(cache_name("v", layer), value)
         return key, value
 
     def get_seq_length(self, *_: Any) -> int:
-        """Part of the cache protocol; nothing was there before."""
+        """Part of the cache protocol; the cache is always empty."""
         return 0
 
     def expert(self, module: nn.Module, weight: str, index: int, values: Tensor) -> None:
-        """What enters one weight of one expert, ``[tokens, width]``."""
+        """Observe the input of one weight of one expert, ``[tokens, width]``."""
         name = self._experts[id(module)]
         self.see(_expert_key(f"{name}.{weight}", index), values)
         if weight == EXPERT_WEIGHTS[0]:
             self._tokens[name][index] += len(values)
 
     def ranges(self) -> dict[str, Array]:
-        """What was seen, float32, by the names of ``RangeShapes``; 0 for an expert that saw no token."""
+        """Return ranges, float32, by the names of ``RangeShapes``; 0 for an expert without tokens."""
         return self._by_name({name: observer.amax() for name, observer in self._observers.items()}, 0.0)
 
     def clipped(self, ranges: Mapping[str, Array]) -> dict[str, Array]:
-        """The share of the numbers seen that is beyond ``ranges``, shaped as those are, of inputs that have some."""
+        """Return the share of observed values beyond ``ranges``, in their shape, for inputs that have any."""
         shares = {
             name: observer.clipped(float(self._range(ranges, name))) for name, observer in self._observers.items()
         }
         return {name: values for name, values in self._by_name(shares, 0.0).items() if values.any()}
 
     def peaks(self) -> dict[str, Array]:
-        """The largest magnitude in samples of even and of odd index, float32 ``[..., 2]``; 0 where there was none."""
+        """Return the largest magnitude in samples of even and odd index, float32 ``[..., 2]``; 0 if none."""
         return self._by_name(self._peaks, [0.0, 0.0])
 
     def squares(self) -> dict[str, Array]:
-        """The mean square of every number that enters a linear, float32 [columns], by the name of its weight."""
+        """Return the mean square of every input of a linear, float32 [columns], by the name of its weight."""
         means = {n: (total / self._rows[n]).float().cpu().numpy() for n, total in self._squares.items()}
         return {name: means[leader] for name, leader in self._leaders.items()}
 
     def tokens(self) -> dict[str, Array]:
-        """How many tokens each expert saw, int64 [E], by module."""
+        """Return the number of tokens of each expert, int64 [E], by module."""
         return dict(self._tokens)
 
     def _by_name(self, seen: Mapping[str, Any], nothing: Any) -> dict[str, Array]:
-        """Values of observers by the names of ``RangeShapes``: shared ones for each, those of experts in rows."""
+        """Return values by the names of ``RangeShapes``: shared ones repeated, those of experts stacked."""
         values = {name: np.asarray(value, np.float32) for name, value in seen.items()}
         result = {name: values[leader] for name, leader in self._leaders.items()}
         result |= {name: value for name, value in values.items() if name not in result and "#" not in name}
@@ -136,7 +136,7 @@ class Watch:
         return hook
 
     def enter(self, name: str, values: Tensor) -> None:
-        """Take in what enters the linear with the weight ``name``, ``[..., columns]``."""
+        """Observe the input of the linear with the weight ``name``, ``[..., columns]``."""
         self.see(name, values)
         rows = values.detach().reshape(-1, values.shape[-1])
         total = rows.double().square().sum(0)
@@ -145,13 +145,13 @@ class Watch:
         self._rows[name] = self._rows.get(name, 0) + len(rows)
 
     def see(self, name: str, values: Tensor) -> None:
-        """Take in one tensor of any shape. Raises ``BuildError`` if a number in it is not finite."""
+        """Observe a tensor of any shape. Raises ``BuildError`` if a value in it is not finite."""
         low, high = torch.aminmax(values.detach().float())
         peak = float(torch.maximum(-low, high))
         if not math.isfinite(peak):
             raise BuildError(
-                f"what enters {name.partition('#')[0]} is not finite",
-                why="a weight is damaged, or the numbers outgrow the type that calibration computes in",
+                f"the input of {name.partition('#')[0]} is not finite",
+                why="a weight is damaged, or values overflow the calibration's compute type",
                 fix="check the checkpoint with plain generation, and calibrate in float32",
             )
         if name not in self._observers:
@@ -161,9 +161,9 @@ class Watch:
 
 
 def watched_experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tensor:
-    """An ``ExpertsInterface`` function: the loop of the modelling code, watched where somebody does.
+    """An ``ExpertsInterface`` function: the modelling code's loop over experts, with optional observation.
 
-    hidden ``[N,H]``, experts and scores ``[N,A]``; operation by operation what transformers' eager experts compute.
+    hidden ``[N,H]``, experts and scores ``[N,A]``; performs the same operations as transformers' eager experts.
     """
     watch = _watch.get()
     result = torch.zeros_like(hidden)
@@ -183,7 +183,7 @@ def watched_experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) 
 
 
 def register() -> None:
-    """Make ``EXPERTS`` known to transformers."""
+    """Register ``EXPERTS`` with transformers."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(EXPERTS, watched_experts)

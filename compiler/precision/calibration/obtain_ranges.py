@@ -1,4 +1,4 @@
-"""Calibrated ranges: loaded from a folder that was saved before, or calibrated with the samples asked for."""
+"""Obtain calibrated ranges: load saved ones, or calibrate with the requested samples."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def obtain(
     model: str = "",
     defaults: SampleLimits = FOR_PLANS,
 ) -> Scales:
-    """The ranges of a target, loaded or calibrated; ``model`` is what to call it.
+    """Load or calibrate the ranges of a target; ``model`` is its display name.
 
-    ``defaults`` hold where the user did not say how much is measured.
+    ``defaults`` apply where the user set no limits.
 
-    Raises ``BuildError`` for ranges of another model, ``UsageError`` for samples that are no use, and
-    ``EnvironmentProblem`` for a device that is not there.
+    Raises ``BuildError`` for ranges of another model, ``UsageError`` for unusable samples, and
+    ``EnvironmentProblem`` for a missing device.
     """
     from .calibrate import Settings, calibrate
     from .dataset import bundled, read_jsonl
@@ -42,7 +42,7 @@ def obtain(
 
     if asked.scales is not None:
         saved = Scales.load(asked.scales, target.skeleton.range_shapes)
-        with progress.step("compare the weights with those that were calibrated"):
+        with progress.step("compare the weights with the calibrated ones"):
             saved.check_model(target.checkpoint.fingerprint)
         return saved
     device = asked.device or CPU
@@ -62,13 +62,13 @@ def obtain(
 
 
 def limits_of(asked: CalibrationAsked, defaults: SampleLimits) -> SampleLimits:
-    """How much is measured: as much as the request says, else the ``defaults``."""
+    """Return the limits of the request, or the ``defaults``."""
     count, length = asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length
     return replace(defaults, max_samples=count, max_length=length)
 
 
 def settled(asked: CalibrationAsked, defaults: SampleLimits) -> CalibrationAsked:
-    """The request, with the ``defaults`` spelled out that it takes of the bundled samples."""
+    """Return the request with the ``defaults`` for the bundled samples filled in."""
     if asked.scales is not None or asked.data is not None:
         return asked
     limits = limits_of(asked, defaults)
@@ -76,7 +76,7 @@ def settled(asked: CalibrationAsked, defaults: SampleLimits) -> CalibrationAsked
 
 
 def origin(scales: Scales) -> dict[str, Any]:
-    """Where ranges come from: the same for ranges that are calibrated again in the same way."""
+    """Return the origin of ranges: equal for two calibrations with the same settings."""
     facts = scales.facts
     return {
         "method": dict(facts.method),
@@ -88,7 +88,7 @@ def origin(scales: Scales) -> dict[str, Any]:
 
 
 def describe(scales: Scales) -> dict[str, Any]:
-    """The origin of ranges, and what there is to say of them, for a report."""
+    """Return the origin of ranges, and notes on them, for a report."""
     from .saturation import Saturation
     from .seldom_experts import FEWEST, seldom_experts
 
@@ -107,7 +107,7 @@ def describe(scales: Scales) -> dict[str, Any]:
 
 
 def in_words(scales: Scales) -> str:
-    """The origin of ranges in one line; the digest is of the token sequences."""
+    """Return the origin of ranges in one line; the digest covers the token sequences."""
     facts = scales.facts
     return (
         f"{facts.method['name']} over {facts.num_tokens} tokens in {facts.num_samples} samples of {facts.dataset} "

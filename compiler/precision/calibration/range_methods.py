@@ -1,6 +1,6 @@
-"""How a range is chosen from what was seen: the largest magnitude, a percentile of it, or the least rounding error.
+"""Choose ranges from observed values: the maximum, a percentile, or the range with the least rounding error.
 
-All of them depend on the numbers seen, not on their order or how they came in batches.
+The results depend on the observed values, not on their order or batching.
 """
 
 from __future__ import annotations
@@ -22,68 +22,68 @@ _LARGEST = {"e4m3": E4M3.largest, "int8": INT8.largest}
 
 
 class Observer(Protocol):
-    """Sees the values of one tensor, sample by sample, and says which range of them to keep."""
+    """Observes the values of one tensor, sample by sample, and chooses a range."""
 
     def observe(self, values: Tensor, peak: float) -> None:
-        """Take in finite ``values``, at least one; ``peak`` is the largest magnitude among them."""
+        """Add finite ``values``, at least one; ``peak`` is the largest magnitude among them."""
         ...
 
     def amax(self) -> float:
-        """The magnitude to map to the largest number of the quantised type; 0 if nothing but zeros was seen."""
+        """Return the magnitude to map to the largest value of the quantized type; 0 if only zeros were observed."""
         ...
 
     def clipped(self, amax: float) -> float:
-        """The share of the numbers seen that lie beyond ``amax``, which this observer gave."""
+        """Return the share of observed values beyond ``amax``, which this observer returned."""
         ...
 
 
 class Method(Protocol):
-    """A way of choosing ranges."""
+    """A method of choosing ranges."""
 
     def observer(self) -> Observer:
-        """A new observer, for one tensor."""
+        """Return a new observer for one tensor."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Name and parameters, for keys and records."""
+        """Return name and parameters, for keys and records."""
         ...
 
 
 @dataclass(frozen=True)
 class Max:
-    """The largest magnitude seen: nothing is ever clipped."""
+    """The largest observed magnitude; nothing is clipped."""
 
     def observer(self) -> Observer:
-        """A new observer, for one tensor."""
+        """Return a new observer for one tensor."""
         return _Peak()
 
     def describe(self) -> dict[str, Any]:
-        """Name and parameters."""
+        """Return name and parameters."""
         return {"name": "max"}
 
 
 @dataclass(frozen=True)
 class Percentile:
-    """The magnitude that ``percent`` of the values do not exceed, to the width of a bucket, never above the largest."""
+    """The magnitude that ``percent`` of the values do not exceed, within a bucket's width, at most the largest."""
 
     percent: float = 99.99
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
-            raise UsageError(f"a percentile of {self.percent:g}", fix="choose one above 0 and up to 100, as 99.99")
+            raise UsageError(f"a percentile of {self.percent:g}", fix="use a value above 0 up to 100, such as 99.99")
 
     def observer(self) -> Observer:
-        """A new observer, for one tensor."""
+        """Return a new observer for one tensor."""
         return _PercentileOf(self.percent)
 
     def describe(self) -> dict[str, Any]:
-        """Name and parameters."""
+        """Return name and parameters."""
         return {"name": "percentile", **asdict(self)}
 
 
 @dataclass(frozen=True)
 class Mse:
-    """The clip of least squared rounding error in ``number_format``, of ``candidates`` even steps up to the largest."""
+    """The clip with the least squared error in ``number_format``, among ``candidates`` even steps up to the maximum."""
 
     number_format: RoundedTo = "e4m3"
     candidates: int = 80
@@ -91,20 +91,20 @@ class Mse:
     def __post_init__(self) -> None:
         if self.candidates < 1 or self.number_format not in _LARGEST:
             raise UsageError(
-                f"cannot search {self.candidates} clips for {self.number_format}", fix="name e4m3 or int8, 1 or more"
+                f"cannot search {self.candidates} clips for {self.number_format}", fix="use e4m3 or int8, 1 or more"
             )
 
     def observer(self) -> Observer:
-        """A new observer, for one tensor."""
+        """Return a new observer for one tensor."""
         return _LeastError(self.number_format, self.candidates)
 
     def describe(self) -> dict[str, Any]:
-        """Name and parameters."""
+        """Return name and parameters."""
         return {"name": "mse", **asdict(self)}
 
 
 def rounded(values: Array, clip: float, number_format: RoundedTo) -> Array:
-    """Magnitudes as ``number_format`` holds them when ``clip`` is its largest number; float64, saturating."""
+    """Round magnitudes to ``number_format`` with ``clip`` as its largest value; float64, saturating."""
     scale = clip / _LARGEST[number_format]
     scaled = np.minimum(values, clip) / scale
     if number_format == "int8":
@@ -128,7 +128,7 @@ class _Peak:
 
 @dataclass(kw_only=True)
 class _Counted:
-    """Keeps the largest number and how often each size came."""
+    """Keeps the maximum and a histogram of magnitudes."""
 
     largest: float = 0.0
     seen: Histogram = field(default_factory=Histogram)
@@ -167,7 +167,7 @@ class _LeastError(_Counted):
         values = np.minimum((lower + upper) / 2, self.largest)
         clips = [
             self.largest * step / self.candidates for step in range(self.candidates, 0, -1)
-        ]  # ties go to the larger
+        ]  # the larger one if tied
         return min(clips, key=lambda clip: _error(values, counts, clip, self.number_format))
 
 

@@ -1,7 +1,7 @@
-"""What an unfinished calibration keeps, step by step, so that the same command goes on where it was interrupted.
+"""Files of an unfinished calibration, step by step, so that the same command resumes it.
 
-Each finished step leaves its ranges (small) and the streams that leave it (large). The streams of a step are removed
-once those of the next are safely there.
+Each finished step leaves its ranges (small) and its output streams (large). The streams of a step are removed once
+those of the next are safely stored.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _NAME = "calibrate"
 
 @dataclass(frozen=True)
 class Kept:
-    """The folder of one calibration: its steps are numbered from 0."""
+    """The folder of one calibration; steps are numbered from 0."""
 
     folder: Path
 
     @classmethod
     @contextmanager
     def open(cls, store: StageStore, make: Callable[..., object], key_parts: Any, needed: int) -> Iterator[Kept]:
-        """Lock and give the folder of what the code of ``make`` makes of ``key_parts``.
+        """Lock and yield the folder for ``key_parts`` and the code of ``make``.
 
-        ``needed`` is the size to name when the disk is full.
+        ``needed`` is the size to report when the disk is full.
         """
         with writing(store.root, needed), store.place(_NAME, stage_key(_NAME, make, key_parts)) as folder:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -52,7 +52,7 @@ class Kept:
             yield cls(folder)
 
     def finished(self) -> int:
-        """The number of steps that are done and undamaged; everything else is removed."""
+        """Return the number of intact finished steps, and remove everything else."""
         count = 0
         while self._ranges_whole(count):
             count += 1
@@ -63,22 +63,22 @@ class Kept:
         return count
 
     def streams(self, step: int) -> Path:
-        """The file of the streams that leave ``step``."""
+        """The file with the output streams of ``step``."""
         return self.folder / f"streams-{step:04}.bin"
 
     @property
     def scratch(self) -> Path:
-        """The file that the streams of a step are written to before it is finished."""
+        """The file for the streams of an unfinished step."""
         return self.folder / "streams.partial"
 
     def ranges(self, step: int) -> dict[str, Array]:
-        """The ranges that ``finish`` was given."""
+        """Return the ranges passed to ``finish``."""
         from safetensors.numpy import load_file
 
         return dict(load_file(self._ranges(step)))
 
     def finish(self, step: int, ranges: Mapping[str, Array]) -> None:
-        """Keep a step: its ranges, and its streams from ``scratch``. It counts once its record is there."""
+        """Keep a step: its ranges, and its streams from ``scratch``. Its record, written last, makes it valid."""
         from safetensors.numpy import save_file
 
         save_file({name: np.asarray(value, order="C") for name, value in ranges.items()}, self._ranges(step))
@@ -98,7 +98,7 @@ class Kept:
 
     def _whole(self, step: int, path: Path) -> bool:
         try:
-            if not (self._record(step).is_file() and path.is_file()):  # a pipe would wait for a writer
+            if not (self._record(step).is_file() and path.is_file()):  # opening a pipe would block
                 return False
             size, sha256 = json.loads(self._record(step).read_bytes())[path.name]
             return FileEntry.of(path) == FileEntry(size, sha256)
@@ -114,9 +114,9 @@ class Kept:
 
 @dataclass(frozen=True)
 class States:
-    """The streams of all samples between two layers, in one file: in memory there is never more than one sample's.
+    """The streams of all samples between two layers, in one file; memory never holds more than one sample's.
 
-    Samples of ``lengths`` tokens, ``[1,S,H]`` each, are stored one behind the other in the type computed in.
+    Samples of ``lengths`` tokens, ``[1,S,H]`` each, are stored consecutively in the compute type.
     """
 
     lengths: Sequence[int]
@@ -124,7 +124,7 @@ class States:
     dtype: torch.dtype
 
     def write(self, path: Path, streams: Iterable[Tensor]) -> None:
-        """Make the file out of one stream per sample, written as they come."""
+        """Write one stream per sample to a new file, as they come."""
         import torch
 
         with path.open("wb") as file:
@@ -132,18 +132,16 @@ class States:
                 file.write(stream.detach().cpu().contiguous().view(torch.uint8).numpy().data)
 
     def read(self, path: Path) -> Iterator[Tensor]:
-        """The streams in order; each may be written into."""
+        """Yield the streams in order; each may be modified."""
         import torch
 
         with path.open("rb") as file:
             for length in self.lengths:
-                # Memory of torch's own: the last bits of a matmul depend on how its operands are aligned.
+                # Memory allocated by torch: the last bits of a matmul depend on the alignment of its operands.
                 stream = torch.empty(1, length, self.hidden_size, dtype=self.dtype)
                 raw = stream.view(torch.uint8).numpy()
                 if file.readinto(raw.data) != raw.nbytes:
-                    raise EnvironmentProblem(
-                        f"{path} became shorter while it was read", fix="run the same command again"
-                    )
+                    raise EnvironmentProblem(f"{path} was truncated while being read", fix="run the same command again")
                 yield stream
 
 

@@ -1,4 +1,4 @@
-"""Numbers that a range cuts off: how many were, in which inputs, and whether other texts are likely to have more."""
+"""Values clipped by calibrated ranges: how many, in which inputs, and whether other texts are likely to add more."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ....plugins.problems import counted
 
 Array = np.ndarray[Any, Any]
 
-# What is worth a warning: a method that cuts off so large a share, or numbers so many times as large as the range.
+# Limits for a warning: the share of clipped values, and the largest value relative to the range.
 MOST_SHARE, MOST_BEYOND = 0.001, 4.0
-# Half of the samples would have cut off what the other half has: the largest number is settled by neither.
+# The largest values of two halves of the samples differ this much: neither half is conclusive.
 MOST_APART = 2.0
 _WORST = 8
 
 
 @dataclass(frozen=True)
 class Clipped:
-    """An input of which a ``share`` of the numbers seen is cut off; the largest is ``beyond`` times the range."""
+    """An input with a ``share`` of its values clipped; the largest is ``beyond`` times the range."""
 
     name: str
     share: float
@@ -29,17 +29,17 @@ class Clipped:
 
     @property
     def matters(self) -> bool:
-        """Whether it is worth a warning."""
+        """True if it deserves a warning."""
         return self.share > MOST_SHARE or self.beyond > MOST_BEYOND
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """What the ranges of ``inputs`` inputs and caches cut off; an expert's input counts as one.
+    """Clipping by the ranges of ``inputs`` inputs and caches; an expert's input counts as one.
 
-    ``clipped``: of the samples themselves, worst first; by ``max`` none. ``apart``: how many times as large the largest
-    number of one half of the samples is as that of the other, at most of the ``compared`` inputs, in ``widest``; in
-    ``unsettled`` of them it is more than ``MOST_APART``. Experts are left out of that: some see few tokens.
+    ``clipped``: in the samples themselves, worst first; empty for ``max``. ``apart``: the largest ratio between the
+    maxima of two halves of the samples, over ``compared`` inputs, found in ``widest``; ``unsettled`` of them exceed
+    ``MOST_APART``. Experts are not compared, because some see few tokens.
     """
 
     inputs: int
@@ -51,7 +51,7 @@ class Saturation:
 
     @classmethod
     def of(cls, ranges: Mapping[str, Array], clipped: Mapping[str, Array], peaks: Mapping[str, Array]) -> Saturation:
-        """Work it out from what was measured: ``ranges``, shares ``clipped``, ``peaks [..., 2]`` of the two halves."""
+        """Compute it from measurements: ``ranges``, shares ``clipped``, ``peaks [..., 2]`` of the two halves."""
         cut = [
             Clipped(said, float(share), float(largest / limit))
             for name, shares in clipped.items()
@@ -71,7 +71,7 @@ class Saturation:
         )
 
     def record(self) -> dict[str, Any]:
-        """What a report has of it."""
+        """Return the data for a report."""
         return {
             "inputs": self.inputs,
             "clipped": len(self.clipped),
@@ -86,25 +86,25 @@ class Saturation:
         }
 
     def warnings(self) -> list[str]:
-        """What a user should know, if anything."""
+        """Return warnings for the user, if any."""
         told = []
         if worst := [each for each in self.clipped if each.matters]:
             first = worst[0]
             told.append(
-                f"ranges cut off much of {counted(worst, 'input')}: {first.share:.2%} of the numbers that enter "
-                f"{first.name}, up to {first.beyond:.3g} times its range; --calib-method max cuts off none of them"
+                f"ranges clip much of {counted(worst, 'input')}: {first.share:.2%} of the values that enter "
+                f"{first.name}, up to {first.beyond:.3g} times its range; --calib-method max clips none of them"
             )
         if self.unsettled:
             told.append(
-                f"the largest numbers of two halves of the samples are more than {MOST_APART:g} times apart in "
-                f"{self.unsettled} of {self.compared} inputs, at most in {self.widest} ({self.apart:.3g} times): other "
-                "texts may go beyond these ranges; more samples (--calib-samples, --calib-data) settle them"
+                f"the maxima of two halves of the samples differ by a factor of more than {MOST_APART:g} in "
+                f"{self.unsettled} of {self.compared} inputs, at most in {self.widest} (a factor of {self.apart:.3g}): "
+                "other texts may exceed these ranges; use more samples (--calib-samples, --calib-data)"
             )
         return told
 
 
 def _each(name: str, *values: Array) -> Iterator[tuple[Any, ...]]:
-    """The name with the numbers of each expert, or of the one input that there is."""
+    """Yield the name with the values of each expert, or of the single input."""
     if not values[0].ndim:
         yield (name, *values)
     else:

@@ -1,4 +1,4 @@
-"""Calibrated ranges as a value and as two files: ``scales.safetensors`` with the numbers, ``scales.json`` beside it."""
+"""Calibrated ranges, in memory and as two files: ``scales.safetensors`` with the values and ``scales.json``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 NUMBERS = "scales.safetensors"
 FORMAT = 1
-# Tensors are named group:name.
+# Tensor names are group:name.
 _GROUPS = ("inputs", "caches", "expert_tokens", "squares", "clipped", "peaks")
 _LISTED = 8
 _AGAIN = "calibrate the model again"
@@ -32,7 +32,7 @@ _AGAIN = "calibrate the model again"
 
 @dataclass(frozen=True)
 class Facts:
-    """Where ranges come from. ``fingerprint`` is the checkpoint's, ``samples`` the digest of the token sequences."""
+    """Origin of ranges. ``fingerprint`` is the checkpoint's, ``samples`` the digest of the token sequences."""
 
     model: str
     architecture: str
@@ -50,14 +50,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class Scales:
-    """Largest magnitudes (amax, float32), not yet divided by the largest number of any type.
+    """Largest magnitudes (amax, float32), not yet divided by the largest value of a type.
 
-    ``inputs``: what enters a matmul, by the graph's name of its weight: one number, or one per expert ``[E]``.
-    ``caches``: ``k_cache.i`` and ``v_cache.i`` as the graph names them. ``expert_tokens``: int64 ``[E]`` by module.
-    ``squares``: the mean square of each number that enters a linear, ``[columns]`` by the name of its weight.
-    ``clipped``: the share of numbers seen beyond a range, of inputs and caches that had any, shaped as the range is.
-    ``peaks``: the largest magnitude in either half of the samples, ``[..., 2]``. Earlier calibrations measured none of
-    the three.
+    ``inputs``: input of a matmul, by the graph's name of its weight: one value, or one per expert ``[E]``.
+    ``caches``: ``k_cache.i`` and ``v_cache.i``, the graph's names. ``expert_tokens``: int64 ``[E]`` by module.
+    ``squares``: the mean square of each input of a linear, ``[columns]`` by the name of its weight.
+    ``clipped``: the share of observed values beyond a range, for inputs and caches that have any, in the range's shape.
+    ``peaks``: the largest magnitude in each half of the samples, ``[..., 2]``. Earlier calibrations lack the last
+    three.
     """
 
     inputs: Mapping[str, Array]
@@ -70,24 +70,24 @@ class Scales:
 
     @property
     def ranges(self) -> dict[str, Array]:
-        """Return those of inputs and caches in one table."""
+        """Return the ranges of inputs and caches in one table."""
         return {**self.inputs, **self.caches}
 
     def check(self, shapes: RangeShapes) -> None:
-        """Raise ``BuildError`` naming each range that is missing, not known to the model, or not a positive number."""
+        """Raise ``BuildError`` naming each range that is missing, unknown to the model, or not a positive number."""
         complaints: list[str] = []
         for ranges, expected in ((self.inputs, shapes.inputs), (self.caches, shapes.caches)):
             complaints += _misfits(ranges, expected) + [
                 f"{name} {wrong}" for name, value in ranges.items() if (wrong := _not_a_range(value))
             ]
         complaints += [
-            f"the squares of {name} are not those of columns"
+            f"the squares of {name} do not have one value per column"
             for name, value in self.squares.items()
             if value.ndim != 1 or not np.all(np.isfinite(value)) or np.any(value < 0)
         ]
         shaped = {name: value.shape for name, value in self.ranges.items()}
         complaints += [
-            f"{what} of {name} are not those of its range"
+            f"{what} of {name} do not have the shape of its range"
             for what, values, more in (("shares", self.clipped, ()), ("peaks", self.peaks, (2,)))
             for name, value in values.items()
             if value.shape != (*shaped.get(name, (0,)), *more) or not np.all(np.isfinite(value)) or np.any(value < 0)
@@ -96,22 +96,22 @@ class Scales:
         complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]
         if complaints:
             raise BuildError(
-                f"calibrated ranges of {self.facts.model} cannot be used: {listed(complaints, _LISTED)}",
-                why="a quantised type is scaled by a positive, finite range for every input that the model has",
-                fix=f"{_AGAIN}, with texts that reach all of it",
+                f"the calibrated ranges of {self.facts.model} cannot be used: {listed(complaints, _LISTED)}",
+                why="every input of the model needs a positive, finite range",
+                fix=f"{_AGAIN}, with texts that use all of it",
             )
 
     def check_model(self, fingerprint: str) -> None:
-        """Raise ``BuildError`` unless the ranges are those of the checkpoint with this fingerprint."""
+        """Raise ``BuildError`` unless the ranges belong to the checkpoint with this fingerprint."""
         if self.facts.fingerprint != fingerprint:
             raise BuildError(
-                f"the calibrated ranges are of {self.facts.model}, and not of these weights",
-                why="ranges of other weights clip what these compute, or waste the type",
-                fix=f"{_AGAIN}, or name the checkpoint that was calibrated",
+                f"the calibrated ranges belong to {self.facts.model}, not to these weights",
+                why="ranges of other weights clip values, or waste resolution",
+                fix=f"{_AGAIN}, or use the checkpoint that was calibrated",
             )
 
     def save(self, folder: Path) -> None:
-        """Write both files into ``folder``, which is made; each appears whole, the numbers first."""
+        """Write both files into ``folder``, creating it; each file appears atomically, the values first."""
         from safetensors.numpy import save_file
 
         tensors = {
@@ -123,7 +123,7 @@ class Scales:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".scales.", dir=folder) as scratch:
                 save_file(tensors, Path(scratch, NUMBERS))
-                Path(scratch, NUMBERS).chmod(0o644)  # the library keeps it to its owner
+                Path(scratch, NUMBERS).chmod(0o644)  # the library makes it private
                 entry = FileEntry.of(Path(scratch, NUMBERS))
                 content = {"format": FORMAT, "sha256": entry.sha256, **asdict(self.facts)}
                 Path(scratch, FACTS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -134,23 +134,23 @@ class Scales:
 
     @classmethod
     def load(cls, folder: Path, shapes: RangeShapes) -> Scales:
-        """Ranges that ``save`` wrote, checked against what the model needs.
+        """Load ranges written by ``save``, and check them against the model's shapes.
 
-        Raises ``BuildError`` for damage and misfits.
+        Raises ``BuildError`` for damaged files and mismatches.
         """
         facts, sha256 = _read_facts(folder / FACTS)
         groups: dict[str, dict[str, Array]] = {group: {} for group in _GROUPS}
         header = read_header(folder / NUMBERS)
         if FileEntry.of(folder / NUMBERS).sha256 != sha256:
             raise BuildError(
-                f"{folder / NUMBERS} is not the file that {FACTS} describes",
+                f"{folder / NUMBERS} does not match {FACTS}",
                 why="one of them was changed or comes from another calibration",
                 fix=f"copy both files again, or {_AGAIN}",
             )
         for key, entry in header.items():
             group, _, name = key.partition(":")
             if group not in groups or entry.dtype != ("I64" if group == "expert_tokens" else "F32"):
-                raise BuildError(f"{folder / NUMBERS} holds {key} as {entry.dtype}", fix=_AGAIN)
+                raise BuildError(f"{folder / NUMBERS} has {key} in {entry.dtype}", fix=_AGAIN)
             rows = read_rows(key, entry, 0, entry.shape[0] if entry.shape else 1)
             groups[group][name] = rows.reshape(entry.shape)
         scales = cls(facts=facts, **groups)
@@ -170,7 +170,7 @@ def _misfits(ranges: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]])
 
 
 def _not_a_range(value: Array) -> str:
-    """What is wrong with it, in words; experts by number."""
+    """Describe what is wrong with a value; for experts, by number."""
     kinds = {
         "NaN": np.isnan(value), "infinite": np.isinf(value), "zero": value == 0, "negative": value < 0,
     }  # fmt: skip
@@ -186,7 +186,7 @@ def _read_facts(path: Path) -> tuple[Facts, str]:
     try:
         content = parse_json(path.read_bytes())
         if content.pop("format") != FORMAT:
-            raise ValueError("it is of another format version")
+            raise ValueError("it has an unsupported format version")
         sha256 = content.pop("sha256")
         facts = Facts(**content | {"warnings": tuple(content["warnings"])})
     except OSError as error:

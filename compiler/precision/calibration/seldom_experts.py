@@ -1,4 +1,4 @@
-"""Experts that the samples reached seldom or never, and the range that one without tokens gets."""
+"""Experts that the samples rarely or never reached, and the range of an expert without tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-FEWEST = 64  # tokens: the largest of fewer numbers says little of those that come later
+FEWEST = 64  # tokens: the maximum over fewer values says little about later ones
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class SeldomExpert:
-    """One expert of a layer, and how many tokens it saw: fewer than ``FEWEST``."""
+    """One expert of a layer with its number of tokens, below ``FEWEST``."""
 
     module: str
     expert: int
@@ -24,7 +24,7 @@ class SeldomExpert:
 
 
 def seldom_experts(tokens: Mapping[str, Array]) -> list[SeldomExpert]:
-    """The experts of all layers that saw few tokens, those that saw fewest first. ``tokens`` are counts by module."""
+    """List experts of all layers with few tokens, fewest first. ``tokens`` are counts by module."""
     few = [
         SeldomExpert(module, int(expert), int(counts[expert]))
         for module, counts in tokens.items()
@@ -34,10 +34,10 @@ def seldom_experts(tokens: Mapping[str, Array]) -> list[SeldomExpert]:
 
 
 def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> dict[str, Array]:
-    """Give experts that saw no token their layer's largest range of the same input.
+    """Give experts without tokens their layer's largest range of the same input.
 
-    Whatever reaches such an expert later was then seen at that size by another one of its layer: the steps are coarser
-    than they had to be, and nothing is cut off.
+    Later inputs of such an expert then have a range that another expert of the layer reached: the resolution is coarser
+    than necessary, but nothing is clipped.
     """
     filled = dict(inputs)
     for module, counts in tokens.items():
@@ -47,18 +47,18 @@ def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> dic
 
 
 def say_seldom(tokens: Mapping[str, Array]) -> list[str]:
-    """One warning, if any expert saw few tokens: how many, which, and what to do."""
+    """Return one warning if any expert had few tokens: how many, which, and the remedy."""
     few = seldom_experts(tokens)
     if not few:
         return []
     of = f"of {sum(map(len, tokens.values()))} experts"
     unseen = sum(not each.tokens for each in few)
-    parts = [f"{unseen} {of} saw no token and take their layer's largest range"] if unseen else []
+    parts = [f"{unseen} {of} saw no tokens and use their layer's largest range"] if unseen else []
     if rest := len(few) - unseen:
         parts.append(f"{rest} {of} saw fewer than {FEWEST} tokens")
     named = [f"{each.module} {each.expert} ({each.tokens})" for each in few[:_NAMED]]
-    named += [f"{len(few) - _NAMED} more, which the report lists"] if len(few) > _NAMED else []
+    named += [f"{len(few) - _NAMED} more, listed in the report"] if len(few) > _NAMED else []
     return [
-        f"{', '.join(parts)}: {', '.join(named)}; more samples (--calib-samples), or texts like those that will be "
-        "served (--calib-data), reach more of them"
+        f"{', '.join(parts)}: {', '.join(named)}; use more samples (--calib-samples), or texts like those that will be "
+        "served (--calib-data)"
     ]

@@ -1,4 +1,4 @@
-"""Passes of a whole target with the weights of one decoder layer in memory at a time, or those of the head."""
+"""Forward passes of a whole target with only one decoder layer's weights in memory, or the head's."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .resume import Array, States
 
 
 class StreamedPass(NamedTuple):
-    """What the target says of one text: ``logits`` f32 [len, V]; ``features`` f32 [len, A*H], what enters the taps."""
+    """The target's outputs for one text: ``logits`` f32 [len, V]; ``features`` f32 [len, A*H], the tapped streams."""
 
     logits: Array
     features: Array
 
 
 def num_steps(target: Target) -> int:
-    """Count what ``streamed_passes`` reports of each text: a layer each, and the head."""
+    """Return the number of progress steps per text in ``streamed_passes``: one per layer, and the head."""
     return target.spec.num_layers + 1
 
 
 def streamed_passes(
     target: Target, texts: Sequence[Sequence[int]], scratch: Path, advance: Advance
 ) -> Iterator[StreamedPass]:
-    """Yield a pass over each of ``texts`` in FP32, in their order, by transformers' own modelling code.
+    """Yield a forward pass over each of ``texts`` in FP32, in order, by transformers' own modelling code.
 
-    All texts go through a layer before the next one is read; meanwhile the streams between them lie in the folder
-    ``scratch``. Raises ``BuildError`` for a checkpoint that is not what its configuration describes.
+    All texts go through a layer before the next one is read; the streams in between are stored in the folder
+    ``scratch``. Raises ``BuildError`` for a checkpoint that does not match its configuration.
     """
     spec, dtype = target.spec, DTYPES["float32"]
     states = States([len(ids) for ids in texts], spec.hidden_size, dtype)
@@ -58,7 +58,7 @@ def streamed_passes(
 
 
 def _through(model: Layerwise, index: int, states: States, scratch: Path, advance: Advance) -> Iterator[Tensor]:
-    """Send all texts through one layer."""
+    """Run all texts through one layer."""
     with model.layer(index) as layer:
         for hidden in states.read(_entering(scratch, index)):
             interrupts.check()

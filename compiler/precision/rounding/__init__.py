@@ -1,1 +1,1 @@
-"""Groups of numbers become codes and what the codes are multiplied by."""
+"""Quantization of values to codes and scales."""

@@ -1,4 +1,4 @@
-"""Rows of one weight as codes: a run of them in blocks that fit a processor's cache, however long the run is."""
+"""Quantize the rows of one weight in cache-sized pieces."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from . import scale_and_least
 from .codes_of_bf16 import CodesOfBf16, codes_of_bf16, is_bf16, upper_halves
 from .numbers_to_codes import block_scales, magnitudes, rounded, values_of
 
-_AT_ONCE = 2**18  # numbers: of fewer, threads spend their time waiting for the interpreter
-_MANY = 2**18  # numbers: the table of one scale takes as long to make as a quarter of them to round
+_AT_ONCE = 2**18  # values: with fewer, threads mostly wait for the interpreter lock
+_MANY = 2**18  # values: building the table of one scale takes as long as rounding a quarter of them
 
 
 @dataclass(frozen=True)
 class CodedRows:
-    """The codes of some rows, the scales of their blocks if they have such, and what rounding them changed."""
+    """Codes of some rows, the scales of their blocks if any, and the quantization error."""
 
     codes: Array
     scales: Array | None
@@ -32,10 +32,10 @@ class CodedRows:
 
 @dataclass(frozen=True)
 class Coding:
-    """How rows of the weight ``name`` become codes. Nothing but the rows decides, so any thread may take any of them.
+    """How to quantize rows of the weight ``name``. The result depends on the rows alone, so threads can share the work.
 
-    ``block`` columns share a scale, or with 0 all rows of a group do: then its ``few`` scales are known already.
-    ``importance``, [blocks, columns], is what an error in each column counts. The recipe computes in ``wide``.
+    ``block`` columns share a scale. If it is 0, all rows of a group do, and ``few`` holds the known scales.
+    ``importance``, [blocks, columns], weights the error of each column. The recipe computes in ``wide``.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Coding:
     importance: Array | None = None
 
     def coded(self, begin: int, values: Array) -> CodedRows:
-        """The codes of whole rows, with ``begin`` values of the weight before them.
+        """Quantize whole rows; ``begin`` values of the weight precede them.
 
-        Raises ``BuildError`` for numbers that would be infinite where codes are made wide again.
+        Raises ``BuildError`` for values that would dequantize to infinity.
         """
         codes, scales, loss = [], [], Loss()
         for first, rows in self._blocks_of_rows(begin, values):
@@ -69,11 +69,11 @@ class Coding:
         return CodedRows(np.concatenate(codes), np.concatenate(scales) if self.block else None, loss)
 
     def scales(self, begin: int, values: Array) -> Array:
-        """The scales of the blocks of whole rows, [rows, blocks]; with least values [rows, blocks, 2]."""
+        """Return the scales of the blocks of whole rows, [rows, blocks]; with minima [rows, blocks, 2]."""
         return np.concatenate([self._scales(first, rows) for first, rows in self._blocks_of_rows(begin, values)])
 
     def _nearest(self, grouped: Array, scales: Array) -> tuple[Array, Array]:
-        """The codes of groups that have these scales, and what they stand for."""
+        """Return the codes of groups for given scales, and their dequantized values."""
         if self.how.packed == AFFINE:
             codes = scale_and_least.codes_of(grouped, scales)
             return codes, scale_and_least.values_of(codes, scales)
@@ -81,14 +81,14 @@ class Coding:
         return codes, values_of(codes, scales[..., None], self.how.codes)
 
     def _table(self, first: int, rows: Array) -> CodesOfBf16 | None:
-        """What BF16 numbers become, for rows that hold nothing else and have one scale with many others."""
+        """Return the lookup table for rows of BF16 values that share one scale with many others, else None."""
         if self.few is None or self.how.codes != E4M3.numpy or self._of_group * self.shape[-1] < _MANY:
             return None
         group, last = first // self._of_group, (first + len(rows) - 1) // self._of_group
         return codes_of_bf16(float(self.few.reshape(-1)[group])) if group == last and is_bf16(rows) else None
 
     def _blocks_of_rows(self, begin: int, values: Array) -> Iterator[tuple[int, Array]]:
-        """Whole rows some at a time, with the number of the first; at least one block, if it is of none."""
+        """Yield whole rows a few at a time, with the index of the first; at least one block, even if empty."""
         columns = self.shape[-1]
         rows, step = values.reshape(-1, columns), max(1, _AT_ONCE // columns)
         for at in range(0, max(len(rows), 1), step):
@@ -96,11 +96,11 @@ class Coding:
 
     @property
     def _of_group(self) -> int:
-        """The rows that share one of few scales."""
+        """The number of rows per scale, with few scales."""
         return 1 if self.few is None else math.prod(self.shape[:-1]) // self.few.size
 
     def _scales(self, first: int, rows: Array) -> Array:
-        """``[rows, groups]`` for some rows, the first of which is number ``first`` of the weight."""
+        """Return ``[rows, groups]`` scales for some rows, beginning with row ``first`` of the weight."""
         if self.few is not None:
             return self.few.reshape(-1)[np.arange(first, first + len(rows)) // self._of_group][:, None]
         blocks = self._grouped(rows)
@@ -111,7 +111,7 @@ class Coding:
         return self._as_stored(block_scales(blocks, self.how.codes, self.how.largest))
 
     def _grouped(self, rows: Array) -> Array:
-        """``[rows, groups, columns]``; of blocks with zeros behind each row that ends within one."""
+        """Reshape to ``[rows, groups, columns]``, padding a row's last block with zeros."""
         if not self.block:
             return rows[:, None]
         missing = -rows.shape[1] % self.block
@@ -119,21 +119,21 @@ class Coding:
         return whole.reshape(len(whole), -1, self.block)
 
     def _as_stored(self, scales: Array) -> Array:
-        """Rounded to the type that the graph keeps scales of blocks in, so that codes fit what they are scaled by."""
+        """Round scales to their storage type in the graph, so that codes match the stored scales."""
         kind = FLOAT16 if self.how.packed else NUMBER_FORMATS[self.wide].number_type
-        with np.errstate(over="ignore"):  # what is packed is looked at
+        with np.errstate(over="ignore"):  # packing checks the values
             stored: Array = scales.astype(kind.dtype).astype(np.float32)
-        return np.where(stored == 0, np.float32(1), stored)  # too small for it: all codes are zero
+        return np.where(stored == 0, np.float32(1), stored)  # underflow: all codes are zero
 
     def _require_room(self, rows: Array) -> None:
         if self.wide == "fp16" and rows.size and abs(rows).max() > FLOAT16.largest:
             raise BuildError(
-                f"{self.name} holds numbers beyond {FLOAT16.largest:.0f}, which float16 has no place for",
-                why="it is multiplied, or added to, in float16",
-                fix="convert the checkpoint to bfloat16 (its narrow recipes compute in it), or leave it wide",
+                f"{self.name}: values overflow float16 (largest finite value {FLOAT16.largest:.0f})",
+                why="the graph computes in float16",
+                fix="convert the checkpoint to bfloat16 (quantized recipes then compute in it), or do not quantize it",
             )
 
 
 def row_magnitudes(columns: int, _: int, values: Array) -> Array:
-    """The largest magnitude in each row, ``[rows]``, of whole rows of so many columns."""
+    """Return the largest magnitude in each of whole rows, ``[rows]``."""
     return magnitudes(values.reshape(-1, columns))

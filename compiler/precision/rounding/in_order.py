@@ -1,4 +1,4 @@
-"""Work on a stream of arrays on several threads: results in the order of the stream, and little of it in memory."""
+"""Process a stream of arrays on several threads, in order and with bounded memory."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import TypeVar
 
 from ....graphs.targets.checkpoint_pieces import Array, UnreadRows
 
-_MOST_THREADS = 8  # more would wait for the disk, or for one another's turn with the interpreter
+_MOST_THREADS = 8  # more would wait for the disk or the interpreter lock
 _FP32 = 4  # bytes
-ROOM = 128 << 20  # bytes that wait for a thread or for whoever takes the results
+ROOM = 128 << 20  # bytes that may wait for a thread or for the consumer
 
 Result = TypeVar("Result")
 
 
 def processors() -> int:
-    """The processors that this process may use."""
+    """Return the number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(
     work: Callable[[int, Array], Result], runs: Iterable[UnreadRows], threads: int | None = None
 ) -> Iterator[Result]:
-    """What ``work(begin, values)`` makes of each run of rows, in turn, while threads read and work on the next ones.
+    """Yield ``work(begin, values)`` for each run of rows in order, while threads prepare the next ones.
 
-    ``begin`` counts the values before a run. NumPy computes without the interpreter's lock, so threads do share the
-    work. One run for each thread is held and one more, but no more bytes than there is room for: then at least one.
+    ``begin`` is the number of values before the run. NumPy releases the interpreter lock, so the threads run in
+    parallel. One run per thread plus one is held in memory, limited to ``ROOM`` bytes, but at least one run.
     """
 
     def done(begin: int, run: UnreadRows) -> Result:

@@ -1,4 +1,4 @@
-"""Numbers to codes: the scale that a group of them needs, and each as the nearest code times it."""
+"""Quantize values: find a scale for each group, and the nearest code for each value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ....plugins.number_types import (
     usable,
 )
 
-# The largest code, and the smallest: of eight bits as far from zero as the largest, so that no sign has more room.
+# The largest and the smallest code; eight-bit types use a symmetric range.
 _KINDS = (E4M3, INT8, UINT8, INT4, UINT4)
 LARGEST: Mapping[str, float] = {kind.numpy: kind.largest - MIDDLE.get(kind.numpy, 0) for kind in _KINDS}
 SMALLEST: Mapping[str, float] = {
@@ -30,25 +30,25 @@ SMALLEST: Mapping[str, float] = {
 }
 _E4M3_VALUES: Array = np.arange(256, dtype=np.uint8).view(E4M3.dtype).astype(np.float32)
 _FEW_BITS = 4
-# What the largest number of a block of four bits becomes: above 8 it is clipped, which often suits the others.
+# Candidate codes for the largest value of a four-bit block: beyond 8 it is clipped, which often suits the others.
 _TRIED = (6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
 _PLAIN = _TRIED.index(8.0)
-_AT_ONCE = 2**18  # numbers
+_AT_ONCE = 2**18  # values
 _SHORT = 64
 
 
 def scales_for(amax: Array, codes: Codes, largest: int = 0) -> Array:
-    """The scales of codes, such that the largest of them means ``amax``; 1 where all numbers are (next to) zero.
+    """Return the scales with which the largest code represents ``amax``; 1 for groups of (nearly) zeros.
 
-    float32, of the shape of ``amax``. ``largest`` is the largest code in use, 0 for that of the type.
+    float32, in the shape of ``amax``. ``largest`` overrides the largest code in use; 0 means the type's own.
     """
     return usable(scales_of(amax, largest or LARGEST[codes]))
 
 
 def magnitudes(groups: Array) -> Array:
-    """The largest |x| of every group, ``[.., columns]`` -> ``[..]``.
+    """Return the largest |x| of every group, ``[.., columns]`` -> ``[..]``.
 
-    Of short groups by halves: NumPy looks for the maximum of 32 numbers at a time as long as it takes to round them.
+    Short groups are reduced by halves: NumPy's maximum over 32 values at a time takes as long as rounding them.
     """
     if not 1 < groups.shape[-1] <= _SHORT:
         found: Array = np.maximum(groups.max(axis=-1), -groups.min(axis=-1))
@@ -60,11 +60,11 @@ def magnitudes(groups: Array) -> Array:
 
 
 def block_scales(blocks: Array, codes: Codes, largest_code: int = 0) -> Array:
-    """The scale of every block, ``[.., columns]`` -> ``[..]`` float32; 1 where all numbers are (next to) zero.
+    """Return the scale of every block, ``[.., columns]`` -> ``[..]`` float32; 1 for blocks of (nearly) zeros.
 
-    Of four bits: of a few scales, the one with the least sum of squared errors. The largest number of a block is put on
-    the side that has one code more, by a negative scale if it must be. That is for the codes of ONNX Runtime
-    (``uint4``); TensorRT asks for positive scales, which those of ``int4`` are. Nothing but the block decides.
+    Four-bit types use the candidate scale with the least sum of squared errors. A negative scale puts the largest value
+    on the side with the extra code. That applies to ONNX Runtime's codes (``uint4``); TensorRT requires positive
+    scales, which ``int4`` gets. The result depends on the block alone.
     """
     amax = magnitudes(blocks)
     if BY_NUMPY[codes].bits != _FEW_BITS:
@@ -79,10 +79,10 @@ def block_scales(blocks: Array, codes: Codes, largest_code: int = 0) -> Array:
 
 
 def _least(rows: Array, largest: Array, codes: Codes) -> Array:
-    """The scale that moves a row least, of ``largest`` over each of ``_TRIED``; the first of equals."""
+    """Return the scale with the least error of a row among ``largest`` / ``_TRIED``; the first one if tied."""
     scales = usable((largest / np.array(_TRIED, np.float32)[:, None]).astype(np.float32))
     error, squared = np.empty_like(rows), np.empty(scales.shape, np.float32)
-    with np.errstate(over="ignore"):  # of a square: what it started from is better then
+    with np.errstate(over="ignore"):  # a square may overflow; then another candidate wins
         for each, of_each in zip(scales, squared, strict=True):
             np.divide(rows, each[:, None], out=error)
             np.rint(error, out=error)
@@ -97,9 +97,9 @@ def _least(rows: Array, largest: Array, codes: Codes) -> Array:
 
 
 def rounded(values: Array, scales: Array, codes: Codes, largest: int = 0) -> Array:
-    """``values / scales`` to the nearest code, ties to even; beyond the last, the last. Shapes broadcast.
+    """Return ``values / scales`` as the nearest code, ties to even, clipped to the range. Shapes broadcast.
 
-    With a ``largest`` code those in use are as far from zero on both sides.
+    ``largest`` makes the range symmetric, up to that code.
     """
     if codes == "float8_e4m3fn":
         return to_e4m3(values / scales).view(E4M3.dtype)
@@ -111,7 +111,7 @@ def rounded(values: Array, scales: Array, codes: Codes, largest: int = 0) -> Arr
 
 
 def values_of(codes: Array, scales: Array, kind: Codes) -> Array:
-    """The values of codes, float32. Those of E4M3 are looked up: three times as fast as to convert them."""
+    """Dequantize to float32. E4M3 uses a lookup table, three times as fast as converting."""
     if kind == "float8_e4m3fn":
         looked_up: Array = _E4M3_VALUES.take(codes.view(np.uint8), mode="wrap")
         looked_up *= scales
@@ -123,13 +123,13 @@ def values_of(codes: Array, scales: Array, kind: Codes) -> Array:
 
 
 def largest_of(wide: str) -> float:
-    """The largest number that values have room for where they are wide again."""
+    """Return the largest value of a wide type."""
     return (FLOAT16 if wide == "fp16" else FLOAT32).largest
 
 
 def unusable(scales: Array, codes: Codes, wide: str) -> str:
-    """What is wrong with scales whose values would overflow in ``wide``, or vanish; empty if nothing is."""
+    """Describe why scales cannot be used: their values overflow ``wide`` or vanish; empty if they can."""
     if float(np.max(scales)) * LARGEST[codes] > largest_of(wide):
-        return f"it is {np.max(scales):.3g}, and the largest code times that is beyond {wide}"
+        return f"it is {np.max(scales):.3g}; times the largest code, that overflows {wide}"
     tiny = np.finfo(np.float32).tiny
     return f"it is {np.min(scales):.3g}, below the normal numbers of float32" if np.min(scales) < tiny else ""

@@ -1,4 +1,4 @@
-"""Blocks of numbers as four-bit codes times a scale, above a least value: the two that lose least (GGUF's Q4_1)."""
+"""Quantize blocks to four-bit codes with a scale and a minimum, with the least error (GGUF's Q4_1)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from ....graphs.targets.checkpoint_pieces import Array
 from ....plugins.number_types import FLOAT16
 
 LARGEST_CODE = 15
-# What the codes span at first, of what a block does: where they end up depends on it.
+# Initial code ranges, relative to a block's range; the refinement's result depends on its start.
 _TRIED = (0.9, 1.0, 1.1)
-_REFITS = 4  # of each: the best scale and least value for the codes, then the codes for these
+_REFITS = 4  # per start: fit scale and minimum to the codes, then the codes to these
 _LITTLE = 1e-4
-_AT_ONCE = 2**18  # numbers
+_AT_ONCE = 2**18  # values
 
 
 def fit(blocks: Array, importance: Array | None = None) -> Array:
-    """Scale and least value of every block, float32 [rows, blocks, 2] that float16 holds, of [rows, blocks, columns].
+    """Fit scale and minimum of every block: float32 [rows, blocks, 2], exact in float16, of [rows, blocks, columns].
 
-    Those of a few that were tried, each refined by least squares, with the least sum of squared errors; ``importance``,
-    [blocks, columns], is what an error in a column counts. The scale is 1 where all numbers are the same; both are
-    NaN for a block with a number that is not finite, or beyond what float16 can scale. Nothing but a block and its
-    importance decides.
+    Of several starts, each refined by least squares, the one with the least sum of squared errors is used;
+    ``importance``, [blocks, columns], weights the errors. The scale is 1 for a constant block; both are NaN for a block
+    with a value that is not finite, or beyond what float16 can scale. The result depends on the block and its
+    importance alone.
     """
     rows, count, columns = blocks.shape
     flat = blocks.reshape(-1, columns)
     step = max(1, _AT_ONCE // columns)
     result = np.empty((len(flat), 2), np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # what cannot be stored is refused where it is packed
+    with np.errstate(over="ignore", invalid="ignore"):  # packing reports what cannot be stored
         for at in range(0, len(flat), step):
             some = flat[at : at + step]
             of_some = None if importance is None else importance[np.arange(at, at + len(some)) % count]
@@ -37,10 +37,10 @@ def fit(blocks: Array, importance: Array | None = None) -> Array:
 
 
 def importance(squares: Array, block: int) -> Array:
-    """What an error in each column counts, float32 [blocks, block], by the mean square of its input, [columns].
+    """Weight of an error per column, float32 [blocks, block], from the mean square of each input, [columns].
 
-    The error of a product is that of its column times the input. An input that was always zero counts for a little:
-    other texts may need it.
+    An error in a weight is multiplied by its input. A column whose input was always zero gets a small weight, because
+    other texts may use it.
     """
     mean = squares.mean(dtype=np.float64)
     counts = (squares / mean + _LITTLE).astype(np.float32) if mean > 0 else np.ones_like(squares)
@@ -48,7 +48,7 @@ def importance(squares: Array, block: int) -> Array:
 
 
 def codes_of(blocks: Array, fitted: Array) -> Array:
-    """The codes, uint8 of the shape of ``blocks``, that are nearest with what ``fit`` gave."""
+    """Return the nearest codes, uint8 in the shape of ``blocks``, for the result of ``fit``."""
     with np.errstate(over="ignore", invalid="ignore"):
         whole = np.rint((blocks - fitted[..., 1:]) / fitted[..., :1])
     codes: Array = np.nan_to_num(np.clip(whole, 0, LARGEST_CODE)).astype(np.uint8)
@@ -56,13 +56,13 @@ def codes_of(blocks: Array, fitted: Array) -> Array:
 
 
 def values_of(codes: Array, fitted: Array) -> Array:
-    """What codes stand for, float32."""
+    """Dequantize codes to float32."""
     values: Array = codes.astype(np.float32) * fitted[..., :1] + fitted[..., 1:]
     return values
 
 
 def _fit(rows: Array, importance: Array | None) -> Array:
-    """``fit`` for rows of one block each; ``importance`` is of the same shape."""
+    """``fit`` for one block per row; ``importance`` has the same shape."""
     low, high = rows.min(axis=1), rows.max(axis=1)
     weighted = rows if importance is None else rows * importance
     count = np.full_like(low, rows.shape[1]) if importance is None else importance.sum(axis=1)
@@ -96,7 +96,7 @@ def _fit(rows: Array, importance: Array | None) -> Array:
 def _least_squares(
     codes: Array, weighted: Array, importance: Array | None, count: Array, total: Array, otherwise: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """The scale and the least value that suit codes best; ``otherwise`` where all codes of a row are the same."""
+    """Return the best scale and minimum for given codes; ``otherwise`` for rows with one single code."""
     of_codes = codes if importance is None else codes * importance
     sums, squares = of_codes.sum(axis=1), np.einsum("ij,ij->i", of_codes, codes)
     products = np.einsum("ij,ij->i", codes, weighted)
@@ -109,6 +109,6 @@ def _least_squares(
 
 
 def _stored(values: Array) -> Array:
-    """Rounded to the type that scales and least values are stored in."""
+    """Round to the storage type of scales and minima."""
     rounded: Array = values.astype(FLOAT16.dtype).astype(np.float32)
     return rounded

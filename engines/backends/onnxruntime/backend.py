@@ -1,4 +1,4 @@
-"""The ``Backend`` on ONNX Runtime, on the CPU: the embedded default."""
+"""``Backend`` on ONNX Runtime for CPUs: the embedded default."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from .prompt_row import PromptRow
 from .sessions import Emitted, Sessions
 from .timed_lanes import TimedLanes
 
-# ONNX Runtime's kernels of one column sum in another order than all wider ones, which agree with each other to the bit.
-# Where numbers are rounded afterwards such a difference decides some roundings, and text would change with the number
-# of drafts. Our own kernels have no such case, but an engine may have nodes of both.
+# For one column, ONNX Runtime's kernels sum in another order than for several, whose results are bit-identical for any
+# number. Where results are rounded afterwards, this can change some roundings, and the text would depend on the number
+# of drafts. The project's own kernels do not have this problem, but an engine can use nodes of both.
 _LEAST_COLUMNS = 2
-_TRIED_COLUMNS = 24  # what weighs experts shows sums in another order in some tokens only
-_KEPT_COLUMNS = 1024  # of rows that pieces of prompts were read in: each has the target's features of all its columns
-_OWN_KERNELS = "cpu"  # the lowering
+_TRIED_COLUMNS = 24  # in mixture-of-experts graphs, only some tokens show a different summation order
+_KEPT_COLUMNS = 1024  # columns of reused prompt rows; each row has the target's features of all its columns
+_OWN_KERNELS = "cpu"  # name of the lowering
 _WIDE = "fp32"
 
 
 @dataclass(frozen=True)
 class KeptRow:
-    """What a slot held when its prompt had been read: rows of caches, and columns that wait for the drafter."""
+    """A saved prompt: rows of the caches, and columns that the drafter has not read yet."""
 
     arrays: KeptArrays
     held: HeldColumns
 
     @property
     def num_bytes(self) -> int:
-        """The memory of the copies."""
+        """The size of the copies in bytes."""
         return self.arrays.num_bytes + self.held.num_bytes
 
 
 class OnnxRuntimeBackend:
-    """Runs the graphs in ONNX Runtime, each pass to its end before the call returns.
+    """Runs the graphs in ONNX Runtime; every call returns after its pass has ended.
 
-    ``threads`` None chooses: one for every 4 MiB of weights, physical cores at most.
+    If ``threads`` is None, there is one per 4 MiB of weights, up to the number of physical cores.
     """
 
     lag = 0
@@ -73,27 +73,27 @@ class OnnxRuntimeBackend:
         self._caches = CacheArrays(manifest, num_slots)
         self.kept_bytes = row_bytes(manifest) // manifest.shapes.cache_length
         self._most_emitted = manifest.speculation.max_num_speculative_tokens + 1
-        # Kernels of ours take rows of several columns at once, and a row's result depends on no other.
+        # The project's kernels accept rows of several columns, and the result of a row depends on no other row.
         self._takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
         self._is_warm = False
-        self._prompt_rows: OrderedDict[tuple[int, int, int], PromptRow] = OrderedDict()  # the last used one at the end
+        self._prompt_rows: OrderedDict[tuple[int, int, int], PromptRow] = OrderedDict()  # least recently used first
         if _rounds(manifest) and (library is None or not self._columns_are_their_own()):
             self._sessions = replace(self._sessions, least_columns=_LEAST_COLUMNS)
             self._lanes = self._idle_lanes()
 
     @property
     def least_columns(self) -> int:
-        """The least columns that the target is ever run over."""
+        """The minimum number of columns that the target is run over."""
         return self._sessions.least_columns
 
     def begin(self) -> None:
-        """Make every slot idle; its arrays stay as they are."""
+        """Make every slot idle; its arrays stay unchanged."""
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
-        """Have memory for drafts, once, where some will be made; a shape is bound when it is first seen."""
+        """Allocate memory for drafts once, if drafts will be made; shapes are bound on first use."""
         del steps
         if k and not self._is_warm:
             self._is_warm = True
@@ -101,15 +101,15 @@ class OnnxRuntimeBackend:
 
     @property
     def shows_logits(self) -> bool:
-        """Whether the target gives its logits."""
+        """Return whether the target has a logits output."""
         return LOGITS in tensors_of(self._sessions.target)[1]
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Keep what chooses the slot's tokens."""
+        """Store the sampling policy, numbers and choice of the slot."""
         self._lanes.admit(slot, params, numbers, choice)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
-        """Run the steps over one row that is as wide as the piece, on the slot's own caches."""
+        """Run the steps over one row as wide as the chunk, on the slot's own caches."""
         row = self._prompt_row(self._lanes.arrays(slot), chunk)
         row.held = self._lanes.held(slot)
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
@@ -118,45 +118,45 @@ class OnnxRuntimeBackend:
         self._lanes.has_read(slot, chunk)
 
     def keep(self, slot: int, length: int) -> KeptRow:
-        """Copy the slot's rows of the caches up to ``length``, and what of that the drafter has yet to read."""
+        """Copy the slot's cache rows up to ``length``, and the columns of these that the drafter has not read."""
         held = HeldColumns(length)
         held.take(self._lanes.held(slot), length)
         return KeptRow(self._lanes.arrays(slot).keep(length), held)
 
     def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
-        """Write them to the rows of another."""
+        """Copy saved rows into the slot's rows."""
         if not isinstance(kept, KeptRow):
-            raise TypeError(f"{type(kept).__name__} was kept by another backend")
+            raise TypeError(f"{type(kept).__name__} comes from another backend")
         self._lanes.arrays(slot).restore(kept.arrays, length)
         self._lanes.held(slot).take(kept.held, length)
         self._lanes.has_restored(slot, length)
 
     def first(self, slot: int) -> Emitted:
-        """Return what the last piece emitted; it is there already."""
+        """Return the emission of the last chunk, which is already available."""
         if self._first is None:
-            raise ValueError(f"no prompt has ended in slot {slot}")
+            raise ValueError(f"slot {slot} has no finished prompt")
         return self._first
 
     def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> Emitted:
-        """Run the steps over every busy row, and return the tokens they left."""
-        del replay  # there is nothing to gain
+        """Run the steps over every active row and return the emitted tokens."""
+        del replay  # without benefit here
         self._lanes.limits = limits
         timed = TimedLanes(self._lanes)
         steps(timed, k)
         return replace(self._lanes.emission(), pass_seconds=(timed.verify_seconds, timed.draft_seconds))
 
     def retire(self, slot: int) -> None:
-        """Leave the slot out of later rounds."""
+        """Exclude the slot from later rounds."""
         self._lanes.retire(slot)
 
     def target_logits(self, ids: Sequence[int], widths: Sequence[int] = ()) -> np.ndarray:
-        """Return f32 [len,V] of one pass over all of ``ids``, or of one for each window, which are that wide."""
+        """Return f32 [len,V] of one pass over all of ``ids``, or of consecutive windows of the given ``widths``."""
         logits: list[np.ndarray] = []
         first = 0
         for width in widths or (len(ids),):
             row = self._greedy_row(ids[first : first + width], emitted=width, draft_len=width - 1, start=first)
             binding = row.target(width, width)
-            binding.bind_output(LOGITS)  # for this run alone
+            binding.bind_output(LOGITS)  # only for this run
             row.verify(width, width)
             logits.append(np.asarray(binding.get_outputs()[-1].numpy()[0]))
             first += width
@@ -174,7 +174,8 @@ class OnnxRuntimeBackend:
         )
 
     def _prompt_row(self, arrays: SlotArrays, chunk: Chunk) -> PromptRow:
-        """A row for the piece: one that read a piece of this width into the same row of the caches is bound already."""
+        """Return a row for the chunk. A row that has read a chunk of this width into the same cache row is already
+        bound."""
         width, rows = len(chunk.ids), self._prompt_rows
         key = arrays.row, width, width if chunk.logprobs else 0
         if key not in rows:
@@ -189,9 +190,9 @@ class OnnxRuntimeBackend:
         return PromptRow(self._sessions, arrays, columns, max(emitted, self._most_emitted))
 
     def _columns_are_their_own(self) -> bool:
-        """Whether one column has the bits that it has beside others: asked of the graph, on this machine.
+        """Test on this machine whether one column gives the same bits as it gives next to others.
 
-        Sums in another order show in nearly every number.
+        A different summation order changes nearly every number.
         """
         shapes = self.manifest.shapes
         ids = [i % shapes.vocab_size for i in range(1, min(_TRIED_COLUMNS, shapes.max_seq_len) + 1)]
@@ -199,7 +200,7 @@ class OnnxRuntimeBackend:
         return np.array_equal(together.view(np.uint32), alone.view(np.uint32))
 
     def _greedy_row(self, ids: Sequence[int], emitted: int, draft_len: int, start: int = 0) -> PromptRow:
-        """Slot 0 over all of ``ids``, which stand at ``start``, with nothing running."""
+        """Run slot 0 greedily over all of ``ids``, which begin at ``start``, while nothing else runs."""
         self.begin()
         row = self._row(SlotArrays(self._caches, 0), len(ids), emitted)
         row.window.fill(ids, start, draft_len)
@@ -207,12 +208,12 @@ class OnnxRuntimeBackend:
 
 
 def _rounds(manifest: Manifest) -> bool:
-    """Whether numbers are rounded on the way, so that a difference in a last digit may grow."""
+    """Return whether intermediate results are rounded, so that a difference in the last digit can grow."""
     return any(manifest.precision.get(name) != _WIDE for name in ("weights", "kv_cache"))
 
 
 def _checked_session(folder: Path, manifest: Manifest, half: str, threads: int, library: Path | None) -> Any:
-    """The session of one half, whose tensors are those that memory will be bound for."""
+    """Return the session of one half after checking that its tensors match the memory that will be bound."""
     part = manifest.parts[half]
     path = folder / part.file
     session = open_session(path, threads, library)

@@ -1,6 +1,6 @@
-"""Further passes of an autoregressive drafter: a column for each row, with the last draft and the drafter's own state.
+"""Further passes of an autoregressive drafter: one column per row, with the last draft and the drafter's hidden state.
 
-The first pass of a round is the lanes' own. What it leaves, and each pass after it, is kept here for the next.
+The lanes run the first pass of a round. This module stores the state that each pass leaves for the next.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .memory import Arrays
 
 
 class Chain:
-    """The states of ``rows`` rows, f32 [rows,H], and what a further pass over neighbouring ones reads and writes."""
+    """The hidden states of ``rows`` rows, f32 [rows,H], and the arrays of a further pass over adjacent rows."""
 
     def __init__(self, drafter: Any, rows: int, hidden: int, features: int) -> None:
-        """Make the arrays; ``hidden`` is H, ``features`` are those of a column of the target."""
+        """Allocate the arrays; ``hidden`` is H, ``features`` is the number of the target's features per column."""
         self._session = drafter
         self._read, self._written = (np.zeros((rows, hidden), np.float32) for _ in range(2))
         self._inputs: Arrays = {
-            "input_ids": np.zeros((rows, 1), np.int64),  # nobody reads it: a column carries the token after it
+            "input_ids": np.zeros((rows, 1), np.int64),  # unused: a column carries the next token
             "start": np.zeros(rows, np.int64),
             "window_len": np.ones(rows, np.int32),
             "draft_len": np.zeros(rows, np.int32),
@@ -37,17 +37,17 @@ class Chain:
         self._bindings: dict[tuple[int, int], Any] = {}
 
     def reads(self, first: int, count: int) -> Arrays:
-        """What a pass over these rows reads besides the lanes' own: in the first pass of a round nobody does."""
+        """Return the additional inputs of a pass over these rows; the first pass of a round ignores them."""
         return {HIDDEN: self._read[first : first + count]}
 
     def writes(self, first: int, count: int) -> Arrays:
-        """What a pass over these rows writes besides the lanes' own."""
+        """Return the additional outputs of a pass over these rows."""
         return {NEXT_HIDDEN: self._written[first : first + count]}
 
     def extend(self, first: int, drafts: Sequence[int], positions: Sequence[int], caches: Arrays) -> list[int]:
-        """Run a pass over rows from ``first`` on and return the drafts after ``drafts``, their last, at ``positions``.
+        """Run a pass over the rows from ``first`` on, and return the next drafts.
 
-        ``caches`` are those of these rows.
+        ``drafts`` are the last drafts, at ``positions``; ``caches`` are those of these rows.
         """
         rows = slice(first, first + len(drafts))
         self._read[rows] = self._written[rows]
@@ -57,7 +57,7 @@ class Chain:
         return made
 
     def binding(self, first: int, count: int, caches: Arrays) -> Any:
-        """The binding of a further pass over these rows."""
+        """Return the binding of a further pass over these rows."""
         rows, key = slice(first, first + count), (first, count)
         if key not in self._bindings:
             inputs = {name: array[rows] for name, array in self._inputs.items()} | self.reads(*key) | caches

@@ -1,7 +1,7 @@
-"""Columns that the target was fed and the drafter was not: held until somebody drafts, and read by the drafter then.
+"""Deferred drafter input: columns that only the target has processed, stored until the drafter runs.
 
-A text that never drafts costs the drafter nothing, whatever its prompt was. What is held is bounded: when there is no
-more room, the drafter reads it.
+Requests that never draft thus cost no drafter time, however long their prompts are. The storage is bounded: when it is
+full, the drafter reads it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .memory import Arrays
 if TYPE_CHECKING:
     from .chain import Chain
 
-_PIECE = 512  # columns of a pass over what is held
+_PIECE = 512  # columns per drafter pass
 
 
 class HeldColumns:
-    """The columns of one text that its drafter has yet to read: ids i64 [count] and features f32 [count, F].
+    """The columns of one request that its drafter has not read yet: ids i64 [count] and features f32 [count, F].
 
-    They stand at the absolute positions from ``start`` on, without a gap, and are ``most`` at most.
+    They are contiguous, begin at absolute position ``start``, and number at most ``most``.
     """
 
     def __init__(self, most: int) -> None:
@@ -32,16 +32,16 @@ class HeldColumns:
 
     @property
     def end(self) -> int:
-        """The absolute position behind the last of them."""
+        """The absolute position after the last column."""
         return self.start + self.count
 
     @property
     def num_bytes(self) -> int:
-        """The memory that they take."""
+        """The memory in bytes."""
         return self.ids.nbytes + self.features.nbytes
 
     def add(self, ids: np.ndarray, features: np.ndarray, start: int) -> None:
-        """Copy columns that stand at ``start``, behind those that are held."""
+        """Append a copy of columns that begin at ``start``, directly after the stored ones."""
         if not self.count:
             self.start = start
         needed = self.count + len(ids)
@@ -51,20 +51,20 @@ class HeldColumns:
         self.count = needed
 
     def has_room(self, count: int) -> bool:
-        """Whether so many more may be held."""
+        """Return whether ``count`` more columns fit."""
         return self.count + count <= self.most
 
     def clear(self) -> None:
-        """Hold nothing: the drafter has read it, or never will."""
+        """Discard all columns."""
         self.count = 0
 
     def go_on_at(self, position: int) -> None:
-        """Forget what is held where ``position`` does not follow it: the drafter cannot be fed over a gap."""
+        """Discard all columns unless ``position`` directly follows them: the drafter's input must have no gap."""
         if self.end != position:
             self.clear()
 
     def take(self, other: HeldColumns, length: int) -> None:
-        """Hold a copy of those of ``other`` in front of the absolute position ``length``, and nothing else."""
+        """Replace the content by a copy of the columns of ``other`` before absolute position ``length``."""
         count = min(max(length - other.start, 0), other.count)
         self.clear()
         if count:
@@ -78,9 +78,9 @@ class HeldColumns:
 
 
 def read_held(drafter: Any, held: HeldColumns, following: int, caches: Arrays, chain: Chain | None, row: int) -> None:
-    """Run the drafter over all that is held, for its ``caches`` of that row alone; ``following`` is the token after it.
+    """Run the drafter over all deferred columns, for the ``caches`` of that row; ``following`` is the next token.
 
-    ``chain`` is that of an autoregressive drafter. What is drafted on the way nobody verifies.
+    ``chain`` is that of an autoregressive drafter. The resulting drafts are discarded.
     """
     for first in range(0, held.count, _PIECE):
         end = min(first + _PIECE, held.count)

@@ -1,4 +1,4 @@
-"""The CPU kernels of an engine: its library where it works here, and where it does not, a line that says so."""
+"""The CPU kernels of an engine: its library if it works on this machine, otherwise a log message."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ....plugins.cpu import INDEX, LIBRARY, SWITCH, is_off
 from ....plugins.errors import EnvironmentProblem
 from ...folder.manifest import Manifest
 
-KERNELS = "plugins"  # the engine folder's pack of compiled kernels
-_IN_THEIR_PLACE = ": standard operators run in their place, more slowly"
+KERNELS = "plugins"  # folder of compiled kernels inside the engine folder
+_IN_THEIR_PLACE = "; using standard operators instead, which are slower"
 _log = logging.getLogger(__name__)
 
 
 def library_of(folder: Path, manifest: Manifest) -> Path | None:
-    """The library that sessions are to register; None where the engine has none, or none that works here.
+    """Return the kernel library for sessions to register, or None if the engine has none or it does not work here.
 
-    With the ONNX Runtime that it was tried with when the engine was built it is used as it is, with another one it is
-    tried once more. One that does not work, or that ``$PEAGLE_CPU_KERNELS`` keeps from being loaded, is logged, and
-    what it would do is done by standard operators. Raises
-    ``EnvironmentProblem`` for one that is not the file that was built, and for instructions that are not there.
+    With the ONNX Runtime version of the build, the library is used without a test; with another version it is tested
+    again. If it fails the test, or ``$PEAGLE_CPU_KERNELS`` disables it, a warning is logged and standard operators are
+    used. Raises ``EnvironmentProblem`` for a library that was changed after the build, or that needs instructions this
+    CPU lacks.
     """
     if f"{KERNELS}/{INDEX}" not in manifest.files:
         return None
     if is_off():
         _log.warning("%s is off: the CPU kernels of %s are not loaded%s", SWITCH, folder, _IN_THEIR_PLACE)
         return None
-    # Other engines have none, and what compiles them takes a while to import.
+    # Imported late: slow, and most engines need no compiler.
     from ....plugins.cpu.compile import machine_name
     from ....plugins.cpu.pack import read_pack
     from ....plugins.cpu.self_test import instructions_of, open_library, try_library
@@ -37,7 +37,7 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
     try:
         if kernels.machine != machine_name():
             raise EnvironmentProblem(
-                f"the CPU kernels of {folder} are for {kernels.machine}, this is {machine_name()}",
+                f"the CPU kernels of {folder} were built for {kernels.machine}, but this machine is {machine_name()}",
                 fix="rebuild the engine on this machine",
             )
         if not _was_tried(manifest):
@@ -52,7 +52,7 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
 
 
 def _was_tried(manifest: Manifest) -> bool:
-    """Whether the build tried the kernels with the version of ONNX Runtime that is installed."""
+    """Return whether the build tested the kernels with the installed version of ONNX Runtime."""
     import onnxruntime
 
     return manifest.backend.versions.get(manifest.backend.name) == str(onnxruntime.__version__)

@@ -1,13 +1,12 @@
-"""The lanes of all slots on ONNX Runtime: rows that share their passes, all of them or each by itself.
+"""Lanes of all slots on ONNX Runtime: rows that share their passes, or that run one by one.
 
-Kernels of ours take B rows of S columns in one pass. ONNX Runtime's attention takes one row per call when a window is
-wider than 1: there every row has passes of its own, and arrays of its own.
+The project's kernels process B rows of S columns in one pass. ONNX Runtime's attention takes only one row per call if a
+window is wider than 1; each row then has its own passes and arrays.
 
-Rows that share their passes lie in the first rows of the caches, without a gap, so that a batch of them is the
-beginning of every array: a row that is given back gets what the last one holds. One whose prompt is being read lies
-behind those that run, and no round touches its row: it would write over its beginning. Windows are filled up to the
-widest; their lengths say what counts, and what the other columns leave in the caches lies behind that, and is
-overwritten.
+Rows that share passes occupy the first rows of the caches without a gap, so a batch is a prefix of every array. When a
+row is freed, the last row moves into it. A row whose prompt is being read comes after the active ones, so that no round
+overwrites the beginning of its cache. Windows are padded to the widest one. Their lengths say which columns are valid;
+cache entries of the others lie after the valid ones and are overwritten later.
 """
 
 from __future__ import annotations
@@ -39,23 +38,24 @@ from .pass_arrays import PassArrays
 from .sessions import HELD, Emitted, Sessions
 from .slot_row import SlotRow
 
-_LENGTHS = WINDOW[1:]  # a number for every row
+_LENGTHS = WINDOW[1:]  # one number per row
 _TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
 _DRAFTERS = (*DRAFTER_INPUTS, *NEXT, *CANDIDATES)
-_DEEPEST = 6  # of a tree: the positions that a drafter is asked for
+_DEEPEST = 6  # maximum depth of a draft tree: the positions that the drafter predicts
 
 
 class RowGroup:
-    """Neighbouring rows of the caches that share their passes: the arrays of those, and what is bound to them."""
+    """Adjacent cache rows that share their passes, with their arrays and bindings."""
 
     def __init__(self, sessions: Sessions, first: int, rows: int, columns: int, emitted: int, most_held: int) -> None:
-        """Make the arrays of ``rows`` rows from ``first`` on; a drafter's pass takes ``most_held`` held columns in."""
+        """Allocate arrays for ``rows`` rows from ``first`` on; a drafter pass includes up to ``most_held`` deferred
+        columns."""
         self.first, self.most_held = first, most_held
         self.target = PassArrays(_TARGETS, rows, columns, emitted, sessions)
         self.drafter = PassArrays(_DRAFTERS, rows, most_held + 2 * emitted, emitted, sessions)
-        self.policies: list[SlotArrays | None] = [None] * rows  # whose policy each row of the arrays has
+        self.policies: list[SlotArrays | None] = [None] * rows  # the policy that each row of the arrays holds
         self.shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
-        self.chains: set[int] = set()  # rows whose ancestors, in this shape, are those of a chain
+        self.chains: set[int] = set()  # rows whose ancestors array, in this shape, is that of a chain
         self.bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     @property
@@ -65,21 +65,24 @@ class RowGroup:
 
 
 class SessionLanes:
-    """Runs a round as one pass of each graph over all requests, or over each; rows that no request has are not run."""
+    """Runs a round as one pass per graph over all requests, or over each request.
+
+    Rows without a request are skipped.
+    """
 
     def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, emitted: int, *, takes_rows: bool) -> None:
-        """Make the arrays of rounds that emit up to ``emitted`` tokens a row.
+        """Allocate arrays for rounds that emit up to ``emitted`` tokens per row.
 
-        ``takes_rows`` says that a pass takes all rows; else each has passes, and its slot's row of the caches, alone.
+        With ``takes_rows``, a pass covers all rows; otherwise each row has its own passes and its slot's cache row.
         """
         self._sessions, self._caches, self._slots, self.takes_rows = sessions, caches, slots, takes_rows
         self._columns = columns = max(emitted, sessions.least_columns)
         self._requests: dict[int, SlotRow] = {}  # by slot
-        self._busy: list[SlotRow] | None = None  # those that take part in rounds; None: to be looked up
+        self._busy: list[SlotRow] | None = None  # active requests; None: not computed yet
         firsts, rows, held = ((0,), slots, HELD) if takes_rows else (range(slots), 1, 0)
         self._groups = [RowGroup(sessions, first, rows, columns, emitted, held) for first in firsts]
         self._emitted, self._drafted = 1, [0] * slots
-        self.limits: Sequence[int] = ()  # of drafts that a round verifies, by slot
+        self.limits: Sequence[int] = ()  # maximum number of verified drafts, by slot
         self._chain = sessions.chain(slots)
 
     def begin(self) -> None:
@@ -88,7 +91,7 @@ class SessionLanes:
         self._busy = None
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Give the slot the row behind those that are taken, or its own."""
+        """Assign a cache row to the slot: the one after those in use, or its own."""
         self.retire(slot)
         row = len(self._requests) if self.takes_rows else slot
         held = HeldColumns(self._sessions.most_held)
@@ -96,28 +99,28 @@ class SessionLanes:
         self._requests[slot].arrays.admit(params, numbers, choice)
 
     def arrays(self, slot: int) -> SlotArrays:
-        """The slot's row of the caches, and its policy; for passes over it alone."""
+        """Return the slot's cache row and policy, for passes over it alone."""
         return self._requests[slot].arrays
 
     def window(self, slot: int) -> RowWindow:
-        """The slot's window, which the end of a prompt lays out."""
+        """Return the slot's window, which the end of a prompt lays out."""
         return self._requests[slot].window
 
     def held(self, slot: int) -> HeldColumns:
-        """The slot's columns that the drafter has yet to read."""
+        """Return the slot's deferred columns, which the drafter has not read."""
         return self._requests[slot].held
 
     def has_read(self, slot: int, chunk: Chunk) -> None:
-        """Note a piece of the slot's prompt; after the last it takes part in rounds."""
+        """Record a chunk of the slot's prompt; after the last one, the slot becomes active."""
         request = self._requests[slot]
         request.known, request.is_busy, self._busy = chunk.start + len(chunk.ids), chunk.is_last, None
 
     def has_restored(self, slot: int, length: int) -> None:
-        """Note that the slot's rows hold so many positions of its prompt."""
+        """Record that the slot's cache rows contain ``length`` positions of its prompt."""
         self._requests[slot].known = length
 
     def retire(self, slot: int) -> None:
-        """Leave the slot out of later rounds; what the last rows hold moves up, so that those that run have no gap."""
+        """Exclude the slot from later rounds; the last row moves into its place, so that active rows have no gap."""
         gone = self._requests.pop(slot, None)
         self._busy = None
         if gone is None or not self.takes_rows:
@@ -128,20 +131,20 @@ class SessionLanes:
                 free = self._move(other, free)
 
     def _move(self, request: SlotRow, row: int) -> int:
-        """Move a request to another row, and return the one that it leaves."""
+        """Move a request to another row and return the row that it leaves."""
         known = int(request.window.start[0]) if request.is_busy else request.known
         for cache in (*self._caches.target.values(), *self._caches.drafter.values()):
-            cache[row, :, :known] = cache[request.row, :, :known]  # what lies behind is written before it is read
+            cache[row, :, :known] = cache[request.row, :, :known]  # later positions are written before they are read
         left, request.row, self._busy = request.row, row, None
         request.arrays = request.arrays.moved_to(self._caches, row)
         return left
 
     def windows(self) -> list[RowWindow]:
-        """The windows of the slots that take part in rounds."""
+        """The windows of the active slots."""
         return [request.window for request in self._rows()]
 
     def verify(self, k: int) -> None:
-        """Run the target over all rows, as wide as the most drafts of one in a pass, which are cut to ``k``."""
+        """Run the target over all rows. The pass is as wide as the largest number of drafts of a row, at most ``k``."""
         self._drafted = [0] * self._slots
         for slot, request in self._requests.items():
             if request.is_busy:
@@ -175,13 +178,13 @@ class SessionLanes:
             request.close_up()
 
     def draft(self, k: int) -> None:
-        """Run the drafter over all rows, for what it has not seen of them."""
+        """Run the drafter over all rows, for the columns that it has not read."""
         self._draft_all(k, size=0)
 
     def branch(self, k: int) -> None:
-        """Do the same, for trees of ``k`` drafts in the rows whose tokens the graph chooses.
+        """Run the drafter like ``draft``, but build trees of ``k`` drafts in the rows whose tokens the graph chooses.
 
-        Rows that are run one by one have chains: that is for kernels that know no trees.
+        Rows that run one by one get chains, because their kernels do not support trees.
         """
         if self.takes_rows and self._sessions.is_told and self._sessions.candidates:
             self._draft_all(min(k, _DEEPEST), size=k)
@@ -196,7 +199,7 @@ class SessionLanes:
             columns = max(request.fed_columns for request in rows)
             if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):
                 self._draft(group, rows, k, size)
-            else:  # one is so near its end that the columns of another do not fit behind it
+            else:  # a row is so near its end that the columns of another do not fit
                 for request in rows:
                     self._draft(group, [request], k, size)
 
@@ -205,7 +208,7 @@ class SessionLanes:
         read_held(self._sessions.drafter, request.held, following, caches, self._chain, request.row)
 
     def extend(self) -> None:
-        """Run an autoregressive drafter over the last drafts of all rows, for those after them."""
+        """Run an autoregressive drafter over the last drafts of all rows, to get the next ones."""
         if self._chain is None:
             return
         for _, rows in self._grouped():
@@ -216,7 +219,7 @@ class SessionLanes:
                 request.following = [*request.following[0], draft], request.following[1]
 
     def hold(self) -> None:
-        """Keep what every row committed for its next drafter pass; one is made when no more can be kept."""
+        """Defer the committed columns of every row to its next drafter pass; if they do not fit, run that pass now."""
         for group, rows in self._grouped():
             ids, features = group.made["input_ids"], group.made["aux_hidden"]
             for at, request in enumerate(rows):
@@ -227,7 +230,7 @@ class SessionLanes:
                 request.held.add(ids[at, columns], features[at, columns], start)
 
     def advance(self, k: int) -> None:
-        """Lay out the next window of every busy row in place of the last."""
+        """Lay out the next window of every active row in place of the last one."""
         for request in self._rows():
             if k and request.tree:
                 request.window.fill_tree(request.following[0][0], request.tree, request.following[1])
@@ -238,13 +241,13 @@ class SessionLanes:
                 request.window.fill(request.tokens[-1:], start, draft_len=0)
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
-        """Write the drafts into the windows of busy rows, behind their newest tokens."""
+        """Write the drafts into the windows of active rows, after their newest tokens."""
         for slot, request in self._requests.items():
             if request.is_busy and (mine := drafts[slot]) is not None:
                 request.window.put_drafts(mine)
 
     def emission(self) -> Emitted:
-        """Collect what every busy row emitted, i32 [slots, K + 1]; idle slots are -1."""
+        """Return the tokens that every active row emitted, i32 [slots, K + 1]; idle slots are -1."""
         tokens = np.full((self._slots, self._emitted), -1, np.int32)
         num_tokens = np.zeros(self._slots, np.int32)
         for slot, request in self._requests.items():
@@ -255,14 +258,14 @@ class SessionLanes:
         return Emitted(tokens, num_tokens, tuple(self._drafted), nodes)
 
     def _rows(self) -> list[SlotRow]:
-        """The requests that take part in rounds, in the order of their rows: 0, 1, 2, ..."""
+        """The active requests in the order of their rows: 0, 1, 2, ..."""
         if self._busy is None:
             busy = (each for each in self._requests.values() if each.is_busy)
             self._busy = sorted(busy, key=lambda request: request.row)
         return self._busy
 
     def _grouped(self) -> Iterator[tuple[RowGroup, list[SlotRow]]]:
-        """The requests that take part in rounds, by the passes that they share."""
+        """Yield the active requests by the group that shares passes."""
         if self.takes_rows:
             yield from ((group, rows) for group in self._groups if (rows := self._rows()))
         else:
@@ -274,7 +277,7 @@ class SessionLanes:
         arrays["input_ids"][at] = window.input_ids[0, :columns]
         for name in _LENGTHS:
             arrays[name][at] = getattr(window, name)[0]
-        if group.policies[at] is not request.arrays:  # arrays of any shape are the same memory, so it stays
+        if group.policies[at] is not request.arrays:  # arrays of all shapes share memory, so the row stays valid
             for name in POLICY:
                 arrays[name][at] = request.arrays.policy[name][0]
             group.policies[at] = request.arrays
@@ -306,7 +309,7 @@ class SessionLanes:
         return group.bindings[key]
 
     def _draft(self, group: RowGroup, rows: Sequence[SlotRow], k: int, size: int) -> None:
-        """Run the drafter over neighbouring rows, for trees of ``size`` drafts or, if that is 0, chains."""
+        """Run the drafter over adjacent rows, for trees of ``size`` drafts, or for chains if it is 0."""
         columns = max(*(request.fed_columns for request in rows), 1)
         arrays, made = group.drafter.of(len(rows), columns, k + 1), group.made
         arrays["tokens"][:] = -1
@@ -316,7 +319,7 @@ class SessionLanes:
                 if held:
                     arrays[name][at, :held] = kept[:held]
                 arrays[name][at, held:end] = made[name][from_row, request.columns]
-            # What was accepted is committed like the rest: the last token alone was not fed. A path may be any length.
+            # Accepted drafts are committed like other tokens; only the last token was not fed. A path has any length.
             for name, length in zip(_LENGTHS, (request.fed_start, end, 0), strict=True):
                 arrays[name][at] = length
             arrays["num_tokens"][at], arrays["tokens"][at, 0] = 1, request.tokens[-1]
@@ -330,7 +333,7 @@ class SessionLanes:
             request.tree = DraftTree.grown(ids, scores, size) if is_tree else None
 
     def _laid_out(self, group: RowGroup, rows: Sequence[SlotRow], columns: int, k: int) -> Arrays:
-        """The arrays that a drafter pass writes the next windows to."""
+        """Return the arrays that a drafter pass writes the next windows to."""
         arrays = group.drafter.of(len(rows), columns, self._sessions.emitted(k))
         return {name: arrays[name] for name in NEXT}
 
@@ -349,5 +352,5 @@ class SessionLanes:
 
 
 def _rows_of(caches: Arrays, rows: Sequence[SlotRow]) -> Arrays:
-    """Neighbouring rows of every cache."""
+    """Return adjacent rows of every cache."""
     return {name: cache[rows[0].row : rows[-1].row + 1] for name, cache in caches.items()}

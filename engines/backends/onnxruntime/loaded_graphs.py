@@ -1,6 +1,6 @@
-"""ONNX Runtime sessions: one graph each, loaded once, run over arrays that are bound by address.
+"""ONNX Runtime sessions: one per graph, loaded once, and run over arrays that are bound by address.
 
-Whatever ONNX Runtime raises becomes an error of ours here, and nowhere else.
+All exceptions of ONNX Runtime are converted to the project's errors here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...folder.checks import REBUILD
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 
-THREAD_BYTES = 4 * 2**20  # of weights as stored, for each thread: a core reads them in about half a millisecond
-LOGITS = "logits"  # an output of the target that is computed for itself, and given where it is asked for
+THREAD_BYTES = 4 * 2**20  # stored weights per thread; a core reads them in about half a millisecond
+LOGITS = "logits"  # a target output that is always computed, and returned only if bound
 _TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -33,9 +33,9 @@ _TYPES = {
 
 @contextmanager
 def refusals(what: str, fix: str) -> Iterator[None]:
-    """Turn what ONNX Runtime raises, and a lack of memory, into an ``EnvironmentProblem`` that says ``what`` failed.
+    """Convert ONNX Runtime's exceptions and ``MemoryError`` to an ``EnvironmentProblem`` with the message ``what``.
 
-    The binding raises its own family of exceptions, of no common base, and plain ones too.
+    The binding raises its own exception types, which have no common base, and built-in ones.
     """
     try:
         yield
@@ -47,9 +47,9 @@ def refusals(what: str, fix: str) -> Iterator[None]:
 
 
 def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
-    """Load one graph on the CPU, with ``threads`` threads; 0 is one for each physical core.
+    """Load one graph on the CPU with ``threads`` threads; 0 means one per physical core.
 
-    ``library`` has kernels for the ops of ours that the graph holds; without it their function bodies run.
+    ``library`` contains kernels for the graph's custom ops; without it, their function bodies are executed.
     """
     import onnxruntime
 
@@ -60,8 +60,8 @@ def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
     options.intra_op_num_threads = threads
     for name, value in waiting(library).items():
         options.add_session_config_entry(name, value)
-    # Types that no kernel multiplies in (FP8) are computed as the graph spells them: fusions meant for integers fail on
-    # them. Weights that a node scales are folded at load, so they take as much memory as wide ones.
+    # Types without matmul kernels (FP8) must be computed as the graph specifies; QDQ fusions for integers fail on them.
+    # Weights behind a scaling node are folded at load, so they take as much memory as unquantized ones.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     with refusals(
         f"ONNX Runtime {onnxruntime.__version__} cannot load {path}",
@@ -73,11 +73,11 @@ def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
 
 
 def waiting(library: Path | None) -> dict[str, str]:
-    """Return settings of a session that say how its threads wait for work.
+    """Return session settings for how threads wait for work.
 
-    With our kernels a pass is a few nodes, in which threads wait for each other; they sleep before each. Without them
-    there are hundreds of nodes, and threads stay awake until the run has ended. After it they sleep in any case:
-    another session takes its turn, and needs the cores.
+    With the project's kernels, a pass has few nodes, in which threads wait for each other; threads sleep before each
+    node. Without them there are hundreds of nodes, and threads spin until the run ends. After a run they always sleep,
+    because the next session needs the cores.
     """
     if library is not None:
         return {"session.intra_op.allow_spinning": "0"}
@@ -85,18 +85,18 @@ def waiting(library: Path | None) -> dict[str, str]:
 
 
 def tensors_of(session: Any) -> tuple[Tensors, Tensors]:
-    """The inputs and outputs of a session."""
+    """Return the inputs and outputs of a session."""
     return _found(session.get_inputs()), _found(session.get_outputs())
 
 
 def hidden_size(drafter: Any) -> int:
-    """The size of the state that an autoregressive drafter is fed; 0 where there is none to feed."""
+    """Return the size of an autoregressive drafter's hidden state input; 0 if it has none."""
     tensors = tensors_of(drafter)[0] if drafter else {}
     return (tensors[HIDDEN].dims[-1] or 0) if HIDDEN in tensors else 0
 
 
 def candidates_of(drafter: Any) -> int:
-    """How many ids a drafter names for each position; 0 where it names the likeliest alone."""
+    """Return how many candidate ids a drafter outputs per position; 0 if it outputs only the most likely."""
     tensors = tensors_of(drafter)[1] if drafter else {}
     return (tensors[CANDIDATES[0]].dims[-1] or 0) if CANDIDATES[0] in tensors else 0
 
@@ -111,18 +111,18 @@ def _found(values: Any) -> Tensors:
 
 
 def default_threads(manifest: Manifest) -> int:
-    """Return one thread for every 4 MiB of the target's weights, or 0, every physical core, where those are fewer."""
+    """Return one thread per 4 MiB of the target's weights, or 0 (all physical cores) if that is less."""
     graph = manifest.target.file
     weights = sum(entry.size for name, entry in manifest.files.items() if name.startswith(graph))
     threads = max(1, weights // THREAD_BYTES)
-    return threads if threads == 1 or 2 * threads < (os.cpu_count() or 1) else 0  # two processors may be one core
+    return threads if threads == 1 or 2 * threads < (os.cpu_count() or 1) else 0  # two CPUs may share one core
 
 
 def bind(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Any:
-    """Bind arrays by address: a later run reads and writes these very arrays."""
+    """Bind arrays by address: later runs read and write these arrays."""
     from onnxruntime import OrtValue
 
-    with refusals("ONNX Runtime does not take the memory of a graph", REBUILD):
+    with refusals("ONNX Runtime rejected the memory of a graph", REBUILD):
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
@@ -132,12 +132,12 @@ def bind(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, n
 
 
 def run(session: Any, binding: Any) -> None:
-    """Run a graph once over what is bound."""
-    with refusals("ONNX Runtime does not run a graph of this engine", REBUILD):
+    """Run a graph once over its bound arrays."""
+    with refusals("ONNX Runtime failed to run a graph of this engine", REBUILD):
         session.run_with_iobinding(binding)
 
 
 def run_for_logits(session: Any, binding: Any) -> np.ndarray:
-    """Run the target once over what is bound, the logits at the end, and return those, f32 [B,E,V]."""
+    """Run the target once over its bound arrays and return the logits, f32 [B,E,V]."""
     run(session, binding)
     return np.asarray(binding.get_outputs()[-1].numpy())

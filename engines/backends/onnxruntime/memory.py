@@ -1,7 +1,7 @@
-"""Arrays that both graphs are bound to: the caches, each slot's policy and numbers, and a row's window.
+"""Arrays that both graphs are bound to: the caches, each slot's policy and random numbers, and a row's window.
 
-Caches are ``[slots, heads, T, head_dim]`` per layer, f32 unless the engine says f16 or i8 (which has two numbers more),
-input and output of the same run: the graph writes in place.
+Each layer's caches are ``[slots, heads, T, head_dim]``, f32 unless the engine says f16 or i8 (whose rows have two more
+numbers). They are input and output of the same run: the graph writes in place.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from ..draft_tree import DraftTree
 Arrays = dict[str, np.ndarray]
 _LINE = 64  # bytes
 _TOUCHED = 64  # positions
-_WIDE = "float32"  # of the graphs
+_WIDE = "float32"  # type of the graphs' features and logits
 
 
 class CacheArrays:
-    """Key and value caches of every graph, for every slot."""
+    """Key and value caches of every graph, for all slots."""
 
     def __init__(self, manifest: Manifest, slots: int) -> None:
-        """Reserve them. Raises ``EnvironmentProblem`` where this machine could not hold what they may come to."""
+        """Reserve the caches. Raises ``EnvironmentProblem`` if their full size exceeds this machine's memory."""
         self.length = length = manifest.shapes.cache_length
         check_room(row_bytes(manifest), slots, length)
         try:
             self.target = _allocate(manifest.target, slots, length)
             self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
-        except MemoryError as error:  # a limit of the process
+        except MemoryError as error:  # a process limit
             raise _no_room(row_bytes(manifest), slots, length, str(error)) from error
 
     def touch_drafter(self) -> None:
-        """Have the drafter's first pages given now, and not in the first round of each slot that drafts.
+        """Allocate the drafter's first pages now instead of in the first drafting round of each slot.
 
-        Those of the target come with the prompts. With huge pages one of them may be all that a layer has.
+        The target's pages are allocated by the prompts. With huge pages, one page may cover a layer.
         """
         for cache in self.drafter.values():
             cache[:, :, :_TOUCHED] = 0
 
 
 def check_room(row: int, slots: int, length: int) -> None:
-    """Refuse caches of ``row`` bytes a request that are more than all the memory there is.
+    """Raise ``EnvironmentProblem`` if ``slots`` caches of ``row`` bytes exceed the machine's memory.
 
-    An allocation would succeed: pages are given when they are written to, and the process is killed then.
+    The allocation itself would succeed, because pages are allocated on first write; the process would be killed then.
     """
     memory = memory_bytes()
     if row * slots > memory:
         rows = int(memory // row)
-        fits = f"{rows} would fit" if rows else "not one fits"
+        fits = f"{rows} would fit" if rows else "not even one fits"
         raise _no_room(row, slots, length, f"this machine has {_gib(memory)}: {fits}")
 
 
 def _no_room(row: int, slots: int, length: int, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"the caches of {slots} requests of up to {length} tokens need {_gib(row * slots)} of memory",
+        f"the KV caches of {slots} requests of up to {length} tokens need {_gib(row * slots)} of memory",
         why=why,
         fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free memory",
     )
@@ -74,7 +74,7 @@ def _gib(count: float) -> str:
 
 
 def row_bytes(manifest: Manifest) -> int:
-    """The bytes of all caches of one request."""
+    """Return the bytes of all caches of one request."""
     caches = [cache for part in manifest.parts.values() for cache in part.caches]
     return manifest.shapes.cache_length * sum(cache.position_bytes(_WIDE) for cache in caches)
 
@@ -88,12 +88,12 @@ def _allocate(part: Part, slots: int, length: int) -> Arrays:
 
 
 def _dtype(cache: Cache) -> np.dtype:
-    """The type of a cache; that of its graph has no name."""
+    """Return the NumPy type of a cache; a cache of the graph's own type names none."""
     return np.dtype(cache.dtype or _WIDE)
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Zeros that begin with a cache line: a vector of them that lies in two takes twice as long to read."""
+    """Return zeros aligned to a cache line: a vector that spans two lines takes twice as long to read."""
     count, width = math.prod(shape), dtype.itemsize
     flat = np.zeros(count + _LINE // width, dtype)
     first = -flat.ctypes.data % _LINE // width
@@ -102,21 +102,21 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 @dataclass(frozen=True)
 class KeptArrays:
-    """A row of every cache up to some position, copied: [heads, length, head_dim] each."""
+    """Copies of a row of every cache up to some position: [heads, length, head_dim] each."""
 
     caches: tuple[np.ndarray, ...]
 
     @property
     def num_bytes(self) -> int:
-        """The memory of the copies."""
+        """The size of the copies in bytes."""
         return sum(cache.nbytes for cache in self.caches)
 
 
 class SlotArrays:
-    """One slot's rows of the caches, and the policy and random numbers that choose its tokens."""
+    """One slot's cache rows, and the sampling policy and random numbers that choose its tokens."""
 
     def __init__(self, caches: CacheArrays, slot: int) -> None:
-        self.row = slot  # of the caches
+        self.row = slot  # index of the cache row
         self.target_caches = {n: c[slot : slot + 1] for n, c in caches.target.items()}
         self.drafter_caches = {n: c[slot : slot + 1] for n, c in caches.drafter.items()}
         self.policy: Arrays = policy_of(SamplingParams())
@@ -124,13 +124,13 @@ class SlotArrays:
         self.choice: TokenChoice | None = None
 
     def admit(self, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Choose tokens by this policy and these numbers from here on, or by the ``choice`` of the host."""
+        """Choose tokens by this policy and these numbers from now on, or by the host's ``choice``."""
         self.numbers, self.choice = numbers, choice
         for name, value in policy_of(params).items():
             self.policy[name][:] = value
 
     def take(self, other: SlotArrays) -> None:
-        """Choose tokens as ``other`` does; arrays that were bound stay bound."""
+        """Copy the policy of ``other``; bound arrays stay bound."""
         self.numbers, self.choice = other.numbers, other.choice
         for name, value in other.policy.items():
             self.policy[name][:] = value
@@ -140,7 +140,7 @@ class SlotArrays:
         return KeptArrays(tuple(cache[0, :, :length].copy() for cache in self._all()))
 
     def restore(self, kept: KeptArrays, length: int) -> None:
-        """Write the first ``length`` positions of what was kept."""
+        """Restore the first ``length`` positions of saved copies."""
         for cache, was in zip(self._all(), kept.caches, strict=True):
             cache[0, :, :length] = was[:, :length]
 
@@ -148,53 +148,53 @@ class SlotArrays:
         return (*self.target_caches.values(), *self.drafter_caches.values())
 
     def moved_to(self, caches: CacheArrays, slot: int) -> SlotArrays:
-        """Return the same policy, numbers and choice at another row of the caches."""
+        """Return the same policy, numbers and choice for another cache row."""
         moved = SlotArrays(caches, slot)
         moved.policy, moved.numbers, moved.choice = self.policy, self.numbers, self.choice
         return moved
 
 
 class RowWindow:
-    """What the graphs are fed for one row, i64 ``input_ids`` [1, columns] and its lengths; narrower views are bound."""
+    """Graph inputs of one row: i64 ``input_ids`` [1, columns] and its lengths. Narrower views of it are bound."""
 
     def __init__(self, columns: int) -> None:
         self.input_ids = np.zeros((1, columns), np.int64)
-        self.tree: DraftTree | None = None  # that the drafts make; None is a chain
+        self.tree: DraftTree | None = None  # tree of the drafts; None is a chain
         self.start, self.window_len, self.draft_len = (
             np.zeros(1, TENSORS[name].dtype) for name in ("start", "window_len", "draft_len")
         )
 
     def arrays(self, columns: int) -> Arrays:
-        """The window's first columns and its lengths, by the names of the graphs' inputs."""
+        """Return the window's first columns and its lengths, by input name."""
         lengths = {"start": self.start, "window_len": self.window_len, "draft_len": self.draft_len}
         return {"input_ids": self.input_ids[:, :columns], **lengths}
 
     @property
     def committed(self) -> int:
-        """How many columns are no drafts."""
+        """Number of columns that are not drafts."""
         return int(self.window_len[0] - self.draft_len[0])
 
     def fill(self, ids: Sequence[int] | np.ndarray, start: int, draft_len: int) -> None:
-        """Lay the window out: ``ids`` from absolute position ``start``, the last ``draft_len`` of them drafts."""
+        """Lay out the window: ``ids`` from absolute position ``start``, the last ``draft_len`` of them drafts."""
         self.input_ids[0, : len(ids)], self.tree = ids, None
         self.start[0], self.window_len[0], self.draft_len[0] = start, len(ids), draft_len
 
     def drafts(self) -> list[int]:
-        """The drafts, at the end of the valid columns."""
+        """Return the drafts, the last of the valid columns."""
         drafts: list[int] = self.input_ids[0, self.committed : int(self.window_len[0])].tolist()
         return drafts
 
     def fill_tree(self, newest: int, tree: DraftTree, start: int) -> None:
-        """Lay the window out: ``newest`` at absolute position ``start``, and a tree of drafts behind it."""
+        """Lay out the window: ``newest`` at absolute position ``start``, followed by a tree of drafts."""
         self.fill([newest, *tree.tokens], start, draft_len=len(tree.tokens))
         self.tree = tree
 
     def put_drafts(self, drafts: Sequence[int]) -> None:
-        """Keep the newest token, in column 0, and put ``drafts`` behind it."""
+        """Keep the newest token in column 0 and put ``drafts`` after it."""
         self.fill([int(self.input_ids[0, 0]), *drafts], int(self.start[0]), len(drafts))
 
     def cut(self, drafts: int, choice: TokenChoice | None = None) -> None:
-        """Keep ``drafts`` drafts at most, and of those what a ``choice`` of the host leaves, which may have others."""
+        """Keep at most ``drafts`` drafts; a host ``choice`` may remove or replace some."""
         extra = max(int(self.draft_len[0]) - drafts, 0)
         self.window_len[0] -= extra
         self.draft_len[0] -= extra

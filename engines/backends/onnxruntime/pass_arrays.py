@@ -1,4 +1,4 @@
-"""The arrays that a pass over some rows is bound to, dense in any shape, and always the same memory."""
+"""Arrays for passes over any number of rows and columns, dense in every shape and backed by the same memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sessions import Sessions
 
 
 class PassArrays:
-    """What a pass reads and writes besides caches, for any number of rows and columns up to the most."""
+    """Inputs and outputs of a pass, without caches, for any number of rows and columns up to the maximum."""
 
     def __init__(self, names: Sequence[str], rows: int, columns: int, emitted: int, sessions: Sessions) -> None:
         self._most = {"B": rows, "S": columns, "E": emitted, "F": sessions.features, "C": sessions.candidates}
@@ -24,7 +24,7 @@ class PassArrays:
         self._made: dict[tuple[int, int, int], Arrays] = {}
 
     def of(self, rows: int, columns: int, emitted: int) -> Arrays:
-        """The beginning of every array in this shape, dense: always the same memory."""
+        """Return dense views of this shape at the start of every array; the memory is always the same."""
         shape = rows, columns, emitted
         if shape not in self._made:
             dims = self._most | dict(zip("BSE", shape, strict=True))

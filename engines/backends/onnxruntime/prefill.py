@@ -1,4 +1,4 @@
-"""The lanes of a prompt on ONNX Runtime: one row, whose window is a piece of the prompt."""
+"""Lanes of a prompt on ONNX Runtime: one row whose window is a chunk of the prompt."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .sessions import Emitted
 
 
 class SessionPrompt:
-    """Runs both graphs over a piece of a prompt, the window of its one row.
+    """Runs both graphs over one chunk of a prompt.
 
-    ``advance`` lays out the slot's first window, ``following``, after the last piece.
+    After the last chunk, ``advance`` lays out the slot's first window, ``following``.
     """
 
     def __init__(self, row: PromptRow, chunk: Chunk, following: RowWindow) -> None:
@@ -23,7 +23,7 @@ class SessionPrompt:
         row.forced_next[0] = chunk.forced_next
 
     def verify(self, k: int) -> None:
-        """Run the target over the whole piece."""
+        """Run the target over the whole chunk."""
         self._emitted, chunk = k + 1, self._chunk
         if chunk.logprobs is None:
             self._row.verify(len(chunk.ids), k + 1)
@@ -31,32 +31,32 @@ class SessionPrompt:
             chunk.logprobs.add(chunk.start, self._row.score(len(chunk.ids)))
 
     def draft(self, k: int) -> None:
-        """Run the drafter over the whole piece."""
+        """Run the drafter over the whole chunk."""
         self._row.draft(k)
 
     def branch(self, k: int) -> None:
-        """Run the drafter over the whole piece: the first drafts are a chain."""
+        """Run the drafter over the whole chunk: the first drafts form a chain."""
         self.draft(k)
 
     def extend(self) -> None:
-        """Run the drafter over its last draft, if anybody will verify that."""
+        """Run the drafter over its last draft, if the result will be verified."""
         if self._chunk.is_last:
             self._row.extend()
 
     def hold(self) -> None:
-        """Keep the piece for the drafter's next pass, if there will be one."""
+        """Defer the chunk to the drafter's next pass, if there will be one."""
         self._row.hold()
 
     def advance(self, k: int) -> None:
-        """Lay out the slot's first window after the last piece; other pieces are followed by the next."""
+        """Lay out the slot's first window after the last chunk; do nothing after other chunks."""
         if self._chunk.is_last:
             self._row.advance(k, self._following)
 
     def emission(self) -> Emitted:
-        """Copy what the pass emitted, one row: later pieces write to the same arrays."""
+        """Return a copy of the emission, one row: later chunks write to the same arrays."""
         return Emitted(self._row.tokens[:, : self._emitted].copy(), self._row.num_tokens.copy(), (0,))
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
-        """Write the drafts into the slot's first window, behind the token after the prompt."""
+        """Write the drafts into the slot's first window, after the token that follows the prompt."""
         if drafts[0] is not None:
             self._following.put_drafts(drafts[0])

@@ -1,6 +1,6 @@
-"""One row of the caches by itself, for pieces of prompts and for checks: its own window, as wide as the piece.
+"""A single cache row, for prompt chunks and for checks, with its own window as wide as the chunk.
 
-Both graphs are bound to the same arrays, once per shape: the drafter reads what the target wrote where it is.
+Both graphs are bound to the same arrays, once per shape: the drafter reads the target's output in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .sessions import Sessions
 
 
 class PromptRow:
-    """A window of at most ``columns``, what both graphs make of it, and the bindings of every shape of it."""
+    """A window of up to ``columns`` columns, the outputs of both graphs, and the bindings of every shape."""
 
     def __init__(self, sessions: Sessions, slot: SlotArrays, columns: int, emitted: int) -> None:
         i64, i32, f32 = np.int64, np.int32, np.float32
@@ -30,19 +30,19 @@ class PromptRow:
         self._next = RowWindow(emitted)
         self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
         self._sessions, self._slot = sessions, slot
-        self.held = HeldColumns(sessions.most_held)  # one for all rows of a text
+        self.held = HeldColumns(sessions.most_held)  # shared by all rows of a request
         self._chain = sessions.chain(1)
-        self._chained = 0  # drafts that passes of their own have made
+        self._chained = 0  # drafts made by further passes of an autoregressive drafter
         self._targets: dict[tuple[int, int, bool], Any] = {}
-        self._ancestors: dict[int, np.ndarray] = {}  # by columns; bindings know no more than where they are
+        self._ancestors: dict[int, np.ndarray] = {}  # by columns; keeps the bound arrays alive
         self._drafters: dict[tuple[int, int], Any] = {}
 
     def choose_as(self, arrays: SlotArrays) -> None:
-        """Choose tokens by the policy, the numbers and the choice of ``arrays`` from here on, as what is bound says."""
+        """Choose tokens by the policy, the numbers and the choice of ``arrays`` from now on; bindings stay valid."""
         self._slot.take(arrays)
 
     def verify(self, columns: int, emitted: int) -> None:
-        """Run one target pass. Column p decides position p + 1, by the number of that position."""
+        """Run one target pass. Column p decides position p + 1, using the random number of that position."""
         self.held.go_on_at(int(self.window.start[0]))
         first = int(self.window.start[0]) + self.window.committed
         numbers = self._slot.numbers[first : first + emitted]
@@ -59,15 +59,15 @@ class PromptRow:
         self.tokens[0, self.num_tokens[0] :] = -1
 
     def score(self, columns: int) -> np.ndarray:
-        """Run one target pass over a piece that is not a prompt's last, and return its logits, f32 [columns,V]."""
-        self.window.draft_len[0] = columns - 1  # so that every column is one that could emit; what does is forced
+        """Run one target pass over a chunk that is not the prompt's last, and return its logits, f32 [columns,V]."""
+        self.window.draft_len[0] = columns - 1  # makes every column an emission column; the emitted tokens are forced
         logits = run_for_logits(self._sessions.target, self.target(columns, columns, shows_logits=True))
         self.window.draft_len[0] = 0
         self.tokens[0, self.num_tokens[0] :] = -1
         return np.asarray(logits[0])
 
     def target(self, columns: int, emitted: int, *, shows_logits: bool = False) -> Any:
-        """The target's binding at this shape."""
+        """Return the target's binding for this shape."""
         columns = max(columns, self._sessions.least_columns)
         key = columns, emitted, shows_logits
         if key not in self._targets:
@@ -85,13 +85,13 @@ class PromptRow:
         return self._targets[key]
 
     def draft(self, k: int) -> None:
-        """Run one drafter pass over what ``verify`` committed; what was held is read before it."""
+        """Run one drafter pass over the columns that ``verify`` committed, after the deferred ones."""
         self._read_held()
         run(self._sessions.drafter, self.drafter(k))
         self._chained = 1
 
     def extend(self) -> None:
-        """Run an autoregressive drafter over its last draft, for the one after it."""
+        """Run an autoregressive drafter over its last draft, to get the next one."""
         following, made = self._next, self._chained
         if self._chain:
             last, position = int(following.input_ids[0, made]), int(following.start[0]) + made - 1
@@ -100,7 +100,10 @@ class PromptRow:
             following.input_ids[0, self._chained] = draft
 
     def hold(self) -> None:
-        """Keep what ``verify`` committed for the next drafter pass; one is made when no more can be kept."""
+        """Defer the columns that ``verify`` committed to the next drafter pass.
+
+        If they do not fit, run that pass now.
+        """
         count = self.window.committed - 1 + int(self.num_tokens[0])
         if not self.held.has_room(count):
             self._read_held()
@@ -110,9 +113,9 @@ class PromptRow:
             self.draft(1)
 
     def drafter(self, k: int) -> Any:
-        """The drafter's binding for the columns that the last ``verify`` committed, and no others.
+        """Return the drafter's binding for exactly the columns that the last ``verify`` committed.
 
-        The drafter reads the target's arrays where they are; rows of what was rejected nobody would read.
+        The drafter reads the target's arrays in place and skips rejected columns.
         """
         emitted = int(self.num_tokens[0])
         count = self.window.committed - 1 + emitted

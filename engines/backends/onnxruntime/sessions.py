@@ -1,4 +1,4 @@
-"""The graphs of an engine as ONNX Runtime runs them, and what a pass of them emits."""
+"""The ONNX Runtime sessions of an engine, and the emission of a pass."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from .chain import Chain
 
-HELD = 64  # columns at least that are kept for the drafter, and at most that a round's own pass of it takes in
-HELD_BYTES = 16 << 20  # of features, that are kept of one row
+HELD = 64  # minimum capacity for deferred columns, and the maximum that a round's drafter pass includes
+HELD_BYTES = 16 << 20  # bytes of deferred features per row
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """An emission whose tokens are there already."""
+    """An emission whose tokens are already available."""
 
     tokens: np.ndarray
     num_tokens: np.ndarray
@@ -25,17 +25,17 @@ class Emitted:
     pass_seconds: tuple[float, float] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens and how many they are, at once."""
+        """Return the tokens and their counts, without waiting."""
         return self.tokens, self.num_tokens
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """The graphs, ``features`` per column of the target, and the least columns that the target is ever run over.
+    """The sessions, the target's ``features`` per column, and the minimum number of the target's columns.
 
-    Without a drafter, which is None then, the target gives no features. ``hidden`` is the size of the state that an
-    autoregressive drafter hands on from pass to pass; one that makes all drafts in a pass has none. ``is_told`` says
-    that the target is told the ancestors of a column; ``candidates`` are those that the drafter names for a position.
+    Without a drafter (None) the target outputs no features. ``hidden`` is the hidden state size of an autoregressive
+    drafter, 0 for a parallel one. ``is_told`` says that the target has an ancestors input. ``candidates`` is the number
+    of candidates that the drafter outputs per position.
     """
 
     target: Any
@@ -48,13 +48,16 @@ class Sessions:
 
     @property
     def most_held(self) -> int:
-        """How many columns of one row may wait for the drafter."""
+        """Maximum number of deferred columns per row."""
         return max(HELD, HELD_BYTES // (4 * max(self.features, 1)))
 
     def chain(self, rows: int) -> Chain | None:
-        """What makes the further passes of an autoregressive drafter over so many rows; None for any other."""
+        """Return the state of an autoregressive drafter's further passes over ``rows`` rows.
+
+        None for other drafters.
+        """
         return Chain(self.drafter, rows, self.hidden, self.features) if self.hidden else None
 
     def emitted(self, k: int) -> int:
-        """How many columns E the next window of a drafter pass has: the newest token, and ``k`` drafts or one."""
+        """Return E of the window after a drafter pass: the newest token, and ``k`` drafts or one."""
         return 2 if self.hidden else k + 1

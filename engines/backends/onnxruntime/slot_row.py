@@ -1,4 +1,4 @@
-"""What a request holds in its slot: a row of the caches, its window, and what its last passes made of it."""
+"""The state of a request in its slot: its cache row, its window, and the results of its last passes."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from .memory import RowWindow, SlotArrays
 
 @dataclass
 class SlotRow:
-    """One request that has a slot."""
+    """A request that has a slot."""
 
     arrays: SlotArrays
     window: RowWindow
     row: int
     held: HeldColumns
-    is_busy: bool = False  # no longer reading its prompt
-    known: int = 0  # positions of the caches that its prompt has written so far
+    is_busy: bool = False  # active: its prompt has been read
+    known: int = 0  # cache positions that its prompt has written so far
     tokens: Sequence[int] = ()  # emitted
-    following: tuple[Sequence[int], int] = ((), 0)  # the next window that the drafter laid out, and its start
-    tree: DraftTree | None = None  # of drafts, in place of those of that window
-    path: Sequence[int] | None = None  # the columns that the last pass committed, where they are not the first ones
-    nodes: Sequence[int] | None = None  # the drafts of a tree that the last pass accepted
+    following: tuple[Sequence[int], int] = ((), 0)  # the next window, laid out by the drafter, and its start
+    tree: DraftTree | None = None  # draft tree that replaces the drafts of that window
+    path: Sequence[int] | None = None  # columns that the last pass committed, unless they are the first ones
+    nodes: Sequence[int] | None = None  # drafts of a tree that the last pass accepted
 
     @property
     def committed(self) -> int:
-        """How many columns of the window the last pass committed."""
+        """Number of window columns that the last pass committed."""
         return self.window.committed - 1 + len(self.tokens) if self.tokens else 0
 
     @property
     def columns(self) -> slice | list[int]:
-        """The columns of the window that the last pass committed."""
+        """The window columns that the last pass committed."""
         return slice(self.committed) if self.path is None else [*self.path]
 
     @property
     def fed_columns(self) -> int:
-        """How many columns the drafter has not seen."""
+        """Number of columns that the drafter has not read."""
         return self.held.count + self.committed
 
     @property
@@ -47,7 +47,7 @@ class SlotRow:
         return self.held.start if self.held.count else int(self.window.start[0])
 
     def close_up(self) -> None:
-        """Move what the target's caches hold of an accepted path to where a chain would have put it."""
+        """Move the target's cache entries of an accepted path to the positions that a chain would have used."""
         tree, self.path, self.nodes = self.window.tree, None, None
         if tree is None:
             return
@@ -58,5 +58,5 @@ class SlotRow:
             return
         self.path, start = path, int(self.window.start[0])
         for cache in self.arrays.target_caches.values():
-            for at in moved:  # no column of a path lies before its place, so none is lost
+            for at in moved:  # a column never precedes its target position, so nothing is overwritten too early
                 cache[0, :, start + at] = cache[0, :, start + path[at]]

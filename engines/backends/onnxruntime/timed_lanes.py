@@ -1,4 +1,4 @@
-"""Lanes that say how long the passes of a round took, for a backend whose calls return when a pass has ended."""
+"""Lanes that time the passes of a round, for backends whose calls return after the pass has ended."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from ...draft_methods.lanes import Emission, Lanes
 
 
 class TimedLanes:
-    """Lanes as they are, and the seconds that the target and the drafter took since it was made."""
+    """Wraps lanes and sums the seconds of the target and the drafter."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.verify_seconds = self.draft_seconds = 0.0
 
     def verify(self, k: int) -> None:
-        """Do so, and count the time as the target's."""
+        """Run ``verify`` and count its time as the target's."""
         began = time.perf_counter()
         self.lanes.verify(k)
         self.verify_seconds += time.perf_counter() - began
 
     def draft(self, k: int) -> None:
-        """Do so, and count the time as the drafter's."""
+        """Run ``draft`` and count its time as the drafter's."""
         self._drafting(lambda: self.lanes.draft(k))
 
     def branch(self, k: int) -> None:
-        """Do so, and count the time as the drafter's."""
+        """Run ``branch`` and count its time as the drafter's."""
         self._drafting(lambda: self.lanes.branch(k))
 
     def extend(self) -> None:
-        """Do so, and count the time as the drafter's."""
+        """Run ``extend`` and count its time as the drafter's."""
         self._drafting(self.lanes.extend)
 
     def hold(self) -> None:
-        """Do so, and count the time as the drafter's."""
+        """Run ``hold`` and count its time as the drafter's."""
         self._drafting(self.lanes.hold)
 
     def advance(self, k: int) -> None:
-        """Do so."""
+        """Run ``advance``."""
         self.lanes.advance(k)
 
     def emission(self) -> Emission:
-        """Return what they emitted."""
+        """Return the emission."""
         return self.lanes.emission()
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
-        """Do so."""
+        """Run ``propose``."""
         self.lanes.propose(drafts)
 
     def _drafting(self, step: Callable[[], None]) -> None:

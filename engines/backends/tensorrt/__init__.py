@@ -1,1 +1,4 @@
-"""Plans of TensorRT and TensorRT-RTX on one NVIDIA GPU: the round captured once, replayed, and read one round late."""
+"""TensorRT and TensorRT-RTX plans on one NVIDIA GPU.
+
+Rounds are captured once and replayed; results are read one round late.
+"""

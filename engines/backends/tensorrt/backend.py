@@ -1,4 +1,4 @@
-"""The ``Backend`` on plans of TensorRT or TensorRT-RTX: tokens come one round late, and no round waits for the host."""
+"""``Backend`` on TensorRT or TensorRT-RTX plans. Tokens arrive one round late, so no round waits for the host."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .pinned import LateEmission, Staging
 from .prefill import PlanPrompt
 from .reach import Reach, lengths_of
 
-KERNELS = "plugins"  # the engine folder's pack of compiled kernels
+KERNELS = "plugins"  # folder of compiled kernels inside the engine folder
 
 
 def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> TensorRTBackend:
-    """The backend of an engine folder that was checked against its manifest.
+    """Return the backend of an engine folder whose files were checked against its manifest.
 
-    Raises ``UsageError`` for more slots than the plans cover, ``EnvironmentProblem`` for a machine that cannot run
-    them: no GPU, another GPU, another version, a plan that TensorRT refuses.
+    Raises ``UsageError`` for more slots than the plans support. Raises ``EnvironmentProblem`` if the machine cannot run
+    them: no GPU, another GPU, another version, or a plan that TensorRT rejects.
     """
     check_slots(manifest, num_slots)
     check_gpu(manifest.backend, find_gpu(manifest.backend.name))
@@ -48,27 +48,27 @@ def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> 
 
 
 def check_slots(manifest: Manifest, num_slots: int) -> None:
-    """Refuse more rows than the plans were built for."""
+    """Raise ``UsageError`` for more rows than the plans were built for."""
     most = min(profile_of(part, VERIFY).rows[-1] for part in manifest.parts.values())
     if num_slots > most:
         raise UsageError(
             f"max_batch_size must be at most {most}, not {num_slots}",
-            why="the plans of this engine were built for no more rows",
+            why=f"the plans of this engine were built for {most}",
             fix=f"load it with {most}, or rebuild with --max-batch-size {num_slots}",
         )
 
 
 class TensorRTBackend:
-    """Runs the plans on the one stream of ``device``; ``trt`` is the module of either product.
+    """Runs the plans on the single stream of ``device``; ``trt`` is the module of either product.
 
-    A round is enqueued step by step the first time, which sets up what it needs; the second time it is captured in a
-    CUDA graph, one for each K, number of rows and length of the caches that is read. Those that were not asked for
-    longest are dropped.
+    The first time, a round is enqueued step by step, which initializes what it needs. The second time, it is captured
+    in a CUDA graph: one for each K, number of rows and cache length that is read. The least recently used ones are
+    dropped.
     """
 
     lag = 1
-    shows_logits = False  # no plan has them as an output beside tokens, and no round waits for the host
-    kept_bytes = 0  # no prompts are kept: caches are copied on the device, which nothing does yet
+    shows_logits = False  # plans have no logits output beside tokens, and no round waits for the host
+    kept_bytes = 0  # prompts cannot be kept: device-side cache copies are not implemented
 
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
         self.manifest, self.num_slots, self._device = manifest, num_slots, device
@@ -91,7 +91,7 @@ class TensorRTBackend:
         self._prompts = PlanPrompt(memory, plans, self._lanes, self._reach, one, scratch)
         self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
-        self._logits_bytes: np.ndarray | None = None  # page-locked memory is kept as long as the device
+        self._logits_bytes: np.ndarray | None = None  # page-locked memory lives as long as the device
         self._rounds = KeptRounds(device)
 
     def begin(self) -> None:
@@ -99,9 +99,9 @@ class TensorRTBackend:
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
-        """Run the rounds of a K that is new here once, with few rows and with all, wait for them, and capture them.
+        """Run and capture the rounds of a new K, with few rows and with all, and wait for them.
 
-        They are those of short texts; longer ones are captured when a text comes to be as long.
+        These are rounds for short texts; rounds for longer texts are captured when first needed.
         """
         self._check(k)
         for rows in self._lanes.row_sizes:
@@ -112,7 +112,7 @@ class TensorRTBackend:
                 self._capture(kept, steps, k)
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Upload the slot's policy and its table of numbers, zero from their end on; it takes no ``choice``."""
+        """Upload the slot's policy and its table of random numbers, padded with zeros; ``choice`` is not supported."""
         del choice
         self._policies[slot] = policy = policy_of(params)
         length, size = self._memory.numbers_length, itemsize("float32")
@@ -126,25 +126,25 @@ class TensorRTBackend:
                 self._device.upload(self._memory.policy[name] + slot * size, place)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
-        """Upload a piece of a prompt and enqueue the steps over it, at the prefill profile."""
+        """Upload a chunk of a prompt and enqueue the steps over it, with the prefill profile."""
         self._prompts.feed(slot, chunk, self._policies[slot])
         steps(self._prompts, k)
 
     def keep(self, slot: int, length: int) -> KeptPrompt:
-        """Refuse: ``kept_bytes`` says that it cannot."""
+        """Raise ``UsageError``: ``kept_bytes`` is 0."""
         raise _keeps_no_prompts()
 
     def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
-        """Refuse: nothing was kept."""
+        """Raise ``UsageError``: nothing can be kept."""
         raise _keeps_no_prompts()
 
     def first(self, slot: int) -> LateEmission:
-        """Fetch what the last piece of the last prompt emits."""
-        del slot  # the last prompt's tokens lie in one place, whichever slot it went to
+        """Fetch the emission of the last prompt's last chunk."""
+        del slot  # the last prompt's tokens have one location for all slots
         return self._prompts.emission()
 
     def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> LateEmission:
-        """Replay the captured round of this K, or enqueue its steps, and fetch what it emits."""
+        """Replay the captured round of this K or enqueue its steps, and fetch its emission."""
         self._check(k)
         self._lanes.limits = limits
         if replay:
@@ -157,13 +157,13 @@ class TensorRTBackend:
         self._lanes.retire(slot)
 
     def target_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Return f32 [len,V] after every one of ``ids``, from passes of as many columns as can emit."""
+        """Return f32 [len,V] after each of ``ids``, from passes of as many columns as can emit."""
         width = self._most_drafts + 1
         policy = self._checked_slot()
         logits = []
         for start in range(0, len(ids), width):
             piece = ids[start : start + width]
-            # E is K + 1 for the drafts that the other columns are taken for.
+            # E is K + 1; the other columns are treated as drafts.
             self._prompts.feed(0, Chunk(piece, start, -1), policy, draft_len=len(piece) - 1)
             self._prompts.verify(self._most_drafts)
             logits.append(self._logits("logits", width, self.manifest.shapes.vocab_size)[: len(piece)])
@@ -194,7 +194,7 @@ class TensorRTBackend:
         return kept
 
     def _capture(self, kept: KeptRound, steps: Steps, k: int) -> None:
-        """Record a round that has run before, where a CUDA graph can hold it."""
+        """Capture a round that has run before, if a CUDA graph supports it."""
         if kept.graph is None and self._lanes.is_capturable():
             kept.graph = self._device.capture(lambda: steps(self._lanes, k))
             kept.drafts_after = self._lanes.drafts_laid_out
@@ -203,17 +203,17 @@ class TensorRTBackend:
         if k > self._most_drafts:
             raise UsageError(
                 f"num_speculative_tokens must be at most {self._most_drafts}, not {k}",
-                why="the plans of this engine were built for no wider windows",
+                why="the plans of this engine were built for narrower windows",
                 fix="choose a smaller K, or rebuild with a larger --num-speculative-tokens",
             )
 
     def _checked_slot(self) -> dict[str, np.ndarray]:
-        """Slot 0, greedy, with nothing running."""
+        """Set up slot 0 for greedy decoding while nothing runs."""
         self._lanes.begin()
         return policy_of(SamplingParams())
 
     def _logits(self, name: str, rows: int, width: int) -> np.ndarray:
-        """f32 [rows, width] of what the last prefill pass left in the graphs' own type."""
+        """Return f32 [rows, width] of the last prefill pass's output, converted from the graphs' type."""
         wide = self._memory.sizer.wide
         dtype = np.dtype(np.uint16 if wide == "bfloat16" else wide)
         size = rows * width * dtype.itemsize
@@ -226,12 +226,12 @@ class TensorRTBackend:
 
 
 def _largest(manifest: Manifest, name: str) -> WindowSizes:
-    """The sizes that the profile of that name covers in every plan."""
+    """Return the sizes that the profile of that name covers in every plan."""
     profiles = [profile_of(part, name) for part in manifest.parts.values()]
     return WindowSizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))
 
 
 def _keeps_no_prompts() -> UsageError:
     return UsageError(
-        "this engine cannot keep prompts", why="only engines of ONNX Runtime can", fix="leave prefix_cache_bytes out"
+        "this engine cannot keep prompts", why="only ONNX Runtime engines can", fix="remove prefix_cache_bytes"
     )

@@ -1,4 +1,4 @@
-"""The GPU and its one stream, behind the ``Device`` protocol: the only file of the runtime that speaks CUDA."""
+"""The GPU and its single stream, behind the ``Device`` protocol. No other file of the runtime uses CUDA."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ....plugins.kernels.launch import Launcher
     from ....plugins.kernels.pack import Pack
 
-ALIGNMENT = 256  # of every address that TensorRT is given
+ALIGNMENT = 256  # bytes; TensorRT requires it of every address
 
 
 class Event(Protocol):
     """A point in the stream."""
 
     def wait(self) -> None:
-        """Return when the device has passed it."""
+        """Block until the device has passed it."""
         ...
 
 
 class CapturedGraph(Protocol):
-    """Work that was recorded once."""
+    """Recorded work."""
 
     def replay(self) -> None:
         """Enqueue all of it."""
@@ -40,7 +40,7 @@ class CapturedGraph(Protocol):
 
 
 class Device(Protocol):
-    """One GPU: memory that is freed with it, and work enqueued in order on one stream; no call waits for it.
+    """One GPU: memory that is freed with it, and work enqueued in order on one stream. No call waits for the work.
 
     ``stream`` is the handle that TensorRT enqueues on.
     """
@@ -48,19 +48,19 @@ class Device(Protocol):
     stream: int
 
     def allocate(self, size: int) -> int:
-        """Address of ``size`` bytes of device memory, all zero, at a multiple of ``ALIGNMENT``."""
+        """Return the address of ``size`` bytes of zeroed device memory, aligned to ``ALIGNMENT``."""
         ...
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Host memory that the device copies from and to while the host goes on; not initialised."""
+        """Return uninitialised page-locked host memory, for asynchronous copies."""
         ...
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """Copy pinned, contiguous ``source`` to the device; it must stay as it is until the copy has run."""
+        """Copy pinned, contiguous ``source`` to the device. It must not change until the copy has run."""
         ...
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """Copy to pinned, contiguous ``target``; it is there when an event recorded after has passed."""
+        """Copy to pinned, contiguous ``target``. It is valid when an event recorded afterwards has passed."""
         ...
 
     def copy(self, target: int, source: int, size: int) -> None:
@@ -74,18 +74,21 @@ class Device(Protocol):
         ...
 
     def record(self) -> Event:
-        """Return an event after all that was enqueued."""
+        """Return an event after all enqueued work."""
         ...
 
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
-        """Record what ``steps`` enqueues instead of running it. It must have run before: nothing may be set up now."""
+        """Record the work that ``steps`` enqueues instead of running it.
+
+        The steps must have run before, so that no setup is left.
+        """
         ...
 
 
 def find_gpu(product: str) -> str | None:
-    """The architecture of the first GPU, as ``sm_120``; None where there is no GPU or no driver.
+    """Return the architecture of the first GPU, such as ``sm_120``; None if there is no GPU or no driver.
 
-    Raises ``EnvironmentProblem`` without the package, with how it comes along with ``product``.
+    Raises ``EnvironmentProblem`` if cuda-core is missing, with the command that installs it for ``product``.
     """
     try:
         from cuda.core import Device as Gpu
@@ -97,16 +100,16 @@ def find_gpu(product: str) -> str | None:
         ) from error
     try:
         major, minor = Gpu(0).compute_capability
-    except Exception:  # the binding has a type for each way in which there is none
+    except Exception:  # cuda-core raises several types if there is no GPU
         return None
     return f"sm_{major}{minor}"
 
 
 class CudaDevice:
-    """Drives the first GPU through cuda-core. ``packs`` hold kernels that were compiled ahead of time."""
+    """Drives the first GPU through cuda-core. ``packs`` contain kernels that were compiled ahead of time."""
 
     def __init__(self, packs: Sequence[Pack] = ()) -> None:
-        """Start CUDA. Raises ``EnvironmentProblem`` when it does not start."""
+        """Initialize CUDA. Raises ``EnvironmentProblem`` on failure."""
         from cuda.bindings import driver
         from cuda.core import Device as Gpu
         from cuda.core import LegacyPinnedMemoryResource
@@ -116,9 +119,9 @@ class CudaDevice:
             self._gpu = Gpu(0)
             self._gpu.set_current()
             self._stream = self._gpu.create_stream()
-        except Exception as error:  # cuda-core's own family of exceptions
+        except Exception as error:  # cuda-core's own exception types
             raise EnvironmentProblem(
-                "CUDA does not start on this GPU", why=str(error), fix="see `peagle-compile doctor`"
+                "CUDA failed to initialize on this GPU", why=str(error), fix="run `peagle-compile doctor`"
             ) from error
         self.stream = int(self._stream.handle)
         self._entered = threading.local()
@@ -127,20 +130,20 @@ class CudaDevice:
         self._launchers: dict[str, Launcher] = {}
 
     def _enter(self) -> None:
-        """Make the context current: it is per thread, and a caller may come from another one each time."""
+        """Make the context current: it is per thread, and calls may come from different threads."""
         if not getattr(self._entered, "yes", False):
             self._gpu.set_current()
             self._entered.yes = True
 
     def allocate(self, size: int) -> int:
-        """Reserve and clear device memory. Raises ``EnvironmentProblem`` when the GPU has no room."""
+        """Allocate zeroed device memory. Raises ``EnvironmentProblem`` if the GPU is out of memory."""
         self._enter()
         try:
             buffer = self._gpu.allocate(size, stream=self._stream)
             buffer.fill(0, stream=self._stream)
         except Exception as error:
             raise EnvironmentProblem(
-                f"the GPU has no room for {size / 2**20:.0f} MiB more",
+                f"the GPU is out of memory: cannot allocate {size / 2**20:.0f} MiB",
                 why=str(error),
                 fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free the GPU",
             ) from error
@@ -148,14 +151,16 @@ class CudaDevice:
         return int(buffer.handle)
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Reserve page-locked host memory. Raises ``EnvironmentProblem`` when the host gives no more."""
+        """Allocate page-locked host memory. Raises ``EnvironmentProblem`` on failure."""
         self._enter()
         size = math.prod(shape) * np.dtype(dtype).itemsize
         try:
             buffer = self._host.allocate(size)
         except Exception as error:
             raise EnvironmentProblem(
-                f"no {size} bytes of page-locked memory", why=str(error), fix="raise `ulimit -l`, or free memory"
+                f"cannot allocate {size} bytes of page-locked memory",
+                why=str(error),
+                fix="raise `ulimit -l`, or free memory",
             ) from error
         self._buffers.append(buffer)
         raw = (ctypes.c_byte * size).from_address(int(buffer.handle))
@@ -170,16 +175,16 @@ class CudaDevice:
         self.copy(target.ctypes.data, address, target.nbytes)
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """Enqueue a copy; unified addressing tells host from device."""
+        """Enqueue a copy; unified addressing distinguishes host from device addresses."""
         self._enter()
         (status,) = self._driver.cuMemcpyAsync(target, source, size, self._stream.handle)
         if status != self._driver.CUresult.CUDA_SUCCESS:
-            raise _failed("a copy was not enqueued", str(status))
+            raise _failed("cannot enqueue a copy", str(status))
 
     def launch(
         self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]
     ) -> None:
-        """Launch the op's kernel, loaded from a pack or compiled when it is first asked for."""
+        """Launch the op's kernel, which is loaded from a pack or compiled on first use."""
         self._enter()
         launcher = self._launchers.get(op.name)
         if launcher is None:
@@ -200,26 +205,26 @@ class CudaDevice:
         try:
             return _CudaEvent(self._stream.record())
         except Exception as error:
-            raise _failed("an event was not enqueued", str(error)) from error
+            raise _failed("cannot enqueue an event", str(error)) from error
 
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
-        """Record ``steps`` as a CUDA graph. Raises ``EnvironmentProblem`` when one of them cannot be recorded."""
+        """Record ``steps`` as a CUDA graph. Raises ``EnvironmentProblem`` if one of them cannot be recorded."""
         self._enter()
         try:
             return self._captured(steps)
         except PeagleError:
             raise
         except Exception as error:
-            raise _failed("a round was not captured", str(error)) from error
+            raise _failed("cannot capture a round", str(error)) from error
 
     def _captured(self, steps: Callable[[], None]) -> CapturedGraph:
         builder = self._stream.create_graph_builder()
         try:
-            builder.begin_building(mode="relaxed")  # a collection of garbage may free page-locked memory meanwhile
+            builder.begin_building(mode="relaxed")  # garbage collection may free page-locked memory meanwhile
             try:
                 steps()
             except BaseException:
-                with contextlib.suppress(Exception):  # what broke the capture matters, not that it is broken
+                with contextlib.suppress(Exception):  # keep the original error
                     builder.end_building()
                 raise
             return _CudaGraph(builder.end_building().complete(), self)
@@ -231,7 +236,7 @@ class CudaDevice:
         try:
             graph.launch(self._stream)
         except Exception as error:
-            raise _failed("a round was not enqueued", str(error)) from error
+            raise _failed("cannot launch a round", str(error)) from error
 
 
 class _CudaEvent:
@@ -239,11 +244,11 @@ class _CudaEvent:
         self._event = event
 
     def wait(self) -> None:
-        """Block the host. Raises ``EnvironmentProblem`` when the device failed before the event."""
+        """Block the host. Raises ``EnvironmentProblem`` if the device failed before the event."""
         try:
             self._event.sync()
         except Exception as error:
-            raise _failed("the GPU stopped in the middle of a round", str(error)) from error
+            raise _failed("the GPU failed during a round", str(error)) from error
 
 
 class _CudaGraph:
@@ -256,4 +261,4 @@ class _CudaGraph:
 
 
 def _failed(what: str, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(what, why=why, fix="load the engine again in a new process; see `peagle-compile doctor`")
+    return EnvironmentProblem(what, why=why, fix="reload the engine in a new process, or run `peagle-compile doctor`")

@@ -1,4 +1,4 @@
-"""Rounds that are ready to run: their execution contexts and CUDA graphs, of the last few kinds."""
+"""Cache of prepared rounds: the execution contexts and CUDA graphs of the most recently used kinds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .device import CapturedGraph, Device
 from .loaded_graphs import Pass
 from .memory import WindowSizes
 
-MOST = 32  # kinds of rounds; contexts and graphs take memory of the GPU
+MOST = 32  # kinds of rounds; contexts and graphs take GPU memory
 
-RoundKind = tuple[Steps, int, int, int]  # steps, K, rows, and positions of the caches that are read
+RoundKind = tuple[Steps, int, int, int]  # steps, K, rows, and cache positions that are read
 PassKind = tuple[str, WindowSizes]  # half and sizes
 
 
 @dataclass
 class KeptRound:
-    """What rounds of one kind run: their passes, and their CUDA graph once it was captured.
+    """The passes of rounds of one kind, and their CUDA graph once captured.
 
-    ``drafts_after`` is for how many drafts the windows have room after a replay.
+    ``drafts_after`` is the number of drafts that the windows can hold after a replay.
     """
 
     passes: dict[PassKind, Pass] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class KeptRound:
 
 
 class KeptRounds:
-    """The rounds of up to ``most`` kinds; for one more, that which was not asked for longest is dropped."""
+    """A least-recently-used cache of the rounds of up to ``most`` kinds."""
 
     def __init__(self, device: Device, most: int = MOST) -> None:
         self._device, self._most = device, most
@@ -40,7 +40,7 @@ class KeptRounds:
         return len(self._rounds)
 
     def of(self, kind: RoundKind) -> KeptRound:
-        """The round of this kind, with nothing in it where it is new or was dropped."""
+        """Return the round of this kind, empty if it is new or was dropped."""
         if kind not in self._rounds:
             while len(self._rounds) >= self._most:
                 self._drop_oldest()
@@ -49,7 +49,7 @@ class KeptRounds:
         return self._rounds[kind]
 
     def _drop_oldest(self) -> None:
-        self._device.record().wait()  # it may still run
+        self._device.record().wait()  # the dropped round may still run
         _, dropped = self._rounds.popitem(last=False)
-        dropped.graph = None  # it replays the contexts, which go after it
+        dropped.graph = None  # before the contexts, which it replays
         dropped.passes.clear()

@@ -1,4 +1,4 @@
-"""Kernels of ours between the plans: the numbers that a pass emits by, and the next window where no drafter ran."""
+"""Kernels that run between the plans: random numbers of a pass, and the next window if no drafter ran."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ _LAYOUT = {"row_ids": "int64", "row_is_real": "bool", "emit_rows": "int64"}
 
 
 def choose_numbers(device: Device, table: int, length: int, tensors: Addresses, sizes: WindowSizes) -> None:
-    """Gather ``uniform``: the numbers of the positions that this window can emit, out of f32 [B, ``length``]."""
+    """Gather ``uniform``, the random numbers of the positions that this window can emit, from f32 [B, ``length``]."""
     pointers = (table, tensors["start"], tensors["window_len"], tensors["draft_len"], tensors["uniform"])
     dims = {"B": sizes.rows, "N": length}
     device.launch(NUMBERS_AT, pointers, dims, {"columns": sizes.emitted})
 
 
 class NewestToken:
-    """The next window without a drafter: the newest token alone, behind all that was committed.
+    """The next window without a drafter: only the newest token, after all committed tokens.
 
-    It is what ``PlaceholderDraft`` says of the newest token and the next start. That op knows no K = 0, so there is one
-    emission column more than plain decoding has, and its lengths are not ours, which the host knows.
+    It uses the outputs of ``PlaceholderDraft`` for the newest token and the next start. That op does not support K = 0,
+    so there is one more emission column than plain decoding has, and its lengths are ignored; the host knows the right
+    ones.
     """
 
     def __init__(self, device: Device, largest: WindowSizes) -> None:
@@ -34,7 +35,7 @@ class NewestToken:
         self._layout = Block(device, {name: count * itemsize(_LAYOUT[name]) for name, count in counts.items()})
 
     def enqueue(self, tensors: Mapping[str, int], sizes: WindowSizes) -> None:
-        """Write ``next_input_ids`` [B,1] and ``next_start`` (and next lengths, which nobody reads)."""
+        """Write ``next_input_ids`` [B,1] and ``next_start`` (and next lengths, which are unused)."""
         pointers = [tensors[name] for name in (*WINDOW, "tokens", "num_tokens")]
         pointers += [self._layout[name] for name in _LAYOUT]
         pointers += [tensors[name] for name in NEXT]

@@ -1,9 +1,8 @@
-"""The lanes of all slots on TensorRT: their windows in one block, which passes of every K are bound to.
+"""Lanes of all slots on TensorRT: their windows in one block that the passes of every K are bound to.
 
-The windows of a round lie side by side, as wide as its K, so they are moved apart or together when K changes. The host
-knows how many drafts each window has without looking: it is what launched the round that drafted. A round runs the
-first rows, up to the last busy one, so that few requests cost few rows; passes over fewer rows begin at the same
-addresses.
+The windows of a round are contiguous and as wide as its K, so they are moved when K changes. The host knows how many
+drafts each window has, because it launched the round that made them. A round runs the first rows up to the last active
+one, so that few requests cost few rows. Passes over fewer rows use the same addresses.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ _UNKNOWN = -1
 
 
 def emitted_columns(num_speculative_tokens: int) -> int:
-    """E of the target's pass: K + 1, in plain decoding one that nobody reads besides the one that is emitted."""
+    """Return E of the target's pass: K + 1, or in plain decoding 2, one of which is unused."""
     return max(num_speculative_tokens, 1) + 1
 
 
 def no_further_passes() -> EnvironmentProblem:
-    """What a strategy is told that asks TensorRT for more than one pass of a drafter."""
+    """Return the error for a strategy that needs more than one drafter pass per round on TensorRT."""
     return EnvironmentProblem(
-        "EAGLE-3 heads do not run on TensorRT",
-        why="a plan of a drafter makes all drafts in one pass",
+        "EAGLE-3 heads are not supported on TensorRT",
+        why="a drafter plan makes all drafts in one pass",
         fix="build the engine with `--backend onnxruntime`, or with a P-EAGLE head",
     )
 
 
 class PlanLanes:
-    """Enqueues a round for all busy slots at once: a row for every slot from the first on, for ``rows`` of them.
+    """Enqueues a round for the first ``rows`` slots, including all active ones.
 
-    An idle row among them runs too: its window is empty, and what its pass writes lies where no request reads.
-    ``prepare`` comes before the steps of a round that is replayed, and what it does is no part of a CUDA graph; in
-    other rounds ``verify`` does it, when drafts of the host's own are in place.
+    Idle rows among them run too: their windows are empty, and their passes write where no request reads. ``prepare``
+    runs before the steps of a replayed round and is not part of a CUDA graph. In other rounds ``verify`` does its work,
+    when the host's own drafts are in place.
     """
 
     def __init__(
@@ -54,8 +53,8 @@ class PlanLanes:
     ) -> None:
         device, rows = memory.device, memory.slots
         self._memory, self._device, self._plans, self._scratch = memory, device, plans, scratch
-        self._reach, self.positions = reach, reach.lengths[-1]  # of the caches that the passes of a round read
-        widest = emitted_columns(most_drafts)  # of a window, too: the next one is copied whole
+        self._reach, self.positions = reach, reach.lengths[-1]  # cache positions that the passes of a round read
+        widest = emitted_columns(most_drafts)  # also of a window: the next one is copied whole
         largest = WindowSizes(rows, widest, widest)
         self._window = tensor_block(device, memory.sizer, WINDOW, largest)
         self._next = tensor_block(device, memory.sizer, NEXT, largest)
@@ -73,9 +72,9 @@ class PlanLanes:
         self.row_sizes = _row_sizes(rows)
         self._rows, self._passes = rows, dict[PassKind, Pass]()
         self._busy, self._columns, self._verified = [False] * rows, 1, 0
-        self._drafts, self._uploaded = [0] * rows, [_UNKNOWN] * rows  # of every window, and what its lengths say
+        self._drafts, self._uploaded = [0] * rows, [_UNKNOWN] * rows  # actual and uploaded draft counts of the windows
         self._drafted: tuple[int, ...] = (0,) * rows
-        self.limits: Sequence[int] = ()  # of drafts that a round verifies, by slot
+        self.limits: Sequence[int] = ()  # maximum number of verified drafts, by slot
         self.begin()
 
     def begin(self) -> None:
@@ -84,7 +83,7 @@ class PlanLanes:
         for slot in range(self._memory.slots):
             self._reach.place(slot, None)
         self._device.upload(self._window.base, self._idle)
-        self._device.upload(self._next.base, self._idle)  # of rows that a round leaves out it is copied as it is
+        self._device.upload(self._next.base, self._idle)  # rows that a round skips are copied unchanged
 
     def retire(self, slot: int) -> None:
         """Make one slot idle."""
@@ -98,18 +97,18 @@ class PlanLanes:
 
     @property
     def rows_needed(self) -> int:
-        """The least of ``row_sizes`` that has every busy slot."""
+        """The smallest of ``row_sizes`` that includes every active slot."""
         last = max((slot for slot, busy in enumerate(self._busy) if busy), default=0)
         return next(rows for rows in self.row_sizes if rows > last)
 
     def turn_to(self, rows: int, passes: dict[PassKind, Pass]) -> None:
-        """Let the next round run the first ``rows`` slots, with ``passes``, to which it adds what it lacks."""
+        """Run the first ``rows`` slots in the next round, with ``passes``, to which missing passes are added."""
         self._rows, self._passes = rows, passes
 
     def place(self, slot: int, following: Mapping[str, int], drafts: int, start: int) -> None:
-        """Make a slot busy, with the window of one row that lies at the addresses of the ``NEXT`` tensors.
+        """Make a slot active, with the one-row window at the addresses of the ``NEXT`` tensors.
 
-        It begins at ``start``.
+        The window begins at ``start``.
         """
         if not any(self._busy):
             self._columns = drafts + 1
@@ -121,7 +120,7 @@ class PlanLanes:
         self._reach.place(slot, start)
 
     def prepare(self, k: int) -> None:
-        """Lay the windows out for a round of ``k``, without the drafts that it does not verify."""
+        """Lay out the windows for a round of ``k``, dropping the drafts that it does not verify."""
         self._lay_out(k + 1)
         if self.limits:
             self._drafts = [min(each) for each in zip(self._drafts, self.limits, strict=True)]
@@ -133,33 +132,33 @@ class PlanLanes:
                     self._device.upload(address, self._counts[count : count + 1])
         self._drafted = tuple(drafts * busy for drafts, busy in zip(self._drafts, self._busy, strict=True))
         self._verified = k
-        self.positions = self._reach.of_windows(k + max(k, 1))  # those of the drafter's pass, which has more
+        self.positions = self._reach.of_windows(k + max(k, 1))  # of the drafter's pass, which is wider
 
     def verify(self, k: int) -> None:
-        """Enqueue the target over the windows, after the kernel that gathers their random numbers."""
+        """Enqueue the kernel that gathers the random numbers, then the target over the windows."""
         self.prepare(k)
         memory, sizes = self._memory, WindowSizes(self._rows, k + 1, emitted_columns(k), self.positions)
         choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
         self._pass("target", sizes).enqueue()
 
     def draft(self, k: int) -> None:
-        """Enqueue the drafter over the windows; it writes the next ones itself."""
+        """Enqueue the drafter over the windows; it writes the next windows itself."""
         self._pass("drafter", WindowSizes(self._rows, self._verified + 1, k + 1, self.positions)).enqueue()
 
     def branch(self, k: int) -> None:
-        """Draft a chain: no plan is told which columns see which."""
+        """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
     def extend(self) -> None:
-        """Refuse: no plan is fed a drafter's own state, and no manifest says that one is."""
+        """Raise ``EnvironmentProblem``: plans have no hidden state input."""
         raise no_further_passes()
 
     def hold(self) -> None:
-        """Enqueue the narrowest drafter pass at once: where to keep features no CUDA graph could know."""
+        """Enqueue the narrowest drafter pass at once: a CUDA graph cannot know where to defer features to."""
         self.draft(1)
 
     def advance(self, k: int) -> None:
-        """Enqueue the copy of the next windows over the last; with ``k`` 0, of the newest tokens alone."""
+        """Enqueue the copy of the next windows over the current ones; with ``k`` 0, of the newest tokens only."""
         if k:
             self._device.copy(self._window.base, self._next.base, self._window.size)
         else:
@@ -169,7 +168,7 @@ class PlanLanes:
         self.advanced(k)
 
     def advanced(self, k: int) -> None:
-        """Note what the windows are after ``advance(k)``, be it enqueued or part of what was replayed."""
+        """Record the state of the windows after ``advance(k)``, whether enqueued or replayed."""
         self._columns = k + 1
         self._drafts = [k] * self._memory.slots
         if k:
@@ -177,15 +176,15 @@ class PlanLanes:
 
     @property
     def drafts_laid_out(self) -> int:
-        """How many drafts the windows have room for."""
+        """Number of drafts that the windows can hold."""
         return self._columns - 1
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
-        """Upload the drafts behind the newest tokens of busy slots; ``verify`` says how many they are."""
+        """Upload the drafts of active slots, after their newest tokens; ``verify`` uploads the counts."""
         rows = zip(self._drafts, self._busy, drafts, strict=True)
         kept = [count if busy and each is None else 0 for count, busy, each in rows]
         counts = [count if each is None else len(each) for count, each in zip(kept, drafts, strict=True)]
-        self._drafts = kept  # whatever was in the others
+        self._drafts = kept  # drops the drafts of other slots
         self._lay_out(max(counts) + 1)
         self._drafts = counts
         with self._staging.block() as block:
@@ -197,22 +196,22 @@ class PlanLanes:
                     self._device.upload(self._window["input_ids"] + (slot * self._columns + 1) * _ID, mine)
 
     def emission(self) -> LateEmission:
-        """Fetch what the round emits, i32 [slots, K + 1]; who reads it waits for the copy."""
+        """Fetch the emission of the round, i32 [slots, K + 1]; reading it waits for the copy."""
         k, tensors, shape = self._verified, self.tensors, (self._rows, emitted_columns(self._verified))
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], *shape, k + 1, self._drafted)
 
     def late_emission(self) -> LateEmission:
-        """``emission`` of a round that has been launched whole; what the windows reach to follows from it."""
+        """Return ``emission`` of a fully launched round, and update the cache length that its windows need."""
         emission = self.emission()
         emission.heard = self._reach.launched(self._drafted)
         return emission
 
     def is_capturable(self) -> bool:
-        """Whether a CUDA graph can hold every pass of the round."""
+        """Return whether a CUDA graph can capture every pass of the round."""
         return all(run.is_capturable for run in self._passes.values())
 
     def _lay_out(self, columns: int) -> None:
-        """Move the windows to rows of so many columns; drafts that do not fit are dropped."""
+        """Move the windows to rows of ``columns`` columns; drafts that do not fit are dropped."""
         old, self._columns = self._columns, columns
         if old == columns:
             return
@@ -226,7 +225,7 @@ class PlanLanes:
         self._device.copy(ids, spare, self._memory.slots * columns * _ID)
 
     def _pass(self, half: str, sizes: WindowSizes) -> Pass:
-        """The pass of one half that is bound to these sizes; made when the round has none."""
+        """Return the pass of one half for these sizes; create it if the round has none."""
         key = half, sizes
         if key not in self._passes:
             memory, plan = self._memory, self._plans[half]
@@ -238,7 +237,8 @@ class PlanLanes:
         return self._passes[key]
 
     def _idle_windows(self) -> np.ndarray:
-        """The bytes of a window block in which no slot is busy; they stay as they are, so any copy may be pending."""
+        """Return the bytes of a window block in which every slot is idle. They never change, so copies of them can
+        be pending."""
         image = self._device.pinned((self._window.size,), np.uint8)
         image[:] = 0
         at = self._window.offsets["start"]
@@ -252,5 +252,6 @@ class PlanLanes:
 
 
 def _row_sizes(slots: int) -> tuple[int, ...]:
-    """How many rows a round may have: 1, 2, 4, .. and all, so that few kinds of rounds serve any number of requests."""
+    """Return the row counts that a round can have: 1, 2, 4, ..., all. Few kinds of rounds thus serve any number of
+    requests."""
     return (*(1 << power for power in range(slots.bit_length()) if 1 << power < slots), slots)

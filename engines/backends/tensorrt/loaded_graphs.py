@@ -1,4 +1,4 @@
-"""TensorRT plans: deserialised once, then an execution context for each shape that runs."""
+"""TensorRT plans: deserialized once, with one execution context per shape."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Shape = tuple[int, ...]
 
 
 def load_product(name: Product, manifest: Manifest) -> Any:
-    """The module of either product. Raises ``EnvironmentProblem`` for another version than the plans' own."""
+    """Return the module of either product. Raises ``EnvironmentProblem`` if its version differs from the plans'."""
     trt = load(name, parser=False)
     check_runtime(manifest.backend, {name: trt.__version__})
     return trt
 
 
 class Runtime:
-    """Deserialises plans. ``trt`` is the module of either product, our plugins registered."""
+    """Deserializes plans. ``trt`` is the module of either product, with the project's plugins registered."""
 
     def __init__(self, trt: Any, device: Device) -> None:
         self.trt, self.device = trt, device
@@ -37,9 +37,9 @@ class Runtime:
         self._runtime = trt.Runtime(self._logger)
 
     def load(self, path: Path, name: str, part: Part) -> Plan:
-        """Deserialise the plan of one half.
+        """Deserialize the plan of one half.
 
-        Raises ``EnvironmentProblem`` when TensorRT refuses it, with the logger's words.
+        Raises ``EnvironmentProblem`` with the logger's messages if TensorRT rejects it.
         """
         self._logger.messages.clear()
         plugin_errors.clear()
@@ -47,32 +47,33 @@ class Runtime:
             engine = self._runtime.deserialize_cuda_engine(content)
         if engine is None:
             raise EnvironmentProblem(
-                f"{path} does not load",
+                f"TensorRT cannot load {path}",
                 why=self._why(),
-                fix=f"see `peagle-compile doctor`, or {REBUILD} on this machine",
+                fix=f"run `peagle-compile doctor`, or {REBUILD} on this machine",
             )
         return Plan(self, engine, name, part)
 
     def refused(self, what: str) -> EnvironmentProblem:
-        """The error for a call that TensorRT said no to, with its reasons, which are forgotten."""
+        """Return the error for a failed TensorRT call, with the logged reasons, and clear those."""
         problem = EnvironmentProblem(
             what,
             why=self._why(),
-            fix="see `peagle-compile doctor`; if the GPU is out of memory, load with a smaller max_batch_size",
+            fix="run `peagle-compile doctor`; if the GPU is out of memory, load with a smaller max_batch_size",
         )
-        self._logger.messages.clear()  # they are not the reason of what may fail next
+        self._logger.messages.clear()  # they do not explain the next failure
         plugin_errors.clear()
         return problem
 
     def _why(self) -> str:
-        """What our own plugins said, which TensorRT only reports as a failure, and what its logger was told."""
+        """Return the errors of the project's plugins, which TensorRT reports without details, and the logged
+        messages."""
         ours = plugin_errors.last()
         reasons = [*([f"{ours.what} ({ours.why})"] if ours else []), *self._logger.messages]
-        return " | ".join(reasons) or "TensorRT does not say why"
+        return " | ".join(reasons) or "TensorRT gave no reason"
 
 
 def _logger(trt: Any) -> Any:
-    """A logger that keeps the last complaints: TensorRT returns None or False and tells the reason nowhere else."""
+    """Return a logger that keeps the last errors: TensorRT's calls return None or False, without a reason."""
 
     class Messages(trt.ILogger):
         def __init__(self) -> None:
@@ -80,7 +81,7 @@ def _logger(trt: Any) -> Any:
             self.messages: deque[str] = deque(maxlen=4)
 
         def log(self, severity: Any, message: str) -> None:
-            """Called by TensorRT, from any thread."""
+            """Handle a message; TensorRT calls this from any thread."""
             if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):
                 self.messages.append(message.strip())
 
@@ -88,14 +89,14 @@ def _logger(trt: Any) -> Any:
 
 
 class Plan:
-    """The plan of one half, target or drafter, deserialised."""
+    """The deserialized plan of one half, target or drafter."""
 
     def __init__(self, runtime: Runtime, engine: Any, name: str, part: Part) -> None:
         self.runtime, self.engine, self.name = runtime, engine, name
         self.part = part
 
     def tensors(self) -> tuple[Tensors, Tensors]:
-        """The inputs and outputs, as TensorRT knows them."""
+        """Return the inputs and outputs as TensorRT reports them."""
         engine = self.engine
         found: tuple[dict[str, FoundTensor], dict[str, FoundTensor]] = ({}, {})
         for name in map(engine.get_tensor_name, range(engine.num_io_tensors)):
@@ -105,35 +106,38 @@ class Plan:
         return found
 
     def scratch_bytes(self) -> int:
-        """Device memory that a context needs while it runs, whatever the profile."""
+        """Device memory that a running context needs, for any profile."""
         profiles = range(self.engine.num_optimization_profiles)
         return max(int(self.engine.get_device_memory_size_for_profile_v2(index)) for index in profiles)
 
     def context(self, profile: str, scratch: int, scratch_size: int) -> Pass:
-        """Make a pass at the profile of that name; all run in turn on one stream, so they share ``scratch``."""
+        """Create a pass for the profile of that name.
+
+        All passes run in turn on one stream, so they share ``scratch``.
+        """
         trt = self.runtime.trt
         strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        if hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):  # TensorRT-RTX compiles kernels as it runs
+        if hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):  # TensorRT-RTX compiles kernels at run time
             config = self.engine.create_runtime_config()
             config.set_execution_context_allocation_strategy(strategy)
-            if profile != PREFILL:  # one shape, captured once: it must be the right kernel from the start
+            if profile != PREFILL:  # a round has one shape and is captured once: wait for the specialized kernel
                 eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
                 config.dynamic_shapes_kernel_specialization_strategy = eager
             context = self.engine.create_execution_context(runtime_config=config)
         else:
             context = self.engine.create_execution_context(strategy)
         if context is None:
-            raise self.runtime.refused(f"TensorRT makes no context for the {self.name}")
+            raise self.runtime.refused(f"TensorRT cannot create an execution context for the {self.name}")
         if scratch_size:
             context.set_device_memory(scratch, scratch_size)
         index = profile_index(self.part, profile)
         if not context.set_optimization_profile_async(index, self.runtime.device.stream):
-            raise self.runtime.refused(f"the {self.name} does not take its profile {profile!r}")
+            raise self.runtime.refused(f"the {self.name} rejects its profile {profile!r}")
         return Pass(self, context)
 
 
 def profile_index(part: Part, name: str) -> int:
-    """The index of the profile of that name in the plan."""
+    """Return the index of the profile of that name in the plan."""
     names = [profile.name for profile in _profiles(part)]
     if name not in names:
         raise EnvironmentProblem(f"a plan has no profile {name!r}", why=f"it has {', '.join(names)}", fix=REBUILD)
@@ -141,23 +145,26 @@ def profile_index(part: Part, name: str) -> int:
 
 
 def round_profile(part: Part, rows: int) -> str:
-    """The name of the profile for a round of so many rows; plans of earlier builds have one for all."""
+    """Return the name of the profile for a round of ``rows`` rows; plans of earlier builds have one for all."""
     return ONE if rows == 1 and any(profile.name == ONE for profile in _profiles(part)) else VERIFY
 
 
 def profile_of(part: Part, name: str) -> Profile:
-    """The profile of that name: the sizes that it covers."""
+    """Return the profile of that name, with the sizes that it covers."""
     return _profiles(part)[profile_index(part, name)]
 
 
 def _profiles(part: Part) -> tuple[Profile, ...]:
     if part.plan is None:
-        raise EnvironmentProblem(f"{part.file} is not described as a plan", fix=REBUILD)
+        raise EnvironmentProblem(f"the manifest has no plan record for {part.file}", fix=REBUILD)
     return part.plan.profiles
 
 
 class Pass:
-    """One execution context: bind, then enqueue as often as wished. A captured pass is not bound again."""
+    """One execution context: bind it once, then enqueue it any number of times.
+
+    A captured pass must not be bound again.
+    """
 
     def __init__(self, plan: Plan, context: Any) -> None:
         self._plan, self._context = plan, context
@@ -168,24 +175,27 @@ class Pass:
         part = self._plan.part
         for name in part.inputs:
             if not self._context.set_input_shape(name, shapes[name]):
-                raise refused(f"the {self._plan.name} does not take {name} of shape {shapes[name]}")
+                raise refused(f"the {self._plan.name} rejects {name} of shape {shapes[name]}")
         for name in (*part.inputs, *part.outputs):
             if not self._context.set_tensor_address(name, addresses[name]):
-                raise refused(f"the {self._plan.name} does not take the memory of {name}")
+                raise refused(f"the {self._plan.name} rejects the address of {name}")
         try:
             unbound = self._context.infer_shapes()
         except RuntimeError as error:
-            raise refused(f"the {self._plan.name} does not take these shapes") from error
+            raise refused(f"the {self._plan.name} rejects these shapes") from error
         if unbound:
-            raise refused(f"the {self._plan.name} still wants {', '.join(unbound)}")
+            raise refused(f"the {self._plan.name} has unbound inputs: {', '.join(unbound)}")
 
     def enqueue(self) -> None:
-        """Enqueue one run, after everything that was enqueued before."""
+        """Enqueue one run after all previously enqueued work."""
         if not self._context.execute_async_v3(self._plan.runtime.device.stream):
-            raise self._plan.runtime.refused(f"the {self._plan.name} does not run")
+            raise self._plan.runtime.refused(f"cannot run the {self._plan.name}")
 
     @property
     def is_capturable(self) -> bool:
-        """Whether a CUDA graph can hold it. TensorRT before its RTX edition does not tell, and then it can."""
+        """Return whether a CUDA graph can capture the pass.
+
+        Only TensorRT-RTX reports this; for TensorRT it is always true.
+        """
         ask = getattr(self._context, "is_stream_capturable", None)
         return ask is None or bool(ask(self._plan.runtime.device.stream))

@@ -1,4 +1,4 @@
-"""Device memory: blocks of tensors, and what all passes share (caches, random numbers, policies, large outputs)."""
+"""Device memory: blocks of tensors, and memory that all passes share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...folder.manifest import Manifest
 from ...folder.records import Part
 from .device import ALIGNMENT, Device
 
-# Large, and read by nobody but the next pass: every pass writes them to the same place.
+# Large outputs that only the next pass reads; every pass writes them to the same place.
 SCRATCH = ("aux_hidden", "logits", "draft_logits", "draft_ids")
 
 Addresses = Mapping[str, int]
@@ -23,13 +23,13 @@ Span = tuple[int, int]  # address and size
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one number of this type."""
+    """Return the bytes per number of this type."""
     return BY_NAME[dtype].bytes(1)
 
 
 @dataclass(frozen=True)
 class WindowSizes:
-    """B rows, S columns of the window, E emitted columns, R positions of the caches that are read; K is E - 1."""
+    """B rows, S columns of the window, E emitted columns, R cache positions that are read; K is E - 1."""
 
     rows: int
     columns: int
@@ -38,9 +38,9 @@ class WindowSizes:
 
 
 class Sizer:
-    """Shapes and bytes of every tensor but the caches, by name.
+    """Shapes and sizes of every tensor except the caches, by name.
 
-    ``wide`` is the type of features and logits, and of caches that have no other.
+    ``wide`` is the type of features and logits, and the default type of caches.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -53,23 +53,23 @@ class Sizer:
         }
 
     def shape(self, name: str, sizes: WindowSizes) -> tuple[int, ...]:
-        """The shape of a tensor at these sizes."""
+        """Return the shape of a tensor at these sizes."""
         dims = {**self._fixed, "B": sizes.rows, "S": sizes.columns, "E": sizes.emitted, "E-1": sizes.emitted - 1}
         dims["R"] = sizes.positions
         return tuple(dims[dim] for dim in TENSORS[name].dims)
 
     def bytes(self, name: str, sizes: WindowSizes) -> int:
-        """The bytes that a tensor takes at these sizes."""
+        """Return the bytes of a tensor at these sizes."""
         dtype = TENSORS[name].dtype
         return math.prod(self.shape(name, sizes)) * itemsize(self.wide if dtype == WIDE else dtype)
 
     def shapes(self, names: Iterable[str], sizes: WindowSizes) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of those of ``names`` that are no caches."""
+        """Return the shapes of those of ``names`` that are not caches."""
         return {name: self.shape(name, sizes) for name in names if name in TENSORS}
 
 
 class Block:
-    """Several things in one allocation, in the order given, each at an aligned address."""
+    """Several tensors in one allocation, in the given order, each at an aligned address."""
 
     def __init__(self, device: Device, sizes: Mapping[str, int]) -> None:
         self.offsets: dict[str, int] = {}
@@ -85,21 +85,21 @@ class Block:
 
 
 def tensor_block(device: Device, sizer: Sizer, names: Iterable[str], sizes: WindowSizes) -> Block:
-    """A block of the contract's tensors."""
+    """Return a block of the contract's tensors."""
     return Block(device, {name: sizer.bytes(name, sizes) for name in names})
 
 
 class Memory:
-    """What every pass over ``slots`` rows shares. ``largest`` are the sizes of the largest passes.
+    """Memory shared by all passes over ``slots`` rows. ``largest`` are the sizes of the largest passes.
 
-    Caches begin as zeros, which are zeros as codes too: what no token was written to must at least be numbers.
+    Caches start as zeros, which are also valid quantized codes: unwritten positions must hold finite numbers.
     """
 
     def __init__(self, device: Device, manifest: Manifest, slots: int, largest: Iterable[WindowSizes]) -> None:
         self.device, self.slots = device, slots
         self.sizer = Sizer(manifest)
         self.numbers_length = manifest.shapes.max_seq_len + 1
-        # Where an idle row points: its pass writes there all the same, behind everything a request can hold.
+        # Idle rows point here, after everything that a request can hold, because their passes write as well.
         self.parking = manifest.shapes.max_seq_len
         self.caches = {
             half: Caches(device, part, slots, manifest.shapes.cache_length, self.sizer.wide)
@@ -114,11 +114,11 @@ class Memory:
 
     @property
     def shared(self) -> Addresses:
-        """What every pass over the windows of any slot is bound to: large outputs, and the numbers of positions."""
+        """The bindings of every pass over the windows of any slot: large outputs, and the sequence of positions."""
         return {**self.scratch.addresses, POSITIONS: self.positions}
 
     def numbers_of(self, slot: int) -> int:
-        """Address of a slot's table of random numbers."""
+        """Return the address of a slot's table of random numbers."""
         return self.numbers + slot * self.numbers_length * itemsize("float32")
 
 
@@ -136,25 +136,25 @@ class Caches:
         }
         if slots > 1 and any(size % ALIGNMENT for size in self._rows.values()):
             raise EnvironmentProblem(
-                "this engine runs one request at a time only",
-                why=f"rows of its caches are no multiple of {ALIGNMENT} bytes, which TensorRT wants of every address",
+                "this engine supports one request at a time only",
+                why=f"its cache rows are not a multiple of {ALIGNMENT} bytes, which TensorRT requires of addresses",
                 fix="load it with max_batch_size 1, or rebuild it with this version",
             )
         self._addresses = {name: device.allocate(slots * size) for name, size in self._rows.items()}
 
     def first_rows(self, rows: int) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-        """Shapes and addresses of the rows of the first slots, for a pass over those."""
+        """Return shapes and addresses of the first ``rows`` slots' cache rows."""
         shapes = {name: (rows, *shape[1:]) for name, shape in self._shapes.items()}
         return shapes, _in_place(self._addresses)
 
     def row(self, slot: int) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-        """Shapes and addresses of one slot's rows, for a pass of one row."""
+        """Return shapes and addresses of one slot's cache rows, for a pass of one row."""
         shapes = {name: (1, *shape[1:]) for name, shape in self._shapes.items()}
         return shapes, _in_place({name: at + slot * self._rows[name] for name, at in self._addresses.items()})
 
 
 def _counted(device: Device, length: int) -> int:
-    """The address of 0, 1, ...: however many of them a pass is given, they are the first."""
+    """Return the address of the sequence 0, 1, ..., from which passes of any length read a prefix."""
     numbers = device.pinned((length,), np.int64)
     numbers[:] = np.arange(length)
     address = device.allocate(numbers.nbytes)

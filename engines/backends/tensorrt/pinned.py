@@ -1,4 +1,4 @@
-"""Page-locked host memory: what goes up waits in staging until it was copied, what comes down is read late."""
+"""Page-locked host memory: staging buffers for uploads, and ring buffers for downloads that are read late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .device import Device, Event
 
 
 class Staging:
-    """Pinned bytes to write and upload from. The same bytes are handed out again once their copies have run."""
+    """Pinned buffers to write and upload from. A buffer is reused after its copies have run."""
 
     def __init__(self, device: Device, size: int, blocks: int = 4) -> None:
         self._device = device
@@ -21,7 +21,7 @@ class Staging:
 
     @contextmanager
     def block(self) -> Iterator[np.ndarray]:
-        """Yield u8 [size] to fill, and to upload from before the context ends."""
+        """Yield u8 [size] to fill and to upload from before the context ends."""
         turn, self._turn = self._turn, (self._turn + 1) % len(self._blocks)
         before = self._copied[turn]
         if before is not None:
@@ -31,18 +31,18 @@ class Staging:
 
 
 class LateEmission:
-    """An emission whose tokens are on their way down, of the first rows; the others ran in no pass, and have none."""
+    """An emission that is being downloaded. It covers the first rows; the other rows did not run and have no tokens."""
 
     def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
         self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
         self.drafted = drafted
-        self.pass_seconds: tuple[float, float] | None = None  # nobody waits for a pass
-        self.nodes: Mapping[int, Sequence[int]] = {}  # there are no trees
-        self.heard: Callable[[np.ndarray], None] | None = None  # told the counts when they are read
+        self.pass_seconds: tuple[float, float] | None = None  # no call waits for a pass
+        self.nodes: Mapping[int, Sequence[int]] = {}  # no draft trees
+        self.heard: Callable[[np.ndarray], None] | None = None  # called with the counts when they are read
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Wait for the copy the first time; then return what came, however often it is asked for."""
+        """Wait for the copy the first time, then return its content on every call."""
         if self._read is None:
             self._arrived.wait()
             ran, rows = len(self._tokens), len(self.drafted)
@@ -55,7 +55,7 @@ class LateEmission:
 
 
 class Readback:
-    """A ring of pinned places for tokens; whatever is still unread when its place is needed is read then."""
+    """A ring of pinned buffers for tokens. An emission that is unread when its buffer is needed is read then."""
 
     def __init__(self, device: Device, rows: int, columns: int, places: int) -> None:
         self._device = device
@@ -69,7 +69,7 @@ class Readback:
     ) -> LateEmission:
         """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows].
 
-        ``drafted`` is of all rows, of which only the first ``rows`` may have run.
+        ``drafted`` covers all rows, of which only the first ``rows`` ran.
         """
         turn, self._turn = self._turn, (self._turn + 1) % len(self._holders)
         holder = self._holders[turn]

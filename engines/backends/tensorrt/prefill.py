@@ -1,4 +1,4 @@
-"""The lanes of a prompt on TensorRT: one row at a time, in pieces, on that row's slice of every cache."""
+"""Lanes of a prompt on TensorRT: one row at a time, in chunks, on that row's slice of every cache."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _RESULTS = ("uniform", "tokens", "num_tokens", *NEXT)
 
 
 class PlanPrompt:
-    """Enqueues both passes over the piece of a prompt that ``feed`` uploaded, at the prefill profile.
+    """Enqueues both passes over the prompt chunk that ``feed`` uploaded, with the prefill profile.
 
-    They are bound anew for every piece. ``largest`` is what the profile covers. Results are in ``tensors`` until the
-    next piece.
+    They are bound again for every chunk. ``largest`` are the sizes that the profile covers. Results are in ``tensors``
+    until the next chunk.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PlanPrompt:
         self._slot, self._columns, self._end, self._k, self._is_last = 0, 1, 1, 0, False
 
     def feed(self, slot: int, chunk: Chunk, policy: Mapping[str, np.ndarray], draft_len: int = 0) -> None:
-        """Upload ``chunk`` as the window; after the last piece ``advance`` makes the slot busy."""
+        """Upload ``chunk`` as the window; after the last chunk ``advance`` makes the slot active."""
         self._slot, self._columns, self._is_last = slot, len(chunk.ids), chunk.is_last
         self._end = chunk.start + self._columns
         values = {
@@ -63,40 +63,40 @@ class PlanPrompt:
             self._device.upload(self._inputs.base, image)
 
     def verify(self, k: int) -> None:
-        """Enqueue the target over the piece, on the slot's rows of the caches."""
+        """Enqueue the target over the chunk, on the slot's cache rows."""
         self._k = k
         sizes, table = self._sizes(), self._memory.numbers_of(self._slot)
         choose_numbers(self._device, table, self._memory.numbers_length, self.tensors, sizes)
         self._enqueue("target", sizes)
 
     def draft(self, k: int) -> None:
-        """Enqueue the drafter over the piece."""
+        """Enqueue the drafter over the chunk."""
         self._enqueue("drafter", WindowSizes(1, self._columns, k + 1, self._reach.holding(self._end + k)))
 
     def branch(self, k: int) -> None:
-        """Draft a chain: no plan is told which columns see which."""
+        """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
     def extend(self) -> None:
-        """Refuse, as ``PlanLanes`` does."""
+        """Raise ``EnvironmentProblem``, like ``PlanLanes``."""
         raise no_further_passes()
 
     def hold(self) -> None:
-        """Enqueue the narrowest drafter pass: its next one must not miss the piece."""
+        """Enqueue the narrowest drafter pass, because the drafter must read every chunk."""
         self.draft(1)
 
     def advance(self, k: int) -> None:
-        """Hand the slot its first window after the last piece."""
+        """Give the slot its first window after the last chunk."""
         if not k:
             self._newest.enqueue(self.tensors, self._sizes())
         if self._is_last:
             self._slots.place(self._slot, self.tensors, k, self._end)
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
-        """Drop them: a prompt is followed by what the drafter says, or by nothing."""
+        """Ignore the drafts: only the drafter's drafts can follow a prompt."""
 
     def emission(self) -> LateEmission:
-        """Fetch what the pass emits, one row; who reads it waits for the copy."""
+        """Fetch the emission, one row; reading it waits for the copy."""
         tensors, emitted = self.tensors, emitted_columns(self._k)
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], 1, emitted, self._k + 1, (0,))
 

@@ -1,7 +1,7 @@
-"""How much of the caches a pass reads: the least of a few lengths that holds what every busy row can see.
+"""Cache length that a pass reads: the smallest of a few lengths that covers all active rows.
 
-A plan is told by a size, which the host must know when it launches a pass, and results come late. So of every row the
-host knows the most that it can hold: where its window was, and all that rounds may have added that were not read yet.
+A plan gets this length as a shape, which the host must know at launch, although results arrive late. For each row the
+host therefore tracks an upper bound: the last known start of its window, plus the tokens that unread rounds may add.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from ...folder.records import Part
 
 
 def lengths_of(parts: Iterable[Part], cache_length: int) -> tuple[int, ...]:
-    """Lengths R that every profile covers, each four times the one before, and the whole cache at last.
+    """Return the lengths R that every profile covers: each four times the previous one, and finally the whole cache.
 
-    Plans that are not told read all of their caches, whatever R is.
+    Plans without this input read their whole caches for any R.
     """
     plans = [part.plan for part in parts if part.plan and part.reads_positions]
     sizes = [profile.positions for plan in plans for profile in plan.profiles]
     most = min([cache_length, *(each[-1] for each in sizes)])
     length = max([1, *(each[0] for each in sizes)]) if sizes else most
     lengths = []
-    while 2 * length <= most:  # one that is nearly all of the cache would bring little
+    while 2 * length <= most:  # a length close to the whole cache would gain little
         lengths.append(length)
         length *= 4
     return (*lengths, most)
 
 
 class Reach:
-    """Follows where the windows of all slots begin."""
+    """Tracks the window start of every slot."""
 
     def __init__(self, lengths: Sequence[int], slots: int) -> None:
         self.lengths = tuple(lengths)
-        self._starts: list[int | None] = [None] * slots  # at most; None of an idle row
+        self._starts: list[int | None] = [None] * slots  # upper bounds; None for an idle row
         self._tenants = [0] * slots
 
     def place(self, slot: int, start: int | None) -> None:
-        """Note that a slot's window begins at ``start``, or with None that it is idle."""
+        """Record that a slot's window begins at ``start``, or that the slot is idle (None)."""
         self._starts[slot] = start
         self._tenants[slot] += 1
 
     def launched(self, drafted: Sequence[int]) -> Callable[[np.ndarray], None]:
-        """Note a round that verifies so many drafts in each row. What it returns is told how many tokens came of it."""
+        """Record a round that verifies ``drafted`` drafts per row. Call the returned function with its token counts."""
         most, tenants = [count + 1 for count in drafted], tuple(self._tenants)
         self._starts = [None if start is None else start + each for start, each in zip(self._starts, most, strict=True)]
 
@@ -55,9 +55,9 @@ class Reach:
         return came
 
     def of_windows(self, columns: int) -> int:
-        """The length that holds so many columns of every busy window."""
+        """Return the length that covers ``columns`` columns of every active window."""
         return self.holding(columns + max((start for start in self._starts if start is not None), default=0))
 
     def holding(self, positions: int) -> int:
-        """The least length that holds so many positions."""
+        """Return the smallest length that covers ``positions`` positions."""
         return next((length for length in self.lengths if length >= positions), self.lengths[-1])

@@ -1,1 +1,1 @@
-"""OpenAI's API: its paths, bodies, options and answers."""
+"""OpenAI-compatible API: routes, request bodies, options and responses."""

@@ -1,7 +1,7 @@
-"""The bodies of requests, as types; a body that does not fit is refused with the path of what is wrong in it.
+"""Request bodies as types. An invalid body is refused with the path of the invalid value.
 
-The types have the fields that this server acts on. It accepts others of OpenAI's and vLLM's APIs where they change
-nothing (``inert_fields.py``); a field that neither has is refused by its name.
+The types contain the fields that this server acts on. Other fields of OpenAI's and vLLM's APIs are accepted if they
+have no effect (``inert_fields.py``). Unknown fields are refused by name.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .inert_fields import NEUTRAL, NEUTRAL_IN_CHAT, without_inert
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """How a stream ends and what its pieces carry. None is the same as absent."""
+    """Options of a stream's pieces and end. None means absent."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None  # as vLLM has it: with ``include_usage``, in every piece
-    include_obfuscation: bool | None = None  # padding against the eye on the wire; none is added
+    continuous_usage_stats: bool | None = None  # as in vLLM: with ``include_usage``, usage is in every piece
+    include_obfuscation: bool | None = None  # padding against traffic analysis; accepted, but none is added
 
 
 class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
-    """What completions and chat completions share. None is the same as absent."""
+    """Fields shared by completions and chat completions. None means absent."""
 
     model: str | None = None
     stream: bool | None = None
@@ -41,7 +41,7 @@ class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    # As vLLM names them.
+    # vLLM's names.
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -51,17 +51,17 @@ class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     bad_words: list[str] | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
-    # Of speculation.
+    # Speculative decoding.
     num_speculative_tokens: int | Literal["auto"] | None = None
     draft: str | None = None
     acceptance_tolerance: float | None = None
-    return_drafted: bool | None = None  # which parts of the text were accepted drafts
+    return_drafted: bool | None = None  # report which parts of the text were accepted drafts
 
 
 class CompletionBody(SamplingBody, kw_only=True):
     """``POST /v1/completions``."""
 
-    prompt: str | list[str | int | list[int]]  # a text or its token ids, or a list of either
+    prompt: str | list[str | int | list[int]]  # text, token ids, or a list of either
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
@@ -83,7 +83,7 @@ class ChatBody(SamplingBody, kw_only=True):
 
 
 class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """``POST /tokenize``: a text or a conversation."""
+    """``POST /tokenize``: text or a conversation."""
 
     model: str | None = None
     prompt: str | None = None
@@ -106,11 +106,11 @@ FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
 
 def body_of(raw: bytes, kind: type[Body]) -> Body:
-    """The body as its type. Raises ``HttpRefusal`` for what is not valid JSON, or does not fit."""
+    """Parse the body as ``kind``. Raises ``HttpRefusal`` for invalid JSON or an invalid value."""
     honoured = kind.__struct_fields__
 
     def select(said: dict[str, Any]) -> dict[str, Any]:
-        """Leave out fields that change nothing, and nulls of fields that other bodies have."""
+        """Drop fields without effect, and null fields that belong to other bodies."""
         kept = {name: each for name, each in said.items() if each is not None or name in honoured or name not in FIELDS}
         return without_inert(kept, honoured, NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL)
 
@@ -118,10 +118,10 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
 
 
 def for_style(body: ChatBody, style: Style | None) -> ChatBody:
-    """The body with what the templates of such models take, and clients of OpenAI's API say otherwise.
+    """Convert OpenAI's reasoning fields to those of a "channels" template; other styles return the body unchanged.
 
-    ``reasoning_effort`` becomes a variable of the template, and ``reasoning_content`` of a message that called a tool
-    its ``thinking``. Of any other style it is the body as it is.
+    ``reasoning_effort`` becomes a template variable. In a message that called a tool, ``reasoning_content`` becomes
+    ``thinking``.
     """
     if style != "channels":
         return body

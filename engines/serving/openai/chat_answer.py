@@ -1,4 +1,4 @@
-"""Answers of the assistant in the shape of OpenAI's API: messages, and calls of tools in them."""
+"""Chat completions: assistant messages and their tool calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .rendering import Answer
 
 
 class ChatAnswer(Answer):
-    """Messages of the assistant's."""
+    """Chat completion response."""
 
     prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
@@ -22,7 +22,7 @@ class ChatAnswer(Answer):
         self._opened: set[int] = set()
 
     def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
-        """Say who speaks first, then the rest."""
+        """Yield the role first, then the deltas."""
         if tokens.choice not in self._opened:
             self._opened.add(tokens.choice)
             content = {"delta": {"role": "assistant", "content": ""}}
@@ -31,7 +31,7 @@ class ChatAnswer(Answer):
         yield from super().contents(tokens)
 
     def text(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """A message."""
+        """Return the ``message`` of a choice."""
         message: dict[str, Any] = {"role": "assistant", "content": tokens.text, "refusal": None}
         if tokens.thought:
             message["reasoning_content"] = tokens.thought
@@ -41,7 +41,7 @@ class ChatAnswer(Answer):
         return {"message": message}
 
     def text_piece(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """What is added to the message."""
+        """Return the ``delta`` of a choice."""
         delta: dict[str, Any] = {"content": tokens.text} if tokens.text else {}
         if tokens.thought:
             delta["reasoning_content"] = tokens.thought
@@ -55,11 +55,11 @@ class ChatAnswer(Answer):
         return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
     def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
-        """Beside the choices, which have one prompt."""
+        """Add the prompt's logprobs at the top level; all choices share one prompt."""
         whole["prompt_logprobs"] = found[0]
 
     def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """An object for each token."""
+        """Return one object per token."""
         content = [
             {**self._token(each.token_id, each.logprob), "top_logprobs": [self._token(*pair) for pair in each.top]}
             for each in tokens.logprobs

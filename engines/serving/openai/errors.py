@@ -1,4 +1,4 @@
-"""The error object that OpenAI's clients read, and the fields that its ``param`` may name."""
+"""OpenAI's error object, and the field names that its ``param`` can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form that a body asks its answer to have: OpenAI's ``response_format``, and vLLM's own fields for it."""
+"""Structured output fields of a body: OpenAI's ``response_format``, vLLM's ``structured_outputs`` and ``guided_*``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=Tru
 
 
 class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object, or JSON of the schema ``value``, which is how Hugging Face's client sends a ``json_schema``."""
+    """Any JSON object, or JSON of the schema ``value``, which Hugging Face's client sends for ``json_schema``."""
 
     value: dict[str, Any] | None = None
 
 
 class JsonSchema(Struct, forbid_unknown_fields=True):
-    """A schema by a name; the answer is always held to all of it, ``strict`` or not."""
+    """A named schema. The answer always matches it completely, whether or not ``strict`` is set."""
 
     name: str
     schema: dict[str, Any] | bool
@@ -35,7 +35,7 @@ class JsonSchema(Struct, forbid_unknown_fields=True):
 
 
 class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
-    """JSON of a schema."""
+    """JSON that matches a schema."""
 
     json_schema: JsonSchema
 
@@ -44,7 +44,7 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class FormBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a body says of the form of its answer: in one of these fields, or in none."""
+    """Structured output fields. At most one of them can be set."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -55,9 +55,9 @@ class FormBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def form_of(body: FormBody, defaults: FormDefaults) -> tuple[str, StructuredOutputsParams | None]:
-    """The field that asks for a form, and the form; None is any text. Raises ``HttpRefusal`` by the field.
+    """Return the field that sets the output format, and the format. None allows any text.
 
-    ``defaults`` hold for JSON where the body does not say otherwise.
+    Raises ``HttpRefusal`` that names the field. ``defaults`` apply to JSON if the body does not set the option.
     """
     asked: dict[str, Any] = {}
     if isinstance(body.response_format, JsonObjectFormat):
@@ -72,7 +72,7 @@ def form_of(body: FormBody, defaults: FormDefaults) -> tuple[str, StructuredOutp
             asked[name] = {name.removeprefix("guided_"): value}
     if len(asked) > 1:
         first, second, *_ = asked
-        raise HttpRefusal(400, f"{first} and {second} both say a form: give one of them", param=second)
+        raise HttpRefusal(400, f"{first} and {second} cannot be combined; fix: send one of them", param=second)
     for field, form in asked.items():
         try:
             return field, structured_of(NAME, defaults.filled(form))
@@ -82,7 +82,7 @@ def form_of(body: FormBody, defaults: FormDefaults) -> tuple[str, StructuredOutp
 
 
 def renamed(error: UsageError, field: str) -> UsageError:
-    """An error about a form, in the words of the field that asked for it; any other as it is."""
+    """Rewrite a structured output error in terms of ``field``, the field that was sent. Other errors are unchanged."""
     if NAME not in error.what or field == NAME:
         return error
     schema, kind = (f"{field}.{_SCHEMA}" if field == "response_format" else field), "json"

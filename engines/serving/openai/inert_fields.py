@@ -1,7 +1,7 @@
-"""Fields of OpenAI's and vLLM's APIs that this server does not act on, and the values that it accepts in them.
+"""Fields of OpenAI's and vLLM's APIs that this server does not act on, and the values it accepts for them.
 
-Clients send fields at their defaults. Such a value asks for what happens anyway, so every endpoint accepts it; any
-other value would change the answer and is refused by the field's name. docs/serving.md has the same lists.
+Clients send fields at their defaults. A default requests no change, so every endpoint accepts it. Any other value would
+change the answer and is refused by the field's name. docs/serving.md has the same lists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from ..problems import HttpRefusal
 
-# Fields that change no answer, whatever they say: who asks, how it is billed, stored and named, hints for caches.
+# Fields that never change the answer: user ids, billing, storage, names, cache hints. Any value is accepted.
 IGNORED = (
     "metadata",
     "prompt_cache_key",
@@ -27,9 +27,9 @@ IGNORED = (
     "verbosity",
 )
 
-# The values of a field that change no answer. Null always is one of them.
+# Values that do not change the answer, by field. Null is always accepted.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    # of OpenAI's API
+    # OpenAI's API
     "audio": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
@@ -39,7 +39,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "reasoning_effort": (),
     "suffix": ("",),
     "web_search_options": (),
-    # of vLLM's
+    # vLLM's API
     "add_generation_prompt": (True,),
     "add_special_tokens": (True,),
     "cache_salt": (),
@@ -75,7 +75,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
-# A template writes its special tokens itself, and no others are added to a conversation.
+# Chat templates write their special tokens themselves; no others are added to a conversation.
 NEUTRAL_IN_CHAT = {**NEUTRAL, "add_special_tokens": (False,)}
 
 
@@ -96,16 +96,16 @@ def without_inert(
 
 
 def require_neutral(name: str, value: Any, neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> None:
-    """Raise ``HttpRefusal`` where the ``value`` of a field asks for what this server does not do."""
+    """Raise ``HttpRefusal`` if the field's ``value`` requests something that this server does not support."""
     if value is None or any(_is_same(value, each) for each in neutral[name]):
         return
     accepted = [msgspec.json.encode(each).decode() for each in neutral[name]]
-    message = f"{name} is not supported by this server: leave it out"
+    message = f"{name} is not supported by this server; fix: remove it"
     if accepted:
         message += f", or set it to {' or '.join(accepted)}"
     raise HttpRefusal(400, message, param=name, code="unsupported_parameter")
 
 
 def _is_same(value: Any, neutral: Any) -> bool:
-    """Whether two values of JSON are the same: for Python, true is 1 as well."""
+    """Compare two JSON values; in Python, unlike JSON, ``True == 1``."""
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)

@@ -1,4 +1,4 @@
-"""From the fields of a body to a generation; what changes an answer is honoured, or refused by name."""
+"""Converts the fields of a body to a generation. Every field that changes the answer is honoured or refused by name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TAKEN = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip
 _DIGITS = 19
-COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
+COMPLETION_TOKENS = 16  # OpenAI's default max_tokens for completions
 
 
 @dataclass(frozen=True)
 class ResponseOptions:
-    """What a body says of the shape of its response; ``running_usage`` is in every piece of a stream with usage."""
+    """Options of the response format. ``running_usage`` adds usage to every piece of a stream."""
 
     includes_usage: bool = False
     running_usage: bool = False
@@ -45,28 +45,31 @@ class ResponseOptions:
 
 
 def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSettings) -> Generation:
-    """What a body asks for, whose prompts leave ``room`` for new tokens. Raises ``HttpRefusal`` by the field."""
+    """Convert a body to a generation; ``room`` is the number of new tokens that fit.
+
+    Raises ``HttpRefusal`` with the field.
+    """
     if isinstance(body, ChatBody):
-        require_neutral("reasoning_effort", body.reasoning_effort)  # of a model that does not answer in channels
+        require_neutral("reasoning_effort", body.reasoning_effort)  # only "channels" models have an effort
     source: Sequence[Prompt] | Conversation
     source = _conversation(body) if isinstance(body, ChatBody) else _prompts(body.prompt)
     choices = 1 if body.n is None else body.n
     if isinstance(body, CompletionBody) and body.best_of not in (None, choices):
         raise HttpRefusal(
             400,
-            "best_of is not supported by this server: leave it out, or set it to n",
+            "best_of is not supported by this server; fix: remove it, or set it to n",
             param="best_of",
             code="unsupported_parameter",
         )
     if body.stream_options is not None and not body.stream:
-        raise HttpRefusal(400, "stream_options is for streams: set stream to true", param="stream_options")
+        raise HttpRefusal(400, "stream_options requires stream: true", param="stream_options")
     if body.stream and body.prompt_logprobs is not None:
-        raise HttpRefusal(400, "prompt_logprobs are not streamed: set stream to false", param="prompt_logprobs")
+        raise HttpRefusal(400, "prompt_logprobs requires stream: false", param="prompt_logprobs")
     form_field, form = form_of(body, settings.structured_outputs)
     if isinstance(source, Conversation) and source.must_call:
         if form is not None:
             raise HttpRefusal(
-                400, f"tool_choice and {form_field} both say a form: give one of them", param="tool_choice"
+                400, f"tool_choice and {form_field} cannot be combined; fix: send one of them", param="tool_choice"
             )
         form_field = "tool_choice"
     name, most = _most_tokens(body)
@@ -85,14 +88,16 @@ def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSe
 
 
 def _prompts(prompt: Any) -> Sequence[Prompt]:
-    """The prompts of a completion, each a text or token ids. Raises ``HttpRefusal`` for a list of several kinds."""
+    """Return the prompts of a completion, each text or token ids. Raises ``HttpRefusal`` for a list of mixed types."""
     if isinstance(prompt, str):
         return [prompt]
     kinds = {type(each) for each in prompt}
     if not kinds:
-        raise HttpRefusal(400, "prompt is an empty list: there is nothing to continue", param="prompt")
+        raise HttpRefusal(400, "prompt is an empty list", param="prompt")
     if len(kinds) > 1:
-        raise HttpRefusal(400, "prompt is a list of texts, of lists of token ids, or of token ids", param="prompt")
+        raise HttpRefusal(
+            400, "prompt must be a string, a list of strings, a list of token ids, or a list of lists", param="prompt"
+        )
     return [prompt] if kinds == {int} else list(prompt)
 
 
@@ -110,18 +115,18 @@ def _conversation(body: ChatBody) -> Conversation:
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]]:
-    """The tools that may be called. Raises ``HttpRefusal`` for what is no function with a name."""
+    """Return the tools that may be called. Raises ``HttpRefusal`` for a tool that is not a named function."""
     if not body.tools or body.tool_choice == "none":
         return []
     for at, tool in enumerate(body.tools):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, dict) or not _is_name(function.get("name")):
-            raise HttpRefusal(400, f"tools[{at}] is no function with a name", param=f"tools[{at}]")
+            raise HttpRefusal(400, f"tools[{at}] is not a function with a name", param=f"tools[{at}]")
     return body.tools
 
 
 def _must_call(body: ChatBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], bool]:
-    """The tools of which an answer must be calls, and whether it is one call alone. Raises ``HttpRefusal``."""
+    """Return the tools that the answer must call, and whether it must be exactly one call. Raises ``HttpRefusal``."""
     choice = body.tool_choice
     if choice in (None, "none", "auto"):
         return (), False
@@ -129,22 +134,20 @@ def _must_call(body: ChatBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequenc
     if choice != "required" and name is None:
         raise HttpRefusal(
             400,
-            'tool_choice is "none", "auto", "required", or {"type": "function", "function": {"name": ...}}',
+            'tool_choice must be "none", "auto", "required", or {"type": "function", "function": {"name": ...}}',
             param="tool_choice",
             code="unsupported_parameter",
         )
     if not tools:
-        raise HttpRefusal(400, "tool_choice says that a tool must be called, and there are none", param="tool_choice")
+        raise HttpRefusal(400, "tool_choice requires a tool call, but tools is empty", param="tool_choice")
     chosen = [each for each in tools if name is None or each["function"]["name"] == name]
     if not chosen:
-        raise HttpRefusal(
-            400, f"tool_choice names {str(name)[:100]!r}, which is none of the tools", param="tool_choice"
-        )
+        raise HttpRefusal(400, f"tool_choice names {str(name)[:100]!r}, which is not in tools", param="tool_choice")
     return chosen, name is not None
 
 
 def _named(choice: Any) -> str | None:
-    """The function that a choice names, None for none."""
+    """Return the function name in a tool choice, or None."""
     function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if _is_name(name) else None
@@ -166,7 +169,7 @@ def _params(
         if most is None:
             most = COMPLETION_TOKENS
         elif most == 0 and body.echo:
-            most = 1  # the pass that reads a prompt gives a token, which is not told
+            most = 1  # the prefill pass always produces one token, which is not reported
     if most is not None and most < 1:
         raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
     given = {each: value for each in _TAKEN if (value := getattr(body, each)) is not None}
@@ -179,26 +182,26 @@ def _params(
 
 
 def _most_tokens(body: SamplingBody) -> tuple[str, int | None]:
-    """The field that says how many tokens an answer may have, and how many it says."""
+    """Return the name and value of the field that limits the number of new tokens."""
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         return "max_completion_tokens", body.max_completion_tokens
     return "max_tokens", body.max_tokens
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:
-    """Amounts by token id, which are texts in JSON."""
+    """Return the biases by token id; JSON keys are strings."""
     found = {}
     for token, amount in given.items():
         if not (token.isascii() and token.isdigit() and len(token) < _DIGITS):
-            raise HttpRefusal(400, f"logit_bias: {token[:100]!r} is no token id", param="logit_bias")
+            raise HttpRefusal(400, f"logit_bias: {token[:100]!r} is not a token id", param="logit_bias")
         found[int(token)] = amount
     return found
 
 
 def _logprobs(body: CompletionBody | ChatBody) -> int | None:
-    """How many likeliest tokens are shown beside each, None for no logprobs at all."""
+    """Return how many top tokens to report per position, or None for no logprobs."""
     if isinstance(body, CompletionBody):
         return body.logprobs
     if body.top_logprobs and not body.logprobs:
-        raise HttpRefusal(400, "top_logprobs is for logprobs: set logprobs to true", param="top_logprobs")
+        raise HttpRefusal(400, "top_logprobs requires logprobs: true", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None

@@ -1,4 +1,4 @@
-"""Answers in the shape of OpenAI's API: whole ones, and the pieces of a stream, which are server-sent events.
+"""Responses in OpenAI's format, whole or streamed as server-sent events.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -26,17 +26,17 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(content: Any) -> bytes:
-    """One event, its data JSON in one line."""
+    """Return one server-sent event with its data as one line of JSON."""
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
 def token_counts(prompt: int, written: int) -> dict[str, Any]:
-    """The tokens of a prompt and of what was written, as OpenAI's API names them."""
+    """Return prompt and completion token counts under OpenAI's names."""
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
 def usage(choices: Choices) -> dict[str, Any]:
-    """Tokens of all choices, which have ended, and how speculation went."""
+    """Return token counts of all choices, which must have finished, and speculation statistics."""
     written = sum(len(output.token_ids) for output in choices.outputs) if choices.generation.shows_answer else 0
     acceptance = total_acceptance(choices.outputs)
     return {
@@ -51,23 +51,23 @@ def usage(choices: Choices) -> dict[str, Any]:
 
 
 class Answer(Renderer):
-    """What all pieces of one response say: how it is named, and of which model it is.
+    """Base class of OpenAI responses, with the fields that all pieces of one response share.
 
-    ``token_text`` says what a token is, for logprobs. Where the body wants it, every choice has its text once more, cut
-    into ``[text, whether it was drafted]``.
+    ``token_text`` returns the text of a token, for logprobs. With ``return_drafted``, every choice also has its text as
+    a list of ``[text, whether it was drafted]``.
     """
 
-    prefix: ClassVar[str]  # of its id
+    prefix: ClassVar[str]  # of the response id
     whole_name: ClassVar[str]
     piece_name: ClassVar[str]
 
     def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
         self.token_text, self.options = token_text, options
-        self._written: Counter[int] = Counter()  # tokens of answers, by choice
+        self._written: Counter[int] = Counter()  # completion tokens, by choice
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
     def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
-        """The response that was not streamed."""
+        """Return the body of a non-streamed response."""
         listed = [self._choice(each, self.text(each)) for each in answers]
         whole = {**self._head, "object": self.whole_name, "choices": listed, "usage": usage(choices)}
         if self.options.include_prompt_logprobs:
@@ -75,28 +75,28 @@ class Answer(Renderer):
         return whole
 
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
-        """The events of a choice's next tokens."""
+        """Yield the events for a choice's next tokens."""
         return map(event, self.contents(tokens))
 
     def closing(self, choices: Choices) -> Iterator[bytes]:
-        """What it all took, where the body wants that, and the end."""
+        """Yield the usage event, if requested, and the end of the stream."""
         if self.options.includes_usage:
             yield event({**self._piece([]), "usage": usage(choices)})
         yield DONE
 
     def failure(self, refusal: HttpRefusal) -> Iterator[bytes]:
-        """The error as an event, and the end."""
+        """Yield the error as an event, and the end of the stream."""
         yield event(error_body(refusal))
         yield DONE
 
     def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
-        """What a stream tells of a choice's next tokens: nothing while they are no whole character."""
+        """Yield the stream content of a choice's next tokens; nothing while they form an incomplete character."""
         self._written[tokens.choice] += tokens.num_tokens
         if not tokens.is_empty:
             yield self._of_choice(tokens, self._choice(tokens, self.text_piece(tokens)))
 
     def _of_choice(self, tokens: ReportedTokens, choice: dict[str, Any]) -> dict[str, Any]:
-        """One piece of a stream, with the usage of its choice so far where the body wants that."""
+        """Return one piece of a stream, with the choice's usage so far if requested."""
         piece = self._piece([choice])
         if self.options.includes_usage and self.options.running_usage:
             piece["usage"] = token_counts(len(tokens.prompt), self._written[tokens.choice])
@@ -112,7 +112,7 @@ class Answer(Renderer):
         return choice | ({"drafted": tokens.runs} if self.options.shows_drafted else {})
 
     def _of_prompt(self, output: RequestOutput) -> list[dict[str, Any] | None]:
-        """The logprobs of a prompt's tokens as vLLM has them: by id, the most likely ones and the token itself."""
+        """Return the prompt's logprobs in vLLM's format: by token id, the top tokens and the token itself."""
         told: list[dict[str, Any] | None] = []
         for each in output.prompt_logprobs:
             if each is None:
@@ -130,43 +130,46 @@ class Answer(Renderer):
 
     @abstractmethod
     def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
-        """Put the logprobs of the prompts of all choices into a response."""
+        """Add the prompt logprobs of all choices to a response."""
 
     @abstractmethod
     def text(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """The text of a whole choice."""
+        """Return the text of a finished choice."""
 
     @abstractmethod
     def text_piece(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """A piece of the text of a choice."""
+        """Return the next piece of a choice's text."""
 
     @abstractmethod
     def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """How likely a choice's next tokens were."""
+        """Return the logprobs of a choice's next tokens."""
 
 
 class CompletionAnswer(Answer):
-    """Texts that go on."""
+    """Completion response."""
 
     prefix, whole_name, piece_name = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
         super().__init__(model, token_text, options)
-        self._offsets: Counter[int] = Counter()  # characters of tokens, by choice
+        self._offsets: Counter[int] = Counter()  # text offset of the next token, by choice
 
     def text(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """The text alone."""
+        """Return the text."""
         return {"text": tokens.text}
 
     text_piece = text
 
     def add_prompts(self, whole: dict[str, Any], found: list[Any]) -> None:
-        """In every choice."""
+        """Add the logprobs to every choice."""
         for choice, each in zip(whole["choices"], found, strict=True):
             choice["prompt_logprobs"] = each
 
     def logprobs(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """Lists side by side; offsets count from where the choice's text begins. The token is among the likely ones."""
+        """Return parallel lists.
+
+        Offsets count from the start of the choice's text. The top tokens include the chosen one.
+        """
         found: Logprobs = tokens.logprobs
         ids = [tokens.prompt[0] if each is None else each.token_id for each in found]
         texts, offsets = [self.token_text(token) for token in ids], []
@@ -181,7 +184,7 @@ class CompletionAnswer(Answer):
         }
 
     def _likely(self, found: TokenLogprob) -> dict[str, float]:
-        """The most likely tokens by their texts; of several ids with one text the most likely."""
+        """Return the top tokens by text. If several ids have the same text, keep the most likely."""
         likely: dict[str, float] = {}
         for token, value in (*found.top, (found.token_id, found.logprob)):
             likely.setdefault(self.token_text(token), value)
@@ -189,5 +192,5 @@ class CompletionAnswer(Answer):
 
 
 def finish(reason: str | None) -> str | None:
-    """Why a choice ended, in OpenAI's words, which have none for one that was cut off because the server ends."""
+    """Return OpenAI's finish reason; None if the server cut the choice off while shutting down."""
     return "length" if reason == "abort" else reason

@@ -1,6 +1,6 @@
-"""OpenAI's API: completions and chat completions, streamed or whole, and the models there are.
+"""Routes of the OpenAI-compatible API: completions, chat completions, tokenization and models.
 
-https://platform.openai.com/docs/api-reference; docs/serving.md lists every field and what becomes of it.
+https://platform.openai.com/docs/api-reference; docs/serving.md documents the handling of every field.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def complete(state: ServerState, request: Request, raw: bytes) -> Response:
-    """Continue one prompt or several, each as text or token ids."""
+    """Continue one or more prompts, each text or token ids."""
     body = body_of(raw, CompletionBody)
     state.check_model(body.model)
     generation = generation_of(body, state.engine.max_seq_len, state.settings)
@@ -59,12 +59,12 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
 
 
 async def tokenize(request: Request) -> Response:
-    """``POST /tokenize``: the token ids of a text, or of a conversation as its template has it."""
+    """``POST /tokenize``: the token ids of a text, or of a conversation rendered by the chat template."""
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits), TokenizeBody)
     state.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
-        raise HttpRefusal(400, "give either prompt or messages", param="prompt")
+        raise HttpRefusal(400, "prompt and messages: send exactly one of them", param="prompt")
     if body.messages is not None and body.add_special_tokens is not None:
         require_neutral("add_special_tokens", body.add_special_tokens, NEUTRAL_IN_CHAT)
 
@@ -93,7 +93,7 @@ async def detokenize(request: Request) -> Response:
     size = state.engine.manifest.shapes.vocab_size
     for at, token in enumerate(body.tokens):
         if not 0 <= token < size:
-            raise HttpRefusal(400, f"token {token} is not one of 0 to {size - 1}", param=f"tokens[{at}]")
+            raise HttpRefusal(400, f"token {token} is outside the range 0 to {size - 1}", param=f"tokens[{at}]")
     return json_response({"prompt": await run_in_threadpool(state.engine.tokenizer.decode, body.tokens)})
 
 

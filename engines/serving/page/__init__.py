@@ -1,4 +1,4 @@
-"""The chat page at ``/``: one file, with nothing loaded from elsewhere."""
+"""The chat page at ``/``: one self-contained file that loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN = "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; 
 
 @cache
 def _page() -> tuple[bytes, str]:
-    """The file, and a policy by which a browser runs the script in it and no other."""
+    """Return the page and a content security policy that allows only its own script and style."""
     content = files(__name__).joinpath("index.html").read_bytes()
     sources = []
     for tag in (b"script", b"style"):

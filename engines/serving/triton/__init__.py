@@ -1,1 +1,1 @@
-"""Engines as models of Triton's Python backend, whose ``model.py`` has nothing but ``engine_model.EngineModel``."""
+"""Models for Triton's Python backend. A model's ``model.py`` only imports ``engine_model.EngineModel``."""

@@ -1,4 +1,4 @@
-"""What a model answers: pieces of text and, with the last of them, how the request went; as tensors of one row."""
+"""Output tensors of a model: pieces of text, and with the last one the statistics of the request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...requests.results import Delta, RequestOutput
 def tensors_of(
     utilities: Any, deltas: Iterable[Delta], output: RequestOutput | None, *, shows_ids: bool, shows_logprobs: bool
 ) -> list[Any]:
-    """The tensors of pieces that go out together; ``output`` comes with the last ones.
+    """Return the tensors of pieces that are sent together. ``output`` is given with the last ones.
 
-    ``text_output`` is their text. ``output_ids``, ``output_log_probs`` are there where asked for; the rest says
-    how a request ended, and what became of its drafts.
+    ``text_output`` is the text. ``output_ids`` and ``output_log_probs`` are included if requested. The others give the
+    finish reason and the draft statistics.
     """
     pieces = list(deltas)
     found = [_text(utilities, "text_output", "".join(piece.text for piece in pieces))]

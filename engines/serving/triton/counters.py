@@ -1,10 +1,9 @@
-"""What a model counts, for Triton's ``/metrics``; names as vLLM has them, as our own server does.
+"""Metrics of a model in Triton's ``/metrics``. Names match vLLM's, as in the project's own server.
 
-One thread at a time makes and changes them, and nothing else is told to the server meanwhile as the model is loaded:
-Triton's server ends by a signal where two threads do so at once. Series are never dropped: those of one name and the
-same labels are one to the server, which frees it with the first process that drops it, while other instances of the
-model, or what was loaded in its place meanwhile, still count in it; it ended by a signal then, too. So a model that is
-loaded again goes on counting where it was.
+Only one thread at a time creates and updates the series, and never while the model is loading, because Triton's server
+crashes if two threads do so at once. Series are never released. Triton treats series with the same name and labels as
+one, and frees it when the first process releases it, while other instances of the model, or its replacement, still use
+it; that also crashed the server. A reloaded model therefore continues its previous counts.
 """
 
 from __future__ import annotations
@@ -21,27 +20,25 @@ _OF_DRAFTS = (
     "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
 )  # fmt: skip
 _COUNTERS = {
-    "prompt_tokens_total": "Tokens of prompts.",
-    "generation_tokens_total": "Tokens that were written.",
-    "request_success_total": "Requests that ended, by how.",
-    "request_refused_total": "Requests that were answered with an error.",
-    **dict(
-        zip(_OF_DRAFTS, ("Rounds with drafts.", "Tokens that were drafted.", "Drafts that were accepted."), strict=True)
-    ),
+    "prompt_tokens_total": "Prompt tokens.",
+    "generation_tokens_total": "Generated tokens.",
+    "request_success_total": "Finished requests, by finish reason.",
+    "request_refused_total": "Requests that failed.",
+    **dict(zip(_OF_DRAFTS, ("Rounds with drafts.", "Drafted tokens.", "Accepted draft tokens."), strict=True)),
 }
 _HISTOGRAMS = {
-    "time_to_first_token_seconds": "From arrival to the first token.",
-    "e2e_request_latency_seconds": "From arrival to the last token.",
+    "time_to_first_token_seconds": "Time from arrival to the first token.",
+    "e2e_request_latency_seconds": "Time from arrival to the last token.",
 }
-_GAUGES = {"num_requests_running": "Requests running.", "num_requests_waiting": "Requests waiting."}
+_GAUGES = {"num_requests_running": "Running requests.", "num_requests_waiting": "Waiting requests."}
 _LABELS = {"request_success_total": "finished_reason", **dict.fromkeys(_OF_DRAFTS, "lossy")}
 
 
 class TritonCounters:
-    """The series of one model. Changes are kept here until ``flush``, since telling the server takes a while."""
+    """The series of one model. Changes are buffered until ``flush``, because updating the server is slow."""
 
     def __init__(self, utilities: Any, labels: dict[str, str], load: Callable[[], Load]) -> None:
-        """``load`` is asked at each flush."""
+        """``load`` is read at each flush."""
         kinds, self._labels, self._load = utilities.MetricFamily, labels, load
         kind_of = {**dict.fromkeys(_COUNTERS, kinds.COUNTER), **dict.fromkeys(_HISTOGRAMS, kinds.HISTOGRAM)}
         self._families = {
@@ -59,12 +56,12 @@ class TritonCounters:
         self.flush()
 
     def add(self, name: str, amount: float, label: str = "") -> None:
-        """Count ``amount`` more; ``label`` is how a request ended, or whether a tolerance let drafts through."""
+        """Add ``amount``; ``label`` is the finish reason or the ``lossy`` flag."""
         key = (name, label)
         self._added[key] = self._added.get(key, 0.0) + amount
 
     def ended(self, output: RequestOutput, first: float, whole: float) -> None:
-        """A request has ended: ``first`` and ``whole`` are its seconds to the first token and to the last."""
+        """Count a finished request. ``first`` and ``whole`` are its seconds to the first and to the last token."""
         acceptance = output.acceptance
         self.add("request_success_total", 1, output.finish_reason)
         self.add("prompt_tokens_total", len(output.prompt_token_ids))
@@ -75,7 +72,7 @@ class TritonCounters:
         self._of("e2e_request_latency_seconds").observe(whole)
 
     def flush(self) -> None:
-        """Tell the server what has changed."""
+        """Send the buffered changes to the server."""
         for (name, label), amount in self._added.items():
             self._of(name, label).increment(amount)
         self._added.clear()
@@ -83,12 +80,12 @@ class TritonCounters:
         self._tell_gauges(load.running, load.waiting)
 
     def close(self) -> None:
-        """Tell what is left; nothing runs any more."""
+        """Send the remaining changes, when no request runs any more."""
         self.flush()
         self._tell_gauges(0, 0)
 
     def _tell_gauges(self, *values: int) -> None:
-        """Add what changed, since instances of a model share a series."""
+        """Add the difference to the previous value, because instances of a model share a series."""
         for name, value in zip(_GAUGES, values, strict=True):
             gauge = self._of(name)
             if value != self._told[name]:
@@ -105,6 +102,6 @@ class TritonCounters:
 
 
 def _kept(series: Any) -> Any:
-    """Keep an object for ever: not even the end of the interpreter is to drop it."""
+    """Keep a reference to the object for ever, so that even the interpreter's exit does not release it."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(series))
     return series

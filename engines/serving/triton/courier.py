@@ -1,6 +1,6 @@
-"""The thread that answers: it sends what the engine's loop hands over, looks for cancels, and keeps the counters.
+"""The response thread: it sends the engine loop's output, polls for cancellation and flushes the counters.
 
-Requests come in through a queue, and so does the word that one has pieces; nothing but a flush is waited for by time.
+New requests and notices of new pieces arrive through a queue. Only the flush runs on a timer.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .backend_utilities import error_of
 from .counters import TritonCounters
 from .fields import TensorOptions
 
-LOOK_SECONDS = 0.05  # between two looks for cancels and two flushes
+LOOK_SECONDS = 0.05  # between two polls for cancellation, and between two flushes
 
 
 @dataclass(eq=False)
 class Letter:
-    """A request on its way to its client: who sends, what runs, and what of it has not been sent."""
+    """A request that is being answered: its sender, its engine request, and the pieces that have not been sent."""
 
     sender: Any
     submission: Submission
     asked: TensorOptions
-    name: str = ""  # the id that the client gave it
+    name: str = ""  # the client's request id
     came: float = field(default_factory=time.perf_counter)
     first: float | None = None  # seconds until the first token
     held: list[Delta] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class _Ready:
-    letter: Letter  # it has pieces, or failed meanwhile
+    letter: Letter  # it has new pieces, or has failed
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class _StopById:
 
 
 class Courier:
-    """Answers the requests of a model until it is closed, each to its end, by an error if need be."""
+    """Sends the responses of a model's requests until it is closed. Every request gets a final response or an error."""
 
     def __init__(self, utilities: Any, counters: TritonCounters, seconds: float) -> None:
-        """``counters`` are the courier's from here on; ``seconds`` is the time that each request was given."""
+        """``counters`` belong to the courier from now on. ``seconds`` is the request timeout."""
         self._utilities, self._counters, self._seconds = utilities, counters, seconds
         self._final = utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self._inbox: SimpleQueue[Letter | _Ready | _Refusal | _StopById | None] = (
             SimpleQueue()
-        )  # None: end when nothing is left
+        )  # None: end when no request is left
         self._letters: set[Letter] = set()
         self._thread = threading.Thread(target=self._run, name="peagle-courier", daemon=True)
         self._thread.start()
@@ -72,15 +72,15 @@ class Courier:
         self._inbox.put(letter)
 
     def refuse(self, sender: Any, error: Exception) -> None:
-        """Answer a request with an error."""
+        """Send an error for a request."""
         self._inbox.put(_Refusal(sender, error))
 
     def stop(self, sender: Any, name: str) -> None:
-        """Give up the requests of an id, and answer who asked for it: in vain where there is none."""
+        """Cancel the requests with an id and answer the sender of the stop; with an error if there are none."""
         self._inbox.put(_StopById(sender, name))
 
     def close(self) -> None:
-        """Wait until all is answered; what the engine runs is its owner's to end."""
+        """Wait until all requests have been answered. The owner of the engine has to cancel them."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -110,8 +110,8 @@ class Courier:
         counters.close()
 
     def _advance(self, letter: Letter, counters: TritonCounters) -> None:
-        """Send what there is of a letter. Whatever fails ends it alone."""
-        if letter not in self._letters:  # it failed meanwhile
+        """Send the pending pieces of a request. A failure ends only this request."""
+        if letter not in self._letters:  # it has failed meanwhile
             return
         try:
             is_over = self._send_pieces(letter, counters)
@@ -123,7 +123,7 @@ class Courier:
             self._letters.discard(letter)
 
     def _send_pieces(self, letter: Letter, counters: TritonCounters) -> bool:
-        """Send pieces that came, those that came together as one; returns whether it was the end."""
+        """Send pending pieces, joined into one response; return whether the request has finished."""
         while True:
             is_there, delta = letter.submission.take_or_call(lambda: self._inbox.put(_Ready(letter)))
             if not is_there:
@@ -154,8 +154,8 @@ class Courier:
             letter.sender.send(self._utilities.InferenceResponse(error=error), flags=self._final)
         elif output.finish_reason == "timeout":
             raise EnvironmentProblem(
-                f"the answer was not whole after {self._seconds:g} seconds",
-                fix="ask for less, or raise the parameter request_timeout",
+                f"the request timed out after {self._seconds:g} seconds",
+                fix="request fewer tokens, or raise the parameter request_timeout",
             )
         else:
             letter.sender.send(self._response(letter, output), flags=self._final)
@@ -174,16 +174,16 @@ class Courier:
         )
 
     def _fail(self, sender: Any, error: Exception, counters: TritonCounters) -> None:
-        """Answer with an error, which is the end of a request."""
+        """Send an error, which ends the request."""
         counters.add("request_refused_total", 1)
         response = self._utilities.InferenceResponse(error=error_of(self._utilities, error))
         try:
             sender.send(response, flags=self._final)
         except Exception as failure:
-            self._utilities.Logger.log_error(f"an answer could not be sent: {failure}")
+            self._utilities.Logger.log_error(f"a response could not be sent: {failure}")
 
     def _look(self) -> None:
-        """Give up what nobody waits for."""
+        """Cancel requests whose client has gone."""
         for letter in self._letters:
             if not letter.is_cancelled and letter.sender.is_cancelled():
                 _give_up(letter)
@@ -193,8 +193,8 @@ class Courier:
         for letter in found:
             _give_up(letter)
         if not found:
-            what = f"no request of the id {item.name!r} runs here"
-            self._fail(item.sender, UsageError(what, fix="send `stop` with the id of one that does"), counters)
+            what = f"no running request has the id {item.name!r}"
+            self._fail(item.sender, UsageError(what, fix="send `stop` with the id of a running request"), counters)
             return
         tensors = tensors_of(self._utilities, [], None, shows_ids=False, shows_logprobs=False)
         item.sender.send(self._utilities.InferenceResponse(output_tensors=tensors), flags=self._final)

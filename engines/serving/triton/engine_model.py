@@ -1,6 +1,6 @@
-"""The model that holds an engine: what Triton's Python backend calls, each time from the same thread.
+"""The Triton model that holds an engine. Triton's Python backend calls it, always from the same thread.
 
-Its requests run in the engine's loop together, however many Triton hands over at a time; ``execute`` only submits them.
+Its requests run together in the engine's loop, regardless of how Triton batches them; ``execute`` only submits them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EngineModel:
     """The decoupled model of an engine folder: text, messages or token ids in, pieces of text out."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the engine and have it write a token. Raises ``TritonModelException`` with what is wrong, in a line."""
+        """Load the engine and generate one token. Raises ``TritonModelException`` with a one-line message."""
         self._utilities = utilities = backend_utilities()
         try:
             require_whole_tensors(utilities)
@@ -36,13 +36,13 @@ class EngineModel:
             self._settings = settings = settings_of(args)
             self._engine = _loaded(settings, utilities)
         except PeagleError as error:
-            utilities.Logger.log_error(f"{args['model_name']} cannot be loaded: {error.in_a_line}")
+            utilities.Logger.log_error(f"cannot load {args['model_name']}: {error.in_a_line}")
             raise utilities.TritonModelException(error.in_a_line) from None
         labels = {"model_name": settings.name, "version": settings.version}
         engine = self._engine
         counters = TritonCounters(utilities, labels, lambda: engine.load_now)
         utilities.Logger.log_info(
-            f"{settings.name} holds {settings.engine}, {settings.max_batch_size} requests at once"
+            f"{settings.name}: loaded {settings.engine}, up to {settings.max_batch_size} concurrent requests"
         )
         self._courier = Courier(utilities, counters, settings.request_seconds)
         self._listener = Listener(settings.name, settings.instances, self._begin)
@@ -50,7 +50,7 @@ class EngineModel:
         self._forms.start()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Let the engine run requests; their answers are the courier's."""
+        """Submit requests to the engine; the courier sends the responses."""
         for request in requests:
             sender = request.get_response_sender()
             try:
@@ -62,14 +62,14 @@ class EngineModel:
             self._begin(sender, tensors, request.request_id())
 
     def finalize(self) -> None:
-        """End what runs, answer it, and let the engine go."""
+        """Cancel and answer running requests, and close the engine."""
         self._listener.close()
         self._engine.close()
         self._courier.close()
         self._forms.join()
 
     def _begin(self, sender: Any, tensors: Tensors, name: str = "") -> None:
-        """Submit a request, or refuse it; of Triton, or of a model in front."""
+        """Submit or refuse a request, which comes from Triton or from a front model."""
         try:
             inputs = InputTensors(tensors)
             if inputs.flag("stop"):
@@ -97,7 +97,7 @@ class EngineModel:
 
 
 class _ToTriton(logging.Handler):
-    """Hands our warnings to the server's log."""
+    """Forwards the engine's warnings to the server's log."""
 
     def __init__(self, logger: Any) -> None:
         super().__init__(logging.WARNING)
@@ -108,8 +108,8 @@ class _ToTriton(logging.Handler):
 
 
 def _loaded(settings: ModelSettings, utilities: Any) -> Engine:
-    """The engine, which has written a token."""
-    if settings.gpu is not None:  # the backend of TensorRT takes the first that it sees
+    """Return the engine after it has generated a token."""
+    if settings.gpu is not None:  # the TensorRT backend uses the first visible GPU
         seen = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
         os.environ["CUDA_VISIBLE_DEVICES"] = seen[settings.gpu] if settings.gpu < len(seen) else str(settings.gpu)
     log = logging.getLogger("peagle")

@@ -1,4 +1,4 @@
-"""From the tensors of a request to what is asked of the engine; whatever changes an answer is honoured, or refused."""
+"""Converts the tensors of a request to engine options. Every tensor that changes the answer is honoured or refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....plugins.errors import UsageError, nearest
 from ...policy.drafts_per_round import AUTO, DraftsAsked
 from ...requests.params import SamplingParams
 
-# Tensor -> the sampling parameter it is, under the names that TensorRT-LLM's models have, and vLLM's for the rest.
+# Tensor -> sampling parameter. Tensor names are those of TensorRT-LLM's models, and vLLM's for the rest.
 SAMPLING = {
     "max_tokens": "max_tokens", "min_tokens": "min_tokens", "temperature": "temperature", "top_k": "top_k",
     "top_p": "top_p", "min_p": "min_p", "random_seed": "seed", "stop_words": "stop", "bad_words": "bad_words",
@@ -25,18 +25,18 @@ JSON = "sampling_parameters"
 _PROMPTS = ("text_input", "messages", "input_ids")
 _COUNT = "num_speculative_tokens"
 _OF_DRAFTS = (_COUNT, "draft")
-_AS_MANY_AS_PAY = -1  # in the tensor of that count, which holds no text
-_UNTOLD = frozenset({"logprobs", "prompt_logprobs"})  # no tensor has them
+_AS_MANY_AS_PAY = -1  # stands for "auto", because this tensor holds integers
+_UNTOLD = frozenset({"logprobs", "prompt_logprobs"})  # no output tensor exists for them
 _PARAMS = frozenset(field.name for field in fields(SamplingParams)) - _UNTOLD
 _SEVERAL = ("stop", "bad_words")
-# Parameters of a request that Triton and its clients set by themselves, and that change no text.
+# Request parameters that Triton and its clients set by themselves and that do not change the text.
 _OF_TRITON = ("id", "priority", "timeout", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
 _DIGITS = 19
 
 
 @dataclass(frozen=True)
 class TensorOptions:
-    """What a request asks for: a ``prompt``, text or token ids, or else ``messages`` and what goes with them."""
+    """Options of a request: a ``prompt`` (text or token ids), or ``messages`` with the fields that belong to them."""
 
     prompt: str | tuple[int, ...] | None
     messages: Any
@@ -49,7 +49,7 @@ class TensorOptions:
 
 
 class InputTensors:
-    """The input tensors of a request by name, those that are there."""
+    """The input tensors of a request, by name."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray]) -> None:
         self._tensors = tensors
@@ -58,57 +58,57 @@ class InputTensors:
         return name in self._tensors
 
     def texts(self, name: str) -> list[str]:
-        """All texts of a tensor. Raises ``UsageError`` for bytes that are not UTF-8."""
+        """Return all strings of a tensor. Raises ``UsageError`` for bytes that are not UTF-8."""
         found = []
         for each in self._tensors[name].reshape(-1):
             try:
                 found.append(each.decode() if isinstance(each, bytes) else str(each))
             except UnicodeDecodeError as error:
-                raise UsageError(f"{name} is not UTF-8 from its byte {error.start} on", fix="send UTF-8") from None
+                raise UsageError(f"{name} is not valid UTF-8 at byte {error.start}", fix="send UTF-8") from None
         return found
 
     def one(self, name: str) -> Any:
-        """The only value of a tensor, as Python has it. Raises ``UsageError`` for none and for several."""
+        """Return the only value of a tensor as a Python object. Raises ``UsageError`` unless it has exactly one."""
         tensor = self._tensors[name]
         if tensor.size != 1:
-            raise UsageError(f"{name} has {tensor.size} values", why="it takes one", fix="send one")
+            raise UsageError(f"{name} has {tensor.size} values", why="exactly one is allowed", fix="send one")
         value = tensor.reshape(-1)[0]
         if tensor.dtype == np.object_:
             return self.texts(name)[0]
         if tensor.dtype == np.float32:
-            return float(str(value))  # 0.1, not the 0.10000000149 that it is in float32
+            return float(str(value))  # 0.1, not float32's 0.10000000149
         return value.item()
 
     def flag(self, name: str) -> bool:
-        """Whether a tensor is there and true."""
+        """Return whether a tensor is present and true."""
         return name in self._tensors and bool(self.one(name))
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """All numbers of a tensor."""
+        """Return all numbers of a tensor."""
         return tuple(self._tensors[name].reshape(-1).tolist())
 
     def json(self, name: str) -> Any:
-        """What the JSON in a tensor says, None where there is none. Raises ``UsageError``."""
+        """Return the parsed JSON of a tensor, or None if it is absent. Raises ``UsageError``."""
         if name not in self._tensors:
             return None
         try:
             return json.loads(self.one(name), parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{name} is no JSON: {error}", fix="send JSON") from None
+            raise UsageError(f"{name} is not valid JSON: {error}", fix="send JSON") from None
 
 
 def parse_tensors(inputs: InputTensors) -> TensorOptions:
-    """What the tensors of a request ask for. Raises ``UsageError`` by the tensor's name."""
+    """Return the options in the tensors of a request. Raises ``UsageError`` that names the tensor."""
     given = [name for name in _PROMPTS if name in inputs]
     if len(given) != 1:
         raise UsageError(
-            f"the request has {' and '.join(given)}" if given else "the request has nothing to continue",
-            fix=f"send one of {', '.join(_PROMPTS)}",
+            f"the request has both {' and '.join(given)}" if given else "the request has no prompt",
+            fix=f"send exactly one of {', '.join(_PROMPTS)}",
         )
     params, drafts = _sampling(inputs)
     is_text, is_chat = "text_input" in inputs, "messages" in inputs
     if "chat_template_kwargs" in inputs and not is_chat:
-        raise UsageError("chat_template_kwargs is for messages", fix="send messages, or leave it out")
+        raise UsageError("chat_template_kwargs requires messages", fix="send messages, or remove it")
     return TensorOptions(
         prompt=None if is_chat else inputs.one("text_input") if is_text else inputs.ids("input_ids"),
         messages=inputs.json("messages"),
@@ -122,21 +122,22 @@ def parse_tensors(inputs: InputTensors) -> TensorOptions:
 
 
 def require_known(parameters: str, inputs: Collection[str]) -> None:
-    """Refuse fields of a request that are none of the model's ``inputs``. ``generate`` makes parameters of them.
+    """Raise ``UsageError`` for a request field that is not one of the model's ``inputs``.
 
-    ``parameters`` are the JSON of ``InferenceRequest.parameters``. Raises ``UsageError`` by the field.
+    Triton's ``generate`` endpoint turns such fields into parameters. ``parameters`` is the JSON of
+    ``InferenceRequest.parameters``.
     """
     for name in json.loads(parameters or "{}"):
         if name not in _OF_TRITON and not name.startswith("triton_"):
             near = nearest(name, inputs, 1)
             raise UsageError(
-                f"{name} is no field of this model",
-                fix=f"did you mean {near[0]}?" if near else "leave it out",
+                f"{name} is not an input of this model",
+                fix=f"did you mean {near[0]}?" if near else "remove it",
             )
 
 
 def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sampling parameters by name, and what is said of drafts: of tensors, and of the JSON, each once."""
+    """Return the sampling parameters and the draft options by name, from tensors and JSON; each may be given once."""
     found: dict[str, Any] = {}
     for tensor, name in SAMPLING.items():
         if tensor in inputs:
@@ -146,10 +147,10 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
         drafts[_COUNT] = AUTO
     more = {} if JSON not in inputs else inputs.json(JSON)
     if not isinstance(more, dict):
-        raise UsageError(f"{JSON} is no JSON object", fix='send one, such as {"temperature": 0.8}')
+        raise UsageError(f"{JSON} is not a JSON object", fix='send one, such as {"temperature": 0.8}')
     for name, value in more.items():
         if name in found or name in drafts:
-            raise UsageError(f"{name} is said twice", why=f"by a tensor and in {JSON}", fix="say it once")
+            raise UsageError(f"{name} is given twice", why=f"as a tensor and in {JSON}", fix="send it once")
         if name in _OF_DRAFTS:
             drafts[name] = value
         elif name in _PARAMS:
@@ -157,8 +158,8 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
         else:
             near = nearest(name, [*_PARAMS, *_OF_DRAFTS], 1)
             raise UsageError(
-                f"{JSON} has {name!r}, which is not known here",
-                fix=f"did you mean {near[0]}?" if near else "leave it out",
+                f"{JSON}: unknown parameter {name!r}",
+                fix=f"did you mean {near[0]}?" if near else "remove it",
             )
     if inputs.flag("return_log_probs"):
         found["logprobs"] = 0
@@ -168,18 +169,18 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
 def _params(given: dict[str, Any]) -> SamplingParams:
     try:
         return SamplingParams(**given)
-    except TypeError as error:  # a value that no comparison takes
-        raise UsageError(f"the sampling parameters cannot be read: {error}", fix="change them") from None
+    except TypeError as error:  # a value of a type that cannot be compared
+        raise UsageError(f"invalid sampling parameters: {error}", fix="change them") from None
 
 
 def _biases(value: Any) -> Any:
-    """Amounts by token id, which are texts in JSON."""
+    """Return the biases by token id; JSON keys are strings."""
     if not isinstance(value, dict):
         return value
     found = {}
     for token, amount in value.items():
         if not (token.isascii() and token.isdigit() and len(token) < _DIGITS):
-            raise UsageError(f"logit_bias: {token[:100]!r} is no token id", fix="send ids in digits")
+            raise UsageError(f"logit_bias: {token[:100]!r} is not a token id", fix="send ids in digits")
         found[int(token)] = amount
     return found
 
@@ -192,4 +193,4 @@ _READ: dict[str, Callable[[Any], Any]] = {"logit_bias": _biases}
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")

@@ -1,4 +1,4 @@
-"""A model in front of the one that holds an engine, of other tensors or of another policy of responses."""
+"""Base class of front models, which forward to the engine's model with other tensors or another response policy."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from .fields import InputTensors, require_known
 from .local_link import LinkError, Tensors, asking
 from .model_settings import inputs_of, parameters_of, places_of
 
-LOOK_SECONDS = 0.05  # between two questions whether the client has gone
+LOOK_SECONDS = 0.05  # between two polls for cancellation
 
 
 class Client:
-    """Whoever waits for the answer to a request, and whether it still does."""
+    """The sender of a request, and whether it still waits for the answer."""
 
     def __init__(self, sender: Any) -> None:
         self.sender, self.is_gone, self.is_answered = sender, False, False
         self._asked, self._lock = 0.0, threading.Lock()
 
     def is_unwanted(self) -> bool:
-        """Whether nobody waits any more. Not to be asked after the last response: Triton's server would die of it."""
+        """Return whether the request was cancelled.
+
+        Must not be called after the last response: Triton's server would crash.
+        """
         with self._lock:
             if not self.is_gone and time.monotonic() - self._asked > LOOK_SECONDS:
                 self._asked = time.monotonic()
-                if self.sender.is_cancelled():  # it takes a while, in which `stop` may say the same
+                if self.sender.is_cancelled():  # slow; `stop` may be set meanwhile
                     self.is_gone = True
             return self.is_gone
 
 
 class FrontModel(ABC):
-    """What Triton calls of a model in front: each request is answered by a thread of its own, whole or in pieces."""
+    """Implements Triton's model interface. Each request is answered by a thread of its own, whole or in pieces."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read which model holds the engine. Raises ``TritonModelException``."""
@@ -48,13 +51,13 @@ class FrontModel(ABC):
             values, self._inputs = parameters_of(args), inputs_of(args)
             self._engine_model, self._places = values["engine_model"], places_of(values)
         except PeagleError as error:
-            self.utilities.Logger.log_error(f"{args['model_name']} cannot be loaded: {error.in_a_line}")
+            self.utilities.Logger.log_error(f"cannot load {args['model_name']}: {error.in_a_line}")
             raise self.utilities.TritonModelException(error.in_a_line) from None
         self._running: dict[str, Client] = {}
         self._threads: set[threading.Thread] = set()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Begin to answer requests; they are read here, since Triton takes them back."""
+        """Start to answer requests. Their tensors are read here, because Triton frees them afterwards."""
         for request in requests:
             sender = request.get_response_sender()
             try:
@@ -69,16 +72,16 @@ class FrontModel(ABC):
             thread.start()
 
     def finalize(self) -> None:
-        """Wait for what is being answered."""
+        """Wait for the running requests."""
         for thread in list(self._threads):
             thread.join()
 
     @abstractmethod
     def answer(self, client: Client, tensors: Tensors) -> None:
-        """Answer a request to its end, unless its client goes first."""
+        """Answer a request completely, unless its client disconnects first."""
 
     def pieces(self, client: Client, tensors: Tensors) -> Iterator[Tensors]:
-        """Yield what the engine's model answers, in pieces. Raises ``LinkError``, ``EnvironmentProblem``."""
+        """Yield the responses of the engine's model. Raises ``LinkError`` and ``EnvironmentProblem``."""
         wanted = {**tensors, "stream": np.array([[True]])}
         return asking(self._engine_model, self._places, wanted, client.is_unwanted)
 
@@ -110,7 +113,9 @@ class FrontModel(ABC):
     def _stop(self, name: str) -> None:
         client = self._running.get(name)
         if client is None:
-            raise UsageError(f"no request of the id {name!r} runs here", fix="send `stop` with the id of one that does")
+            raise UsageError(
+                f"no running request has the id {name!r}", fix="send `stop` with the id of a running request"
+            )
         client.is_gone = True
 
     def _fail(self, sender: Any, error: Exception) -> None:
@@ -124,4 +129,4 @@ class FrontModel(ABC):
             response = self.utilities.InferenceResponse(error=told)
             sender.send(response, flags=self.utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception as failure:
-            self.utilities.Logger.log_error(f"an answer could not be sent: {failure}")
+            self.utilities.Logger.log_error(f"a response could not be sent: {failure}")

@@ -1,7 +1,8 @@
-"""The way between models of one server: the process that holds an engine listens, the models in front of it connect.
+"""Link between models of one server: the process with the engine listens, and front models connect to it.
 
-A socket of this machine carries a request and its responses, a line of JSON each, and closing it is the cancel. Triton
-has calls of its own for this (BLS), which in 2.51 hand no cancel on, and leave a caller waiting where one is stopped.
+A local socket carries a request and its responses, one line of JSON each; closing the socket cancels the request.
+Triton's own calls between models (BLS) do not forward cancellation in 2.51, and block the caller when a request is
+stopped.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ import numpy as np
 from ....plugins.errors import EnvironmentProblem
 
 Tensors = dict[str, np.ndarray]
-LONGEST = 16 << 20  # bytes of a line
+LONGEST = 16 << 20  # bytes per line
 SEND_SECONDS = 10.0
-LOOK_SECONDS = 0.05  # between two looks for a cancel, and for who listens
-GAP_SECONDS = 1.0  # in which who listens may change
+LOOK_SECONDS = 0.05  # between two polls, for cancellation and for a listener
+GAP_SECONDS = 1.0  # time for a new listener to take over
 
 
 class LinkSender:
-    """Stands for Triton's sender where a request came over a link: what is sent goes into the socket."""
+    """Replaces Triton's sender for a request that came over a link; responses are written to the socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         connection.settimeout(SEND_SECONDS)
-        self._poll = select.poll()  # a socket with a timeout waits for it, whatever flags recv is given
+        self._poll = select.poll()  # recv on a socket with a timeout waits, whatever its flags
         self._poll.register(connection, select.POLLIN)
 
     def send(self, response: Any = None, flags: int = 0) -> None:
-        """Send a response, in vain where nobody reads; with ``flags`` it was the last."""
+        """Send a response; ``flags`` marks the last one. Errors are ignored if nobody reads."""
         line: dict[str, Any] = {"is_last": bool(flags)}
         if response is not None and response.has_error():
             line["error"], line["code"] = response.error().message(), response.error().code().name
@@ -51,7 +52,7 @@ class LinkSender:
             self._connection.close()
 
     def is_cancelled(self) -> bool:
-        """Whether the other side has closed its end."""
+        """Return whether the peer has closed the connection."""
         try:
             return bool(self._poll.poll(0)) and self._connection.recv(1, socket.MSG_PEEK) == b""
         except OSError:
@@ -59,10 +60,10 @@ class LinkSender:
 
 
 class Listener:
-    """Takes requests of models in front, and gives each to ``begin`` with its sender, in a thread of its own.
+    """Accepts requests of front models and passes each to ``begin`` with its sender, in a thread of its own.
 
-    The instances of a model take one of its ``places`` each. Where none is free the next that is gets taken: a model
-    that is loaded anew begins before the one that it replaces ends.
+    Each instance of a model takes one of its ``places``. If none is free, it waits for the next one that is freed,
+    because a reloaded model starts before the one that it replaces ends.
     """
 
     def __init__(self, model: str, places: int, begin: Callable[[LinkSender, Tensors], None]) -> None:
@@ -74,9 +75,9 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting requests."""
         self._is_closed.set()
-        with contextlib.suppress(OSError):  # it does not listen yet, and will not
+        with contextlib.suppress(OSError):  # it has not started to listen
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
@@ -97,14 +98,14 @@ class Listener:
         for address in self._addresses:
             try:
                 self._socket.bind(address)
-            except OSError:  # another instance has it
+            except OSError:  # taken by another instance
                 continue
             self._socket.listen(1024)
             return True
         return False
 
     def _read(self, connection: socket.socket) -> None:
-        """Read the one request of a connection. A process of another user gets no answer."""
+        """Read the one request of a connection. Processes of other users get no answer."""
         if not _is_trusted(_user_of(connection)):
             connection.close()
             return
@@ -112,14 +113,14 @@ class Listener:
         try:
             line = next(_lines(connection, lambda: False))
             tensors = _read(json.loads(line))
-        except (OSError, ValueError, TypeError, AttributeError, StopIteration):  # no request
+        except (OSError, ValueError, TypeError, AttributeError, StopIteration):  # not a valid request
             connection.close()
             return
         self._begin(LinkSender(connection), tensors)
 
 
 class LinkError(Exception):
-    """The engine's model answered with an error; ``code`` is the name of a code of ``TritonError``."""
+    """An error response of the engine's model; ``code`` is the name of a ``TritonError`` code."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -129,14 +130,14 @@ class LinkError(Exception):
 def asking(
     model: str, places: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
 ) -> Iterator[Tensors]:
-    """Yield the responses of ``model`` to a request, until the last or until it ``is_unwanted``, which cancels it.
+    """Send a request to ``model`` and yield its responses. Once ``is_unwanted`` returns true, the request is cancelled.
 
-    Any of its ``places`` is asked. Raises ``LinkError`` for an answer that is an error, and ``EnvironmentProblem``
-    where the model is not there.
+    Any of its ``places`` may answer. Raises ``LinkError`` for an error response, and ``EnvironmentProblem`` if the
+    model is not running.
     """
     with _connected(model, places) as connection:
         connection.settimeout(SEND_SECONDS)
-        with contextlib.suppress(OSError):  # who has ended meanwhile sends nothing either
+        with contextlib.suppress(OSError):  # the peer may have ended
             connection.sendall(json.dumps(_written(tensors)).encode() + b"\n")
         connection.settimeout(LOOK_SECONDS)
         with contextlib.suppress(ConnectionResetError):
@@ -148,13 +149,13 @@ def asking(
                 if response["is_last"]:
                     return
     if not is_unwanted():
-        raise EnvironmentProblem(f"the model {model} has ended", why="it was unloaded, or failed", fix="send it again")
+        raise EnvironmentProblem(f"model {model} has ended", why="it was unloaded or failed", fix="retry the request")
 
 
 def _connected(model: str, places: int) -> socket.socket:
-    """Connect to any instance of a model; for a moment there may be none while it is loaded anew.
+    """Connect to any instance of a model. While it is reloaded, there may be none for a moment.
 
-    Raises ``EnvironmentProblem`` where there is none after that, or where another user holds its address.
+    Raises ``EnvironmentProblem`` if none appears, or if another user's process holds the address.
     """
     end = time.monotonic() + GAP_SECONDS
     while True:
@@ -178,38 +179,39 @@ def _connected(model: str, places: int) -> socket.socket:
 
 
 def _absent(model: str, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(f"the model {model} is not there", why=f"it holds the engine ({why})", fix="load it")
+    return EnvironmentProblem(f"model {model} is not running", why=f"it holds the engine ({why})", fix="load it")
 
 
 def _taken(model: str, user: int) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"the model {model} cannot be reached: a process of user {user} has taken its address",
+        f"cannot connect to model {model}: a process of user {user} has taken its address",
         why=f"this server runs as user {os.geteuid()}; nothing was sent to that process",
         fix="end that process, and load the model again",
     )
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Return the id of the user whose process holds the other end."""
+    """Return the user id of the process at the other end."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 
 
 def _is_trusted(user: int) -> bool:
-    """Whether a user may send requests and answer them: the user of this process, and root.
+    """Return whether a user may send and answer requests: this process's user or root.
 
-    The abstract namespace has no permissions: any process can bind a name first, and connect to one.
+    The abstract namespace has no permissions: any process can bind a name first, or connect to one.
     """
     return user in (os.geteuid(), 0)
 
 
 def _address(model: str, server: int, place: int) -> str:
-    """A name in the abstract namespace of sockets, which needs no file; stubs are children of their server."""
+    """Return a name in the abstract socket namespace, which needs no file. ``server`` is the parent of all stubs."""
     return f"\0peagle-triton-{server}-{model}-{place}"
 
 
 def _lines(connection: socket.socket, is_unwanted: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield lines until the other side closes, or they are unwanted. Raises ``ValueError`` for one without an end."""
+    """Yield lines until the peer closes the connection or ``is_unwanted`` returns true. Raises ``ValueError`` for an
+    overlong line."""
     held = bytearray()
     while not is_unwanted():
         try:
@@ -223,11 +225,11 @@ def _lines(connection: socket.socket, is_unwanted: Callable[[], bool]) -> Iterat
             yield bytes(held[:end])
             del held[: end + 1]
         if len(held) > LONGEST:
-            raise ValueError("a line without an end")
+            raise ValueError("the line is too long")
 
 
 def _written(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Tensors as JSON says them; bytes are characters of Latin-1."""
+    """Return tensors as JSON values; bytes are Latin-1 characters."""
     return {
         name: ["text", array.shape, [bytes(each).decode("latin-1") for each in array.reshape(-1)]]
         if array.dtype == np.object_

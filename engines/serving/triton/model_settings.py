@@ -1,4 +1,4 @@
-"""What a model is told by its ``config.pbtxt``: parameters, which are texts there, and where its engine lies."""
+"""Settings of a Triton model, from the parameters (strings) in its ``config.pbtxt``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 from ....plugins.errors import EnvironmentProblem
 
-FORMAT = "2"  # of the repository; the config says it in the parameter `repository_format`
-_REWRITE = "write the repository again with `peagle-compile triton`"
+FORMAT = "2"  # of the repository, in the parameter `repository_format`
+_REWRITE = "create the repository again with `peagle-compile triton`"
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The parameters of a model, and what Triton says of this instance of it.
+    """The parameters of a model and of this instance.
 
-    ``gpu`` is the device that the instance was given, None on a CPU, and ``instances`` how many there are on all
-    devices. ``request_seconds`` is the most that an answer may take, the time in the queue included.
+    ``gpu`` is the instance's device, None on a CPU. ``instances`` counts those on all devices. ``request_seconds`` is
+    the request timeout, including time in the queue.
     """
 
     name: str
@@ -34,26 +34,29 @@ class ModelSettings:
 
 
 def parameters_of(arguments: Mapping[str, str]) -> dict[str, str]:
-    """The parameters by name, of the ``args`` of ``initialize``. Raises ``EnvironmentProblem`` for another format."""
+    """Return the parameters in the ``args`` of ``initialize``.
+
+    Raises ``EnvironmentProblem`` for another format version.
+    """
     stored = json.loads(arguments["model_config"]).get("parameters", {})
     values = {name: str(value.get("string_value", "")) for name, value in stored.items()}
     found = values.get("repository_format")
     if found != FORMAT:
         raise EnvironmentProblem(
-            f"the model {arguments['model_name']} has repository_format {found!r}, and this version reads {FORMAT!r}",
-            why="it was written by another version of peagle-compile than the one that is installed here",
+            f"model {arguments['model_name']}: repository_format is {found!r}, but this version supports {FORMAT!r}",
+            why="the repository was created by another version of peagle-compile",
             fix=_REWRITE,
         )
     return values
 
 
 def inputs_of(arguments: Mapping[str, str]) -> frozenset[str]:
-    """The names of the model's input tensors."""
+    """Return the names of the model's input tensors."""
     return frozenset(each["name"] for each in json.loads(arguments["model_config"])["input"])
 
 
 def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
-    """The settings of the model of an engine. Raises ``EnvironmentProblem`` by the parameter's name."""
+    """Return the settings of a model that holds an engine. Raises ``EnvironmentProblem`` that names the parameter."""
     values = parameters_of(arguments)
     folder = Path(arguments["model_repository"], arguments["model_version"])
     is_gpu = arguments["model_instance_kind"] == "GPU"
@@ -61,7 +64,7 @@ def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
     return ModelSettings(
         name=arguments["model_name"],
         version=arguments["model_version"],
-        engine=folder / _text(values, "engine_dir"),  # an absolute one stays as it is
+        engine=folder / _text(values, "engine_dir"),  # stays unchanged if absolute
         max_batch_size=_whole(values, "max_running", 1),
         max_queue_size=_whole(values, "max_queue_size", 0),
         threads=threads or None,
@@ -72,7 +75,7 @@ def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
 
 
 def places_of(values: Mapping[str, str]) -> int:
-    """How many instances of the model with the engine there may be, as the config of a model in front says."""
+    """Return the number of instances of the engine's model, from the config of a front model."""
     return _whole(values, "engine_instances", 1)
 
 
@@ -83,7 +86,7 @@ def _instances(config: Mapping[str, Any]) -> int:
 
 def _text(values: Mapping[str, str], name: str) -> str:
     if not values.get(name):
-        raise EnvironmentProblem(f"config.pbtxt has no parameter {name}", fix=_REWRITE)
+        raise EnvironmentProblem(f"config.pbtxt: parameter {name} is missing", fix=_REWRITE)
     return values[name]
 
 
@@ -91,7 +94,7 @@ def _whole(values: Mapping[str, str], name: str, least: int) -> int:
     text = _text(values, name)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
         raise EnvironmentProblem(
-            f"the parameter {name} of config.pbtxt is {text!r}", why=f"it must be {least} or more", fix="change it"
+            f"config.pbtxt: invalid {name}: {text!r}", why=f"it must be an integer of at least {least}", fix="change it"
         )
     return int(text)
 
@@ -104,6 +107,6 @@ def _seconds(values: Mapping[str, str], name: str) -> float:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise EnvironmentProblem(
-            f"the parameter {name} of config.pbtxt is {text!r}", why="it must be a number above 0", fix="change it"
+            f"config.pbtxt: invalid {name}: {text!r}", why="it must be a number above 0", fix="change it"
         )
     return seconds

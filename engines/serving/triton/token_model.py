@@ -1,7 +1,7 @@
-"""Token ids in and out, with the tensors that TensorRT-LLM's backend made standard, so that its clients need no change.
+"""Token ids in and out, with the tensors of TensorRT-LLM's backend, so that its clients work unchanged.
 
 https://github.com/triton-inference-server/tensorrtllm_backend, ``all_models/inflight_batcher_llm/tensorrt_llm``. There
-is one beam, and ``output_ids`` have the new tokens alone, as with its ``exclude_input_in_output``.
+is one beam, and ``output_ids`` contain only new tokens, as with ``exclude_input_in_output``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .fields import InputTensors
 from .front_model import Client, FrontModel
 from .local_link import Tensors
 
-# Its tensor -> the engine's.
+# TensorRT-LLM's tensor -> this engine's.
 _SAME = {
     "request_output_len": "max_tokens", "temperature": "temperature", "runtime_top_k": "top_k",
     "runtime_top_p": "top_p", "min_length": "min_tokens", "random_seed": "random_seed",
@@ -28,10 +28,10 @@ _OF_DRAFTS = ("num_draft_proposed", "num_draft_accepted", "lossy")
 
 
 class TokenModel(FrontModel):
-    """The decoupled model in front of an engine's for clients that have a tokenizer of their own."""
+    """Decoupled front model for clients with a tokenizer of their own."""
 
     def answer(self, client: Client, tensors: Tensors) -> None:
-        """Send new tokens as they come, or all of them at the end."""
+        """Send new tokens as they arrive, or all of them at the end."""
         inputs = InputTensors(tensors)
         streams, shows = inputs.flag("streaming"), inputs.flag("return_log_probs")
         ids: list[np.ndarray] = []
@@ -49,17 +49,17 @@ class TokenModel(FrontModel):
 
 
 def _asked(inputs: InputTensors, tensors: Tensors) -> Tensors:
-    """The tensors that the engine's model is sent. Raises ``UsageError`` for what it could not honour."""
+    """Return the tensors for the engine's model. Raises ``UsageError`` for unsupported values."""
     if "input_ids" not in inputs or "request_output_len" not in inputs:
-        raise UsageError("the request has no prompt, or no length", fix="send input_ids and request_output_len")
+        raise UsageError("the request has no prompt or no length", fix="send input_ids and request_output_len")
     ids = tensors["input_ids"].reshape(1, -1)
     if "input_lengths" in inputs:
         length = inputs.one("input_lengths")
         if not 0 < length <= ids.size:
-            raise UsageError(f"input_lengths is {length}, and there are {ids.size} input_ids", fix="send their number")
+            raise UsageError(f"input_lengths is {length}, but input_ids has {ids.size}", fix=f"send {ids.size} or less")
         ids = ids[:, :length]
     if "beam_width" in inputs and inputs.one("beam_width") != 1:
-        raise UsageError("beam_width is not 1", why="the engine has no beam search", fix="leave it out")
+        raise UsageError("beam_width is not 1", why="beam search is not supported", fix="remove it")
     found = {"input_ids": ids, "return_token_ids": np.array([[True]])}
     found |= {ours: tensors[name].reshape(1, 1) for name, ours in _SAME.items() if name in tensors}
     more: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def _asked(inputs: InputTensors, tensors: Tensors) -> Tensors:
 
 
 def _words(tensors: Tensors, name: str) -> list[int]:
-    """The tokens of a list of words: [1, 2, N], all ids in the first row, where each word ends in the second.
+    """Return the token ids of a word list of shape [1, 2, N]: ids in the first row, end offsets in the second.
 
     Raises ``UsageError`` for words of several tokens.
     """
@@ -84,20 +84,20 @@ def _words(tensors: Tensors, name: str) -> list[int]:
         return []
     both = tensors[name]
     if both.shape[:2] != (1, 2):
-        raise UsageError(f"{name} has the shape {list(both.shape)}", fix="send ids and ends, [1, 2, N]")
+        raise UsageError(f"{name} has shape {list(both.shape)}", fix="send ids and end offsets, [1, 2, N]")
     ids, ends = both[0]
     last = [int(end) for end in ends if end >= 0]
     if last != list(range(1, len(last) + 1)) or len(last) > ids.size:
         raise UsageError(
-            f"{name} has words of several tokens, or ends that are none",
-            why="here a word is one token",
+            f"{name} has words of several tokens, or invalid end offsets",
+            why="this model supports words of one token only",
             fix="send the words to the text model, as stop_words or bad_words",
         )
     return [int(each) for each in ids[: len(last)]]
 
 
 def _response(ids: list[np.ndarray], likely: list[np.ndarray], piece: Tensors) -> Tensors:
-    """What goes out at once: the tokens of one beam, and with the last of them what the engine said of the request."""
+    """Return the tensors of one response: the new tokens, and with the last ones the engine's statistics."""
     new = np.concatenate(ids).astype(np.int32)
     found: Tensors = {"output_ids": new[None, None], "sequence_length": np.array([[new.size]], np.int32)}
     if likely:

@@ -1,4 +1,4 @@
-"""Text as a whole, for clients that take one response: plain inference over HTTP and gRPC, and batches of rows."""
+"""Front model with one response per request: plain inference over HTTP and gRPC, and batches of rows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _LAST = ("finish_reason", *_COUNTS, "acceptance_length", "lossy")
 
 
 class _Row(Client):
-    """A row of a request, which is unwanted as well when another row was refused."""
+    """A row of a request; it is cancelled as well if another row is refused."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.sender)
         self._client, self.is_refused = client, threading.Event()
 
     def is_unwanted(self) -> bool:
-        """Whether nobody waits for the whole request any more."""
+        """Return whether the request or another of its rows has ended."""
         return self.is_refused.is_set() or self._client.is_unwanted()
 
 
 class WholeModel(FrontModel):
-    """The model that is not decoupled; the rows of a request run in the engine beside each other."""
+    """The non-decoupled model. The rows of a request run concurrently in the engine."""
 
     def answer(self, client: Client, tensors: Tensors) -> None:
-        """Send the answers to all rows. Raises the error of the first row that was refused; then none is answered."""
+        """Send the answers of all rows. If a row is refused, raise the first row's error and answer none."""
         count = max(array.shape[0] for array in tensors.values())
         each = _Row(client)
         answers: dict[int, Tensors] = {}
@@ -59,7 +59,7 @@ class WholeModel(FrontModel):
             self.send(client, found, is_last=True)
 
     def _row(self, client: Client, tensors: Tensors) -> Tensors | None:
-        """The whole answer to one row; None where it became unwanted."""
+        """Return the whole answer to one row, or None if it was cancelled."""
         text: list[bytes] = []
         for piece in self.pieces(client, tensors):
             text.append(piece["text_output"].reshape(-1)[0])

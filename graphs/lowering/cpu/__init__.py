@@ -1,7 +1,7 @@
-"""Lowering ``cpu``: the nodes of ``ort``, with kernels of our own where there is one.
+"""Lowering ``cpu``: the nodes of ``ort``, with this project's own kernels where they exist.
 
-A semantic op that has a kernel stays as it is; what ONNX Runtime does in its place is not asked for. ``RULES`` are
-those of ``ort`` that are left, and our own. Its graphs know trees of drafts.
+A semantic op with a kernel stays as it is, without ONNX Runtime's replacement. ``RULES`` are the remaining rules of
+``ort``, and our own. The graphs support draft trees.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULES = RewriteRuleSet(
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite a semantic graph in place; what is left of our ops has its body, for sessions without kernels."""
+    """Rewrite a semantic graph in place; our remaining ops keep their bodies, for sessions without kernels."""
     trees.apply(model)
     ort.apply(model, RULES)
     std.apply(model)

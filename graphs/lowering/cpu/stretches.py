@@ -1,7 +1,7 @@
-"""Runs of nodes become one ``Stretch`` each: a node that goes through their kernels in one parallel loop.
+"""Fuse runs of nodes into ``Stretch`` nodes, which execute their kernels in one parallel loop.
 
-Its meaning is a function of the model that holds the very nodes, so that a session without kernels runs the same file.
-What a rule of ``steps`` complains of stays outside, and stretches end there.
+A model-local function holds the original nodes, so a session without the kernels runs the same file. Nodes that
+``steps`` rejects stay outside and end a region.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from onnx_ir.passes import common
 from ....plugins.op_spec import DOMAIN
 from .steps import PROGRAM, STRETCH, VIEWS, rule_of
 
-_LEAST = 3  # steps that are worth it, views apart
+_LEAST = 3  # minimum number of steps, not counting views
 _SAME_TYPE = ("Add", "Sub", "Mul", "Div", "Split", "Reshape", "Transpose", "Identity")
 
 
 @dataclass(frozen=True)
 class Joined:
-    """What came of a graph: how many stretches, of how many nodes, and why other nodes are outside, by operator."""
+    """The result for a graph: the number of fused regions and nodes, and reasons for the rest, by operator."""
 
     stretches: int
     nodes: int
@@ -40,7 +40,7 @@ def join(model: ir.Model) -> Joined:
     made = 0
     for run in runs.values():
         if sum(node.op_type not in VIEWS for node in run) < _LEAST:
-            complaints |= dict.fromkeys(run, "too few steps stand together")
+            complaints |= dict.fromkeys(run, "too few consecutive steps")
             continue
         _replace(model, run, made)
         nodes, made = nodes + len(run), made + 1
@@ -50,9 +50,9 @@ def join(model: ir.Model) -> Joined:
 
 
 def _stages(graph: ir.Graph, complaints: dict[ir.Node, str]) -> dict[ir.Node, int]:
-    """The nodes that can be steps, by the number of the stretch that they may be in.
+    """Assign the nodes that can be steps to candidate regions, by number.
 
-    A node outside that reads what a stretch makes ends it for all that read the node. So no stretch waits for itself.
+    A node outside that reads a region's output ends the region for all its own readers, so regions form no cycles.
     """
     stages: dict[ir.Node, int] = {}
     outside: dict[ir.Node, int] = {}
@@ -84,14 +84,14 @@ def _complaint(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> s
         return "there is no such step"
     kinds = {types.get(value) or value.dtype for value in (node.inputs[0], node.outputs[0]) if value is not None}
     if node.domain != DOMAIN and kinds - {ir.DataType.FLOAT, None}:
-        return "it is not of float32"
+        return "it is not float32"
     if node.domain != DOMAIN and kinds == {None}:
-        return "its type is not known"
+        return "its type is unknown"
     return rule.complaint(node)
 
 
 def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
-    """Put one node in the place of a run."""
+    """Replace a run by one node."""
     graph, inside = model.graph, set(run)
     outer_inputs = [*dict.fromkeys(v for n in run for v in n.inputs if v is not None and v.producer() not in inside)]
     results = [v for n in run for v in n.outputs if v in graph.outputs or any(u not in inside for u, _ in v.uses())]
@@ -125,7 +125,7 @@ def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
 
 
 def _spelled_out(body: ir.Graph, model: ir.Model) -> ir.Graph:
-    """The same in standard operators: within functions ONNX Runtime does not know others by their overloads."""
+    """Inline our ops to standard operators: inside functions, ONNX Runtime does not resolve overloads."""
     called = {node.op_identifier() for node in body}
     functions = [function for name, function in model.functions.items() if name in called]
     alone = ir.Model(body, ir_version=model.ir_version, functions=[each.clone() for each in functions])
@@ -134,14 +134,14 @@ def _spelled_out(body: ir.Graph, model: ir.Model) -> ir.Graph:
 
 
 def _program(run: Sequence[ir.Node], inputs: Sequence[ir.Value], results: Sequence[ir.Value]) -> str:
-    """The lines that ``plugins/cpu/stretch/program.h`` reads."""
+    """Return the lines that ``plugins/cpu/stretch/program.h`` parses."""
     numbers = {value: at for at, value in enumerate(inputs)}
     read = {value for node in run for value in node.inputs} | {*results}
     lines = []
     for node in run:
         rule = rule_of(node)
         if rule is None:
-            raise ValueError(f"{node.op_type} is no step")
+            raise ValueError(f"{node.op_type} is not a step")
         step = rule.spelled(node)
         given = ",".join("-" if value is None else str(numbers[value]) for value in node.inputs[: step.inputs])
         made = []

@@ -1,8 +1,8 @@
-"""Drafts as trees: the target verifies a tree of them in one window, a parallel drafter names more than one a position.
+"""Draft trees: the target verifies a tree in one window, and a parallel drafter proposes several tokens per position.
 
-A window of the target comes with ``ancestors``: which of its earlier columns each of them sees. A column stands at the
-position behind those, whatever its place in the window, and a window emits the path that agrees with the target.
-A chain is the tree in which every column sees all before it, so the same graph verifies chains.
+A window of the target comes with ``ancestors``: the earlier columns that each column attends to. The position of a
+column follows from its ancestors, not from its place in the window. A window emits the path that agrees with the
+target. A chain is a tree in which every column sees all earlier ones, so the same graph verifies chains.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ....plugins import graph_contract as contract
 from ....plugins.op_spec import DOMAIN
 
 _LAST_INPUT = contract.TARGET_INPUTS[-1]
-_LEAST = np.array(1e-30, np.float32)  # of a probability: its logarithm is a number
+_LEAST = np.array(1e-30, np.float32)  # a lower bound for probabilities, so that their logarithms are finite
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite the semantic graph of a target, or of a drafter that drafts all positions in one pass, in place."""
+    """Rewrite the semantic graph of a target, or of a parallel drafter, in place."""
     nodes = {node.op_type: node for node in model.graph}
     if (accepting := nodes.get("AcceptPrefix")) is not None:
         _verify_trees(model.graph, accepting)
@@ -27,7 +27,7 @@ def apply(model: ir.Model) -> None:
 
 
 def _verify_trees(graph: ir.Graph, accepting: ir.Node) -> None:
-    """Give attention, positions and the acceptance of drafts the ancestors of every column."""
+    """Add the ancestors of every column to attention, positions and the acceptance of drafts."""
     given = {value.name: value for value in graph.inputs}
     places = {node.inputs[3] for node in graph if node.op_type == "RotaryEmbedding" and len(node.inputs) > 3}
     attending = [node for node in graph if node.op_type == "CachedAttention"]
@@ -59,7 +59,7 @@ def _verify_trees(graph: ir.Graph, accepting: ir.Node) -> None:
 
 
 def _name_candidates(graph: ir.Graph) -> None:
-    """Add the likeliest ids of every position, of the target's vocabulary, and logarithms of their probabilities."""
+    """Add the most likely target ids of every position, and their log probabilities."""
     logits = next(value for value in graph.outputs if value.name == "draft_logits")
     vocab = logits.shape[-1] if logits.shape is not None else None
     count = min(contract.MOST_CANDIDATES, vocab) if isinstance(vocab, int) else contract.MOST_CANDIDATES

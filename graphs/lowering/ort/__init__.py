@@ -1,7 +1,7 @@
-"""Lowering ``ort``: the fused forms that ONNX Runtime's CPU kernels are fastest at.
+"""Lowering ``ort``: fused nodes for ONNX Runtime's CPU kernels.
 
-Every rule is a pattern, a check that says why it does not apply, and a rewrite. Weights keep the checkpoint's layout,
-so they stream unchanged and a tied head needs no second copy, be it wide or of codes.
+Every rule has a pattern, a check with the reason why it does not apply, and a rewrite. Weights keep the checkpoint's
+layout, so they stream unchanged, and a tied LM head needs no second copy, whether wide or in codes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SAME_SHAPE = RewriteRuleSet([SameShape.rule()])
 
 
 def apply(model: ir.Model, rules: RewriteRuleSet = RULES) -> None:
-    """Rewrite a semantic graph in place, by ``rules``, and tidy what they leave."""
+    """Rewrite a semantic graph in place with ``rules``, and clean up."""
     rules.apply_to_model(model)
     CLEANUP.apply_to_model(model)
-    common.RemoveUnusedNodesPass()(model)  # what weights were read through before
+    common.RemoveUnusedNodesPass()(model)  # nodes between weights and their former readers
     RewriteRuleSet([WidthOfTheInput.rule(list(model.graph.inputs))]).apply_to_model(model)
     pack_linears(model)
     SAME_SHAPE.apply_to_model(model)

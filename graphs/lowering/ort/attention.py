@@ -1,4 +1,4 @@
-"""Attention for ONNX Runtime: ``GroupQueryAttention`` over a cache in place, whose cost follows the valid length."""
+"""Attention for ONNX Runtime: ``GroupQueryAttention`` on an in-place cache, whose cost follows the valid length."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _pattern(op: Any, q: Any, k: Any, v: Any, cos: Any, sin: Any, at: Any, *rest
 
 
 class _GroupQueryAttentionFusion(RewriteRuleClassBase):
-    """Rotated q, k and ``CachedAttention`` -> ``GroupQueryAttention`` over one buffer, rotating inside.
+    """Rotated q, k and ``CachedAttention`` -> ``GroupQueryAttention`` on one buffer, with rotation inside.
 
-    Its cost follows the valid length, not T. It reads the end of the window as a length, so one row at a time.
+    Its cost follows the valid length, not T. It takes the end of the window as a length, so it supports a single row.
     """
 
     def check(self, _: Any, q: ir.Value, cos: ir.Value, **__: Any) -> MatchResult:
@@ -34,7 +34,7 @@ class _GroupQueryAttentionFusion(RewriteRuleClassBase):
         if q.shape is None or not isinstance(q.shape[2], int):
             return result.fail("the number of query heads is not static", q)
         if not isinstance(q.shape[3], int) or q.shape[3] % 16:
-            return result.fail("the kernel takes head sizes that are multiples of 16", q)
+            return result.fail("the kernel supports only head sizes that are multiples of 16", q)
         if not cos.is_initializer():
             return result.fail("the rotary table is computed in the graph", cos)
         return result
@@ -91,7 +91,7 @@ class _GroupQueryAttentionFusion(RewriteRuleClassBase):
 
 
 class GroupQueryAttentionFusion(_GroupQueryAttentionFusion):
-    """The rule of plain attention."""
+    """The rule for plain attention."""
 
     def pattern(
         self, op: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, start: Any, cos: Any, sin: Any, at: Any
@@ -100,7 +100,7 @@ class GroupQueryAttentionFusion(_GroupQueryAttentionFusion):
 
 
 class GroupQueryAttentionWithSinksFusion(_GroupQueryAttentionFusion):
-    """The rule of attention as in GPT-OSS, with one more softmax column per head."""
+    """The rule for attention as in GPT-OSS, with an extra softmax column per head."""
 
     def pattern(
         self,

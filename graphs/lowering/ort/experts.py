@@ -1,4 +1,4 @@
-"""Routed experts for ONNX Runtime: its ``MoE`` and ``QMoE``, which compute only the experts that a token has."""
+"""Routed experts for ONNX Runtime: ``MoE`` and ``QMoE``, which compute only the selected experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...names import CONTRIB
 from ...quantization.rewrite_rules import inner_codes
 from .linears import ACCURACY, blocks_of
 
-_NOT_CHOSEN = -1e4  # a router logit that no chosen expert falls below
+_NOT_CHOSEN = -1e4  # a router logit below that of any selected expert
 _UNLIMITED = 1e30
 
 
@@ -32,21 +32,21 @@ def _pattern(op: Any, x: Any, experts: Any, scores: Any, gate_up: Any, down: Any
 
 
 def _unfit(experts: ir.Value, gate_up: ir.Value, y: ir.Value) -> MatchResult:
-    """Fail with the reason why the kernels cannot do what the node does, if there is one."""
+    """Fail with the reason if the kernels cannot compute the node."""
     result, node = MatchResult(), y.producer()
     if node is not None and inner_codes(node):
-        return result.fail("what is between the two products is rounded, which the kernels cannot do", y)
+        return result.fail("the input of the second matmul is quantized, which the kernels do not support", y)
     if experts.shape is None or not isinstance(experts.shape[1], int):
-        return result.fail("the number of experts of a token is not static", experts)
+        return result.fail("the number of experts per token is not static", experts)
     if gate_up.shape is None or not isinstance(gate_up.shape[0], int):
         return result.fail("the number of experts is not static", gate_up)
     return result
 
 
 def _routing(op: Any, x: ir.Value, experts: ir.Value, scores: ir.Value, count: int) -> ir.Value:
-    """Router logits from which the kernel, by softmax over its own top k, takes the same experts, by score / sum.
+    """Return router logits from which the kernel's softmax over its top k gives the same experts, with score / sum.
 
-    The logarithms of the scores, and a floor for every other expert.
+    They are the logarithms of the scores, with a floor for all other experts.
     """
     shape = op.Concat(op.Shape(x, start=0, end=1), op.Constant(value_ints=[count]), axis=0)
     floor = op.ConstantOfShape(shape, value=ir.tensor(np.array([_NOT_CHOSEN], np.float32)))
@@ -56,7 +56,7 @@ def _routing(op: Any, x: ir.Value, experts: ir.Value, scores: ir.Value, count: i
 
 
 def _weighed(op: Any, mixed: ir.Value, scores: ir.Value) -> Any:
-    """Put the sum of the scores back, which the kernel divides by."""
+    """Multiply by the sum of the scores, which the kernel divides by."""
     return op.Mul(mixed, op.ReduceSum(scores, op.Constant(value_ints=[1]), keepdims=1))
 
 
@@ -65,7 +65,7 @@ def _biases(node: ir.Node) -> list[ir.Value | None]:
 
 
 def _terms(node: ir.Node, experts: ir.Value) -> dict[str, Any]:
-    """The attributes that both kernels have."""
+    """Return the attributes common to both kernels."""
     return {
         "k": int(experts.shape[1]) if experts.shape is not None else 0,
         "normalize_routing_weights": 1,
@@ -104,10 +104,10 @@ class MoEFusion(RewriteRuleClassBase):
 
 
 class QMoEFusion(RewriteRuleClassBase):
-    """``SparseExperts`` over dequantised codes -> ``QMoE``, which multiplies with the codes as they are.
+    """``SparseExperts`` over dequantized codes -> ``QMoE``, which computes with the codes directly.
 
-    Both stacks have the same bits and blocks: the kernel has one attribute for each. Where the rule does not fit,
-    ``MoE`` takes what ``DequantizeLinear`` gives, and ONNX Runtime holds that in FP32.
+    Both stacks must have the same bits and blocks, because the kernel has only one attribute for each. If the rule does
+    not match, ``MoE`` reads the output of ``DequantizeLinear``, and ONNX Runtime stores that in FP32.
     """
 
     def __init__(self) -> None:
@@ -140,9 +140,9 @@ class QMoEFusion(RewriteRuleClassBase):
             if blocks.fault:
                 return result.fail(blocks.fault, blocks.codes)
             if len(weight.uses()) > 1:
-                return result.fail("something else reads the weight as well", weight)
+                return result.fail("another node reads the weight as well", weight)
         if len({(blocks.bits, blocks.size) for blocks in both}) > 1:
-            return result.fail("the two products differ in bits or blocks", down)
+            return result.fail("the two matmuls differ in bits or blocks", down)
         return _unfit(experts, gate_up, y)
 
     def rewrite(

@@ -1,7 +1,7 @@
-"""Linears for ONNX Runtime, over weights as stored: ``FusedMatMul`` for wide ones, ``MatMulNBits`` for codes.
+"""Linears for ONNX Runtime, on weights as stored: ``FusedMatMul`` for wide ones, ``MatMulNBits`` for codes.
 
-Both take what a checkpoint holds: wide weights are pre-packed at load like any constant, codes of four or eight bits
-are multiplied with as they are. ``GatherBlockQuantized`` looks rows of an embedding up in the very same bytes.
+Both use the checkpoint's layout: wide weights are pre-packed at load like any constant; codes of four or eight bits are
+used directly. ``GatherBlockQuantized`` looks up embedding rows in the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...names import CONTRIB
 from ...quantization.quantized_weight import MIDDLE
 from ..shared_passes import PARTS_METADATA
 
-ACCURACY = 4  # the kernel may round what it multiplies with to int8, block by block: the form that is fast
+ACCURACY = 4  # the kernel may quantize the other factor to int8, block by block, which is the fast mode
 _SMALLEST_BLOCK = 16
 
 
@@ -42,7 +42,7 @@ class FusedMatMulFusion(RewriteRuleClassBase):
 class MatMulNBitsFusion(RewriteRuleClassBase):
     """``MatMul(x, Transpose(DequantizeLinear(codes, scales, middle)))`` -> ``MatMulNBits(x, codes, scales)``.
 
-    The codes stay where they lie in the file, as bytes; the middle is the zero point that the kernel takes by default.
+    The codes keep their bytes in the file; the middle is the kernel's default zero point.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class MatMulNBitsFusion(RewriteRuleClassBase):
         if weight.shape is None or len(weight.shape) != 2:
             return result.fail("it is not a matrix", weight)
         if not _only_linears(weight):
-            return result.fail("something that is no linear reads the weight as well", weight)
+            return result.fail("a node other than a linear reads the weight as well", weight)
         return result
 
     def rewrite(self, op: Any, x: ir.Value, weight: ir.Value, codes: ir.Value, scales: ir.Value, **_: Any) -> Any:
@@ -82,12 +82,12 @@ class MatMulNBitsFusion(RewriteRuleClassBase):
 class GatherBlockQuantizedFusion(RewriteRuleClassBase):
     """``Gather(DequantizeLinear(codes, scales, middle), ids)`` -> ``GatherBlockQuantized(codes, ids, scales)``.
 
-    The kernel wants the codes of a row in one dim, where ``MatMulNBits`` has its blocks in another: what reads a tied
-    matrix both ways has two initializers of the same bytes of the file.
+    The kernel needs the codes of a row in one dimension, while ``MatMulNBits`` has a separate one for blocks: a tied
+    matrix has two initializers with the same bytes of the file.
     """
 
     def __init__(self) -> None:
-        super().__init__(remove_nodes=False)  # the head goes on reading what is taken off here
+        super().__init__(remove_nodes=False)  # the LM head still reads them
 
     def pattern(self, op: Any, ids: Any, codes: Any, scales: Any, middle: Any) -> Any:
         weight = op.DequantizeLinear(codes, scales, middle, _allow_other_attributes=True, _outputs=["weight"])
@@ -98,7 +98,7 @@ class GatherBlockQuantizedFusion(RewriteRuleClassBase):
         if fault := blocks_of(weight).fault:
             return result.fail(fault, codes)
         if weight.shape is None or len(weight.shape) != 2 or not _is_lookup(rows.producer()):
-            return result.fail("it does not look rows of a matrix up", weight)
+            return result.fail("it does not look up rows of a matrix", weight)
         return result
 
     def rewrite(self, op: Any, ids: ir.Value, weight: ir.Value, scales: ir.Value, **_: Any) -> Any:
@@ -110,7 +110,7 @@ class GatherBlockQuantizedFusion(RewriteRuleClassBase):
 
 
 def _only_linears(weight: ir.Value) -> bool:
-    """Whether all that is done with it is what the patterns say: each of those readers is rewritten in its turn."""
+    """Return True if all readers match the patterns, each of which will be rewritten."""
     turned = [node.outputs[0] for node, place in weight.uses() if place or not _is_lookup(node)]
     return all(
         reader.op_type == "MatMul" and place == 1
@@ -130,7 +130,7 @@ def _is_turn(value: ir.Value) -> bool:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The codes behind a ``DequantizeLinear``. ``fault`` says why the kernels do not take them; empty if they do."""
+    """The codes behind a ``DequantizeLinear``. ``fault`` says why the kernels do not support them; empty if they do."""
 
     codes: ir.Value
     scales: ir.Value
@@ -140,9 +140,9 @@ class Blocks:
     fault: str = ""
 
     def as_bytes(self, *, split: bool) -> None:
-        """Describe the initializer as ``uint8 [.., columns * bits / 8]``, or ``[.., blocks, bytes]`` if ``split``.
+        """Declare the initializer as ``uint8 [.., columns * bits / 8]``, or ``[.., blocks, bytes]`` if ``split``.
 
-        The bytes are the same: codes of four bits lie two to a byte already, low half first.
+        The bytes are the same: four-bit codes are already stored two per byte, low half first.
         """
         scales = [int(dim) for dim in self.scales.shape or ()]
         last = [scales[-1], self.size * self.bits // 8] if split else [self.columns * self.bits // 8]
@@ -151,10 +151,10 @@ class Blocks:
         self.codes.const_value = ir.ExternalTensor("weights", None, None, ir.DataType.UINT8, shape=shape, name=name)
 
     def in_rows(self) -> ir.Value:
-        """An initializer of the same bytes as ``uint8 [rows, columns * bits / 8]``, which ``as_bytes`` leaves alone."""
+        """Return a separate initializer with the same bytes as ``uint8 [rows, columns * bits / 8]``."""
         graph, name = self.codes.graph, f"{self.codes.name}.rows"
         if graph is None:
-            raise ValueError(f"{self.codes.name} is in no graph")
+            raise ValueError(f"{self.codes.name} is not in a graph")
         if name not in graph.initializers:
             shape = ir.Shape([int(self.scales.shape[0]), self.columns * self.bits // 8])
             rows = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
@@ -165,7 +165,7 @@ class Blocks:
 
 
 def blocks_of(weight: ir.Value) -> Blocks:
-    """The codes behind a weight that ``DequantizeLinear(codes, scales, middle)`` gives."""
+    """Return the codes behind a weight that ``DequantizeLinear(codes, scales, middle)`` computes."""
     node: Any = weight.producer()
     codes, scales, middle = node.inputs
     described = _described(weight, codes, scales, middle)
@@ -173,26 +173,26 @@ def blocks_of(weight: ir.Value) -> Blocks:
 
 
 def _described(weight: ir.Value, codes: ir.Value, scales: ir.Value, middle: ir.Value) -> Blocks | str:
-    """What the kernels are told, or why they do not take it."""
+    """Return the settings for the kernels, or why they do not support the codes."""
     if not (codes.is_initializer() and scales.is_initializer()) or weight.shape is None:
         return "codes or scales are computed, not stored"
     attributes: Any = weight.producer()
     size, axis = (attributes.attributes.get_int(name, 0) for name in ("block_size", "axis"))
     shape = [int(dim) for dim in weight.shape]
     if not size or axis % len(shape) != len(shape) - 1:
-        return "there is no scale for every block of columns"
+        return "the scales are not one per block of columns"
     if size < _SMALLEST_BLOCK or size & (size - 1) or shape[-1] % size:
         return f"blocks of {size} of {shape[-1]} columns: a power of two from {_SMALLEST_BLOCK} on must divide them"
     if scales.dtype != ir.DataType.FLOAT:
         return "the scales are not float32"
     bits = _bits(codes, shape)
     if bits is None or _constant(middle) != MIDDLE[f"uint{bits}"]:
-        return "the codes are not four or eight bits around their middle"
+        return "the codes do not have four or eight bits with a zero point in the middle"
     return Blocks(codes, scales, bits, size, shape[-1])
 
 
 def _bits(codes: ir.Value, shape: list[int]) -> int | None:
-    """The bits of codes that are still what was dequantised, or bytes already."""
+    """Return the bits of codes, whether still in their own type or declared as bytes."""
     if codes.shape is None or codes.dtype not in (ir.DataType.UINT4, ir.DataType.UINT8):
         return None
     whole = math.prod(int(dim) for dim in codes.shape) == math.prod(shape)
@@ -200,7 +200,7 @@ def _bits(codes: ir.Value, shape: list[int]) -> int | None:
 
 
 def _constant(value: ir.Value) -> int | None:
-    """The number that a tensor is full of."""
+    """Return the value of a constant tensor with equal elements."""
     node = value.producer()
     if node is not None and node.op_type == "Cast" and node.inputs[0] is not None:
         node = node.inputs[0].producer()

@@ -1,4 +1,4 @@
-"""Tidying after attention, experts and linears are rewritten: norms, shape arithmetic, linears to pack."""
+"""Clean-up after the rewrites of attention, experts and linears: norms, shape arithmetic, packing of linears."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..shared_passes import PARTS_METADATA
 
 _PACKED = ("QuantizedLinear", "WideLinear")
 _KINDS = ("FusedMatMul", "MatMulNBits", *_PACKED)
-_ROWS = {"MatMulNBits": "N"} | dict.fromkeys(_PACKED, "rows")  # the attribute with the rows of the weight
+_ROWS = {"MatMulNBits": "N"} | dict.fromkeys(_PACKED, "rows")  # the attribute with the number of weight rows
 
 
 class SkipSimplifiedLayerNormalizationFusion(RewriteRuleClassBase):
-    """``RMSNormalization(a + b)`` -> ``SkipSimplifiedLayerNormalization``, which also hands on the sum."""
+    """``RMSNormalization(a + b)`` -> ``SkipSimplifiedLayerNormalization``, which also outputs the sum."""
 
     def pattern(self, op: Any, a: Any, b: Any, weight: Any) -> Any:
         total = op.Add(a, b, _outputs=["total"])
@@ -41,7 +41,7 @@ class SkipSimplifiedLayerNormalizationFusion(RewriteRuleClassBase):
 
 
 class WidthOfTheInput(RewriteRuleClassBase):
-    """The width of anything as wide as the window is the window's: what only carried a width is not computed."""
+    """Replace the width of any tensor as wide as the window by the input's, so that shape-only nodes disappear."""
 
     def __init__(self, inputs: list[ir.Value]) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class WidthOfTheInput(RewriteRuleClassBase):
 
     def check(self, _: Any, x: ir.Value) -> MatchResult:
         result = MatchResult()
-        return result if self._source(x) is not None else result.fail("no input is as wide", x)
+        return result if self._source(x) is not None else result.fail("no input has this width", x)
 
     def rewrite(self, op: Any, x: ir.Value) -> Any:
         return op.Shape(self._source(x), start=1, end=2)
 
 
 class CollapseReshape(RewriteRuleClassBase):
-    """``Reshape(Reshape(x))`` -> the outer one alone: rewrites leave such pairs where layouts meet."""
+    """``Reshape(Reshape(x))`` -> the outer one: rewrites leave such pairs where layouts meet."""
 
     def pattern(self, op: Any, x: Any, inner: Any, outer: Any) -> Any:
         return op.Reshape(op.Reshape(x, inner), outer)
@@ -74,7 +74,7 @@ class CollapseReshape(RewriteRuleClassBase):
         result = MatchResult()
         constant = ir.convenience.get_const_tensor(outer)
         if constant is not None and 0 in constant.numpy()[2:]:
-            return result.fail("the outer shape copies a dimension that the inner one made", outer)
+            return result.fail("the outer shape copies a dimension that the inner one created", outer)
         return result
 
     def rewrite(self, op: Any, x: ir.Value, outer: ir.Value, **_: Any) -> Any:
@@ -82,7 +82,7 @@ class CollapseReshape(RewriteRuleClassBase):
 
 
 class SameShape(RewriteRuleClassBase):
-    """A ``Reshape`` to the shape its input has already: nothing. ONNX Runtime drops an Identity when it loads."""
+    """Remove a ``Reshape`` to the same shape. ONNX Runtime drops the Identity when it loads."""
 
     def pattern(self, op: Any, x: Any, shape: Any) -> Any:
         return op.Reshape(x, shape, _outputs=["out"])
@@ -90,7 +90,7 @@ class SameShape(RewriteRuleClassBase):
     def check(self, _: Any, x: ir.Value, shape: ir.Value, out: ir.Value) -> MatchResult:
         result = MatchResult()
         if not x.shape:
-            return result.fail("the input is a scalar, or of unknown shape", x)
+            return result.fail("the input is a scalar, or has an unknown shape", x)
         constant = ir.convenience.get_const_tensor(shape)
         is_copy = constant is not None and constant.numpy().tolist() == [0] * (len(x.shape) - 1) + [-1]
         if not is_copy and (out.shape is None or list(x.shape) != list(out.shape)):
@@ -102,9 +102,9 @@ class SameShape(RewriteRuleClassBase):
 
 
 def pack_linears(model: ir.Model) -> None:
-    """Linears with the same input become one over their stacked weights, split afterwards.
+    """Pack linears with the same input into one with stacked weights, and split its output.
 
-    Only linears of one kind: all wide, or all of codes with the same bits in the same blocks.
+    Only linears of the same kind are packed: all wide, or all with codes of the same bits and blocks.
     """
     groups: dict[Any, list[ir.Node]] = defaultdict(list)
     for node in model.graph:
@@ -116,24 +116,24 @@ def pack_linears(model: ir.Model) -> None:
 
 
 def _can_be_stacked(node: ir.Node) -> bool:
-    """Whether only it reads its weights; packed rows that are filled up to a whole tile are followed by nothing."""
+    """Return True if no other node reads its weights, and no padding rows would end up inside the stack."""
     own = all(_own(weight) for weight in node.inputs[1:])
     return own and not (node.op_type in _PACKED and _rows(node) % TILE)
 
 
 def _own(weight: ir.Value | None) -> bool:
-    """Whether only one node reads it, and its values are still to come."""
+    """Return True if only one node reads it, and its values are streamed."""
     tensor = None if weight is None else weight.const_value
     return weight is not None and isinstance(tensor, ir.ExternalTensor) and len(weight.uses()) == 1
 
 
 def _kind(node: ir.Node) -> dict[str, Any]:
-    """Attributes that the packed node has too. Its weights, and the linears' own, are ``[out, ...]``."""
+    """Return the attributes that the packed node keeps. All weights are ``[out, ...]``."""
     return {name: attribute.value for name, attribute in node.attributes.items() if name not in _ROWS.values()}
 
 
 def _rows(node: ir.Node) -> int:
-    """The rows of its weight."""
+    """Return the number of rows of its weight."""
     weight: Any = node.inputs[1]
     named = _ROWS.get(node.op_type)
     return int(node.attributes[named].as_int()) if named else int(weight.shape[0])
@@ -163,7 +163,7 @@ def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:
 
 
 def _stacked(graph: ir.Graph, parts: Sequence[ir.Value]) -> ir.Value:
-    """One initializer that has ``parts`` along axis 0."""
+    """Create an initializer that stacks ``parts`` along axis 0."""
     names = [str(part.name) for part in parts]
     tensors: list[Any] = [part.const_value for part in parts]
     shape = ir.Shape([sum(int(tensor.shape[0]) for tensor in tensors), *tensors[0].shape[1:]])

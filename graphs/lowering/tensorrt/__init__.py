@@ -1,10 +1,10 @@
-"""Lowerings ``tensorrt`` and ``tensorrt-sm100``: what TensorRT's parser takes and its fused kernels serve.
+"""Lowerings ``tensorrt`` and ``tensorrt-sm100``: nodes that TensorRT's parser and its fused kernels support.
 
-Attention and cache writes become standard opset-24 nodes; routed experts their dense body inlined (TensorRT's parser is
-not known to tell overloads of one function apart), or TensorRT's layer for them where the GPU has it; what is rounded
-in blocks TensorRT's nodes for MXFP8. What is left of our domain stays one node each: a plugin in TensorRT, its function
-body in ONNX Runtime. Graphs are traced in float16 or bfloat16: TensorRT has no attention kernel for float32, which
-serves to compare these lowerings with ``std``.
+Attention and cache writes become standard opset-24 nodes. Routed experts become their dense body, inlined (TensorRT's
+parser is not known to distinguish overloads of a function), or TensorRT's own layer on GPUs that have it. Block
+quantization becomes TensorRT's MXFP8 nodes. Remaining ops of our domain stay one node each: a plugin in TensorRT, a
+function body in ONNX Runtime. Graphs are traced in float16 or bfloat16: TensorRT has no attention kernel for float32,
+which serves only to compare these lowerings with ``std``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["apply"]
 
 
 def apply(model: ir.Model, *, expert_layer: bool) -> None:
-    """Rewrite a graph in place; ``expert_layer`` is for SM 10.x, the only GPUs with TensorRT's layer of experts."""
+    """Rewrite a graph in place; ``expert_layer`` is for SM 10.x, the only GPUs with TensorRT's expert layer."""
     attention.apply(model)
     if expert_layer:
         experts.apply(model)
@@ -31,7 +31,7 @@ def apply(model: ir.Model, *, expert_layer: bool) -> None:
 
 
 def _select_plugins(model: ir.Model) -> None:
-    """Mark every node of our domain. Without the mark the body wins, with it and without the plugin again the body."""
+    """Mark every node of our domain for its plugin. TensorRT uses the function body without the mark or the plugin."""
     for node in model.graph.all_nodes():
         if node.domain == DOMAIN:
             for name, value in SELECTION.items():

@@ -1,10 +1,10 @@
-"""Attention for TensorRT: two ``TensorScatter`` into the network's own caches, then ``Attention`` under a shared mask.
+"""Attention for TensorRT: two ``TensorScatter`` into the network's caches, then ``Attention`` with a shared mask.
 
-A pass reads as much of the caches as its input ``positions`` is long, and not all T of them: the host gives the least
-of a few lengths that holds every busy row (``engines.backends.tensorrt.reach``), so a round's cost follows the context.
+A pass reads as many cache positions as its input ``positions`` is long, not all T: the host chooses the smallest of a
+few lengths that covers every busy row (``engines.backends.tensorrt.reach``), so the cost follows the context length.
 
-Caches of codes are written by our own op, for TensorRT's update takes no FP8, and dequantised in front of the
-attention, for the standard operator takes none either.
+Our own op writes caches of codes, because TensorRT's cache update does not support FP8; they are dequantized before the
+attention, which does not support it either.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ...node_tape import Nodes
 from .decomposed_attention import spelled_attention
 from .shared_inputs import round_apart
 
-_WIDEST_HEAD = 256  # that TensorRT-RTX 1.7 has a fused kernel for
+_WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 
-# Finite, so that no kernel meets a tile of nothing but infinities; far below any score of what was written to a cache.
+# Finite, to avoid tiles with only infinities; far below any score of a written position.
 _UNSEEN = {ir.DataType.FLOAT16: -65504.0}
 _UNSEEN_WIDE = -1e30
 
@@ -28,7 +28,7 @@ _Masks = dict[tuple[object, ...], ir.Value]
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite every layer of attention in place; layers that see the same positions share one mask."""
+    """Rewrite every attention layer in place; layers with the same attention window share a mask."""
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
     if not layers:
         return
@@ -38,7 +38,7 @@ def apply(model: ir.Model) -> None:
 
 
 def _positions(graph: ir.Graph) -> ir.Value:
-    """The numbers of the positions that are read, a new input before the caches."""
+    """Create the input with the positions to read, before the caches."""
     kind = TENSORS[POSITIONS]
     value = ir.Value(name=POSITIONS, shape=ir.Shape(kind.dims), type=ir.TensorType(ir.DataType.INT64))
     at = next((index for index, each in enumerate(graph.inputs) if is_cache(each.name or "")), len(graph.inputs))
@@ -53,7 +53,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
     sinks, ancestors = (*rest, None, None)[:2]
     if ancestors is not None:
         raise BuildError(
-            f"{node.name or node.op_type} attends along a tree", why="the lowering for TensorRT has windows of one path"
+            f"{node.name or node.op_type} uses a draft tree", why="the lowering for TensorRT supports only chains"
         )
     is_plain = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
     seen = (start, str(q.shape[2]), q.dtype, window)
@@ -62,11 +62,11 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
     mask, reach = masks[seen], op.Shape(positions)
     if k_cache.dtype == ir.DataType.FLOAT8E4M3FN:
         (k_out, v_out), (whole_keys, whole_values) = _in_codes(op, node)
-        round_apart(graph, q)  # the write is a plugin: k and v come before it, q behind
+        round_apart(graph, q)  # the write is a plugin: k and v are before it, q after
     else:
         whole_keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
         whole_values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
-    # Also why TensorRT lets query heads share a key head: whole caches it writes out once per query head instead.
+    # It also lets TensorRT share key heads: whole caches would be copied once per query head.
     first, axis = op.constant([0]), op.constant([2])
     keys, values = (op.Slice(whole, first, reach, axis) for whole in (whole_keys, whole_values))
     if is_plain:
@@ -80,7 +80,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
 
 
 def _in_codes(op: Nodes, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The caches with what is new in them, and the numbers that their codes stand for."""
+    """Return the caches with their new keys and values, and their dequantized contents."""
     q, k, v, k_cache, v_cache, start = node.inputs[:6]
     caches = (k_cache, v_cache)
     scales = [_scale(op, node.attributes[f"{kind}_scale"].as_float()) for kind in "kv"]
@@ -102,9 +102,9 @@ def _scale(op: Nodes, scale: float) -> ir.Value:
 
 
 def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, positions: ir.Value, window: int) -> ir.Value:
-    """Make the mask ``[B,1,S,R]``, in the type of ``q`` ``[B,H,S,D]``, 0 where position ``start + s`` sees another.
+    """Create the mask ``[B,1,S,R]``, in the type of ``q`` ``[B,H,S,D]``, 0 for positions visible to ``start + s``.
 
-    What stands behind all R, in an idle row, sees as the last of them does: a row of nothing seen could be no numbers.
+    Positions beyond R, in idle rows, see the same as the last one: a row without any visible position could give NaN.
     """
     width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
     columns = op.Range(op.constant(0), width, op.constant(1))

@@ -1,7 +1,7 @@
-"""Attention in plain ops, for what TensorRT's ``Attention`` has no form of: sinks, soft caps, and heads above 256.
+"""Attention in plain ops, for features that TensorRT's ``Attention`` lacks: sinks, soft caps, and heads above 256.
 
-A sink could instead be the score of a cache slot that is never written, given by a mask per head. Fused attention takes
-that, but then every layer has a mask as large as its scores, and TensorRT makes those of all layers at once.
+A sink could instead be the score of a cache slot that is never written, with a mask per head. Fused attention supports
+that, but every layer would have a mask as large as its scores, and TensorRT materializes all of them at once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def spelled_attention(
     scale: float,
     softcap: float,
 ) -> ir.Value:
-    """Attend with heads first, ``[B,Hq,S,D]``, over the first R = ``reach`` positions of caches of shape ``cache``.
+    """Compute attention, heads first ``[B,Hq,S,D]``, over the first R = ``reach`` positions of caches shaped ``cache``.
 
-    A sink is a score ``[Hq]``. Products are taken in the graph's type, the softmax in float32.
+    A sink is a score ``[Hq]``. Matmuls use the graph's type, the softmax float32.
     """
     heads, groups, size = q.shape[1], cache[1], cache[3]
-    mantissa, exponent = math.frexp(scale)  # the power of two scales the queries without rounding them
+    mantissa, exponent = math.frexp(scale)  # scaling by a power of two does not round the queries
     queries = op.Mul(q, op.constant(2.0**exponent, q.dtype))
     grouped = op.Reshape(queries, op.constant([0, groups, -1, size]))
     products = op.MatMul(grouped, op.Transpose(k, perm=[0, 1, 3, 2]))
@@ -49,7 +49,7 @@ def spelled_attention(
 
 
 def _shares(op: Nodes, scores: ir.Value, sinks: ir.Value | None) -> ir.Value:
-    """Softmax over the last axis; a sink is one more column that nobody reads, so it only joins the denominator."""
+    """Compute softmax over the last axis; a sink is an unused extra column that only adds to the denominator."""
     if sinks is None:
         return op.Softmax(scores, axis=-1)
     last = op.constant([3])

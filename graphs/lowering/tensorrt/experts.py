@@ -1,11 +1,11 @@
-"""Routed experts for TensorRT: its own layer, the ONNX node ``TRT_MoE``, which computes only those a token has.
+"""Routed experts for TensorRT: its own layer, the ONNX node ``TRT_MoE``, which computes only the selected experts.
 
-TensorRT 11 makes code for it on SM 10.x alone. The parser keys on the op type and leaves the function body, which is
-there for ONNX Runtime, aside. Weights that lie in the layer's layout (``quantization.expert_stacks``) go into it as
-they are; what lies otherwise is split and turned by nodes over constants, which TensorRT computes while it builds.
+TensorRT 11 supports it on SM 10.x only. The parser recognizes the op type and ignores the function body, which is for
+ONNX Runtime. Weights in the layer's layout (``quantization.expert_stacks``) are passed as they are; others are split
+and transposed by nodes over constants, which TensorRT folds while it builds.
 
-In FP8 the layer multiplies codes with codes in both products: what enters it, and every stack, is dequantised directly
-before it, and the scale of what enters the second product is an input of its own.
+In FP8 the layer multiplies codes with codes in both matmuls: its input and every stack are dequantized directly before
+it, and the scale for the second matmul's input is a separate input.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ...quantization.rewrite_rules import inner_codes
 
 TRT = "trt"
 _OP = "TRT_MoE"
-_SILU = 1  # of the attribute activation_type
-_STATIC = {"quantization_mode": 1, "quantization_dtype": 6}  # scales are constants; TensorRT's number of FP8
-_CODES = ir.DataType.FLOAT8E4M3FN  # the only ones that the layer multiplies
+_SILU = 1  # a value of the attribute activation_type
+_STATIC = {"quantization_mode": 1, "quantization_dtype": 6}  # constant scales; TensorRT's number of FP8
+_CODES = ir.DataType.FLOAT8E4M3FN  # the only code type that the layer supports
 _END = 2**62
-_SWIGLU = {"swiglu_alpha": 1.0, "swiglu_beta": 0.0, "swiglu_limit": 0.0}  # what the layer computes unless told
+_SWIGLU = {"swiglu_alpha": 1.0, "swiglu_beta": 0.0, "swiglu_limit": 0.0}  # the layer's defaults
 
 _FLAT = """
   last = Constant<value_ints = [-1]>()
@@ -58,7 +58,7 @@ _BIASED_PRODUCTS = """
   up_out = Add(up_product, up_shift)
 """
 
-# Around float32, so that the scale keeps its digits in a graph of 16 bits.
+# In float32, so that the scale keeps its precision in a graph of 16 bits.
 _ROUNDED = f"""
   inner_32 = Cast<to = 1>(inner)
   inner_codes = QuantizeLinear<output_dtype = {int(_CODES)}>(inner_32, down_scale)
@@ -90,7 +90,7 @@ _SUM = """
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite every layer of experts in place, but those that round between their products to what it has not."""
+    """Rewrite every layer of experts in place, except those that quantize between matmuls to an unsupported type."""
     for node in tuple(model.graph):
         if node.domain == DOMAIN and node.op_type == "SparseExperts" and _takes(node):
             _rewrite(model, node)
@@ -98,7 +98,7 @@ def apply(model: ir.Model) -> None:
 
 
 def _takes(node: ir.Node) -> bool:
-    """Whether the layer rounds as the node does: not at all, or to E4M3 before both of its products."""
+    """Return True if the layer supports the node's quantization: none, or E4M3 before both matmuls."""
     if not inner_codes(node):
         return True
     x, gate_up, down = (node.inputs[place] for place in (0, 3, 4))
@@ -110,13 +110,13 @@ def _rewrite(model: ir.Model, node: ir.Node) -> None:
     x, experts, scores, gate_up, down, *biases = node.inputs
     alpha, beta, limit = (node.attributes[name].as_float() for name in ("alpha", "beta", "limit"))
     op, is_static = Nodes(), bool(inner_codes(node))
-    # A token is a row of its own, not a place in a sequence: the layer is made for short sequences.
+    # Each token is a separate row, not a place in a sequence: the layer is made for short sequences.
     rows = [_row(op, x), *(op.Unsqueeze(value, op.constant([1])) for value in (_int32(op, experts), scores))]
     weights = [*(halves_of(gate_up) or (_turn(op, half) for half in _halves(op, gate_up)))]
     weights.append(turned_of(down) or _turn(op, down))
     if biases:
         weights += [*_halves(op, biases[0]), biases[1]]
-    # The parser asks for a SwiGLU of other numbers as soon as it sees one of these.
+    # The parser assumes a SwiGLU with custom parameters as soon as one of these is present.
     numbers = {"swiglu_alpha": alpha, "swiglu_beta": beta, "swiglu_limit": limit}
     attributes: dict[str, float] = {"activation_type": _SILU}
     attributes |= {name: number for name, number in numbers.items() if number != _SWIGLU[name]}
@@ -133,7 +133,7 @@ def _rewrite(model: ir.Model, node: ir.Node) -> None:
 
 
 def _row(op: Nodes, x: ir.Value) -> ir.Value:
-    """Each token as a row of its own; one that was rounded before is rounded after, so that nothing lies between."""
+    """Make each token a separate row; a quantized input is quantized afterwards, directly before the layer."""
     back = x.producer()
     there = back.inputs[0].producer() if back is not None and codes_of(x) is not None and back.inputs[0] else None
     if back is None or there is None or there.op_type != "QuantizeLinear":
@@ -160,14 +160,14 @@ def _scalar(graph: ir.Graph, name: str, number: float) -> ir.Value:
 
 
 def _halves(op: Nodes, stacked: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Gate and up, which alternate along axis 1."""
+    """Split gate and up, which alternate along axis 1."""
     axis, step, end = (op.constant([number]) for number in (1, 2, _END))
     gate, up = (op.Slice(stacked, op.constant([first]), end, axis, step) for first in (0, 1))
     return gate, up
 
 
 class _Form(NamedTuple):
-    """What the layer computes beside plain experts; ``static``: in FP8."""
+    """Extensions to plain experts; ``static``: in FP8."""
 
     biased: bool
     limited: bool
@@ -175,7 +175,7 @@ class _Form(NamedTuple):
 
 
 def _body(form: _Form) -> str:
-    """The layer in plain ops, every expert on every token; the overload names the form."""
+    """Return the layer in plain ops, every expert on every token; the overload names the form."""
     words = [word for word, said in zip(("bias", "limited", "static"), form, strict=True) if said]
     inputs = ["hidden", "experts", "scores", "gate", "up", "down"]
     inputs += ["gate_bias", "up_bias", "down_bias"] if form.biased or form.static else []

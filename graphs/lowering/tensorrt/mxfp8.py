@@ -1,7 +1,7 @@
-"""Microscaled numbers for TensorRT: ``TRT_MXFP8DynamicQuantize`` and ``TRT_MXFP8DequantizeLinear``.
+"""Microscaling (MXFP8) for TensorRT: ``TRT_MXFP8DynamicQuantize`` and ``TRT_MXFP8DequantizeLinear``.
 
-Its parser knows these nodes by their op type, and takes scales only as bytes with the exponents of E8M0. The function
-bodies are there for ONNX Runtime.
+TensorRT's parser recognizes these nodes by their op type, and requires scales as bytes with E8M0 exponents. The
+function bodies are for ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRT = "trt"
 _QUANTIZE, _DEQUANTIZE = "TRT_MXFP8DynamicQuantize", "TRT_MXFP8DequantizeLinear"
 _HEAD = f'<opset_import: ["" : 24], domain: "{TRT}">'
 
-# Cast targets: 1 float32, 2 uint8, 17 float8e4m3fn. Each number has the codes at its place.
+# Cast targets: 1 float32, 2 uint8, 17 float8e4m3fn. Blocks keep the positions of their values.
 _QUANTIZE_BODY = f"""{_HEAD}
 {_QUANTIZE} <axis, block_size, output_dtype> (x) => (codes, exponents) {{{SCALES}
   quotients = Div(blocks, scale)
@@ -49,7 +49,7 @@ _DEQUANTIZE_BODY = f"""{_HEAD}
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite every input that is rounded in blocks, and every weight that is stored so, in place."""
+    """Rewrite every input that is quantized in blocks, and every weight stored that way, in place."""
     is_microscaled = False
     for node in tuple(model.graph):
         op = Nodes()
@@ -78,7 +78,7 @@ def _round(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 def _dequantize(op: Nodes, codes: ir.Value | None, scales: ir.Value, y: ir.Value) -> ir.Value:
-    """``y`` again, from codes and the exponents of their scales."""
+    """Recreate ``y`` from codes and the exponents of their scales."""
     attributes = {"axis": -1, "block_size": MX_BLOCK, "output_dtype": y.dtype or ir.DataType.FLOAT}
     result: ir.Value = op.op(_DEQUANTIZE, [codes, scales], attributes, domain=TRT)
     result.shape, result.type = y.shape, y.type

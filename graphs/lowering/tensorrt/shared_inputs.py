@@ -1,8 +1,8 @@
-"""Rounded inputs that products on both sides of a plugin share.
+"""Quantized inputs shared by matmuls on both sides of a plugin.
 
-TensorRT compiles what lies before one of our plugins apart from what lies behind, and hands on wide numbers between the
-two. A product behind it whose rounded input is also read before it would get that input as it was dequantised, and be
-multiplied wide.
+TensorRT compiles the parts before and after a plugin separately, and passes wide values between them. If a matmul after
+the plugin shares its quantized input with one before it, it receives the dequantized input and is computed in the wide
+type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 
 def round_apart(graph: ir.Graph, value: ir.Value) -> None:
-    """Give the products that ``value`` is made from roundings of their own where they share one with others."""
+    """Give the matmuls behind ``value`` separate quantization nodes if they share them with others."""
     for product in _products(value):
         pair = _rounding(product.inputs[0])
         if pair is None or len(pair[1].outputs[0].uses()) < 2:
@@ -23,7 +23,7 @@ def round_apart(graph: ir.Graph, value: ir.Value) -> None:
 
 
 def _products(value: ir.Value) -> list[ir.Node]:
-    """The nearest products before it: the linear that it came from."""
+    """Return the nearest matmuls before a value: the linear that produced it."""
     products, visited, queue = [], {value}, [value]
     while queue:
         node = queue.pop().producer()
@@ -39,7 +39,7 @@ def _products(value: ir.Value) -> list[ir.Node]:
 
 
 def _rounding(value: ir.Value | None) -> tuple[ir.Node, ir.Node] | None:
-    """The two nodes that round to codes of one scale and back; None if ``value`` was not rounded so."""
+    """Return the nodes that quantize and dequantize ``value`` with one scale; None if it is not quantized so."""
     restores = value.producer() if value is not None else None
     if restores is None or restores.op_type != "DequantizeLinear" or restores.inputs[0] is None:
         return None
@@ -48,16 +48,16 @@ def _rounding(value: ir.Value | None) -> tuple[ir.Node, ir.Node] | None:
 
 
 def _copied(graph: ir.Graph, scale: ir.Value | None) -> ir.Value:
-    """Another constant of the same number: TensorRT makes one of two nodes that read the same."""
+    """Return another constant with the same value: TensorRT merges two nodes with equal inputs."""
     if scale is None or scale.const_value is None:
-        raise ValueError("a rounding without a constant scale")
+        raise ValueError("a quantization without a constant scale")
     twin = ir.Value(name=f"{scale.name}.apart", shape=scale.shape, type=scale.type, const_value=scale.const_value)
     graph.register_initializer(twin)
     return twin
 
 
 def _again(graph: ir.Graph, node: ir.Node, inputs: list[ir.Value | None], reader: ir.Node) -> ir.Value:
-    """The value of a copy of ``node`` over other inputs, made just before what reads it."""
+    """Return the output of a copy of ``node`` with other inputs, inserted directly before its reader."""
     copied = ir.node(node.op_type, inputs, dict(node.attributes))
     graph.insert_before(reader, copied)
     output, like = copied.outputs[0], node.outputs[0]

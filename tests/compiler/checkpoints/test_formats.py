@@ -321,7 +321,7 @@ def test_scales_that_are_not_positive_numbers_are_named_when_read(tmp_path: Path
     scale = next(name for name in stored if "weight_scale" in name)
     stored[scale].flatten()[-1] = bad
     save_file(stored, tmp_path / "model.safetensors")
-    with pytest.raises(BuildError, match=f"{scale} holds 1 of"):
+    with pytest.raises(BuildError, match=f"{scale} has 1 of"):
         Checkpoint.open(tmp_path).read(NAME)
 
 
@@ -329,12 +329,12 @@ def test_codes_and_scales_that_are_nan_are_named_when_read(tmp_path: Path) -> No
     _, stored = make(tmp_path, "modelopt-fp8", (4, 4))
     stored[NAME].view(torch.uint8)[1, :2] = torch.tensor([0x7F, 0xFF], dtype=torch.uint8)
     save_file(stored, tmp_path / "model.safetensors")
-    with pytest.raises(BuildError, match=f"{NAME} holds 2 NaN and 0 Inf of 16 values"):
+    with pytest.raises(BuildError, match=f"{NAME} has 2 NaN and 0 Inf among 16 values"):
         Checkpoint.open(tmp_path).read(NAME)
     _, stored = make(tmp_path, "mxfp4", (2, 4, 32))
     stored[EXPERTS + "_scales"][1, 1, 0] = 255
     save_file(stored, tmp_path / "model.safetensors")
     pieces = Checkpoint.open(tmp_path).pieces(EXPERTS, 1)
     next(pieces)
-    with pytest.raises(BuildError, match=f"{EXPERTS}_scales holds 1 of"):
+    with pytest.raises(BuildError, match=f"{EXPERTS}_scales has 1 of"):
         next(pieces)

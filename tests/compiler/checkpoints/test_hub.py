@@ -171,14 +171,14 @@ def test_offline_without_the_files_says_so(server: FakeHub, monkeypatch: pytest.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for repo in ("owner/model", "owner/gated"):
         problem = refusal(EnvironmentProblem, repo)
-        assert f"{repo} is not in the cache" in problem.what
+        assert f"{repo} is not completely in the cache" in problem.what
         assert "HF_HUB_OFFLINE" in problem.fix
 
 
 def test_a_disk_without_room_is_told_before_the_download(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "free_bytes", lambda where: 10)
     problem = refusal(BuildError)
-    assert "are to be downloaded, 10 B are free" in problem.why
+    assert "10 B are free" in problem.why
     assert "HF_HOME" in problem.fix
     assert server.fetched() == []
 
@@ -188,7 +188,7 @@ def test_a_disk_that_fills_up_is_told(server: FakeHub, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", full)
-    assert "no room for owner/model" in refusal(BuildError).what
+    assert "no space for owner/model" in refusal(BuildError).what
 
 
 def test_pickled_weights_are_never_fetched(server: FakeHub) -> None:
@@ -205,7 +205,7 @@ def test_what_is_no_id_never_reaches_the_network(server: FakeHub, name: str) -> 
     for call in (lambda: hub.download(name), lambda: resolve(name, "demo"), lambda: target_config(name)):
         with pytest.raises(UsageError):
             call()
-    with pytest.raises(UsageError, match="neither a branch"):
+    with pytest.raises(UsageError, match="not a branch"):
         hub.download("owner/model", f"{name} ../x")
     assert server.log == []
 

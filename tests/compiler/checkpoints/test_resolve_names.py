@@ -134,7 +134,7 @@ def test_a_model_without_a_public_drafter_says_so(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(UsageError, match="no drafter of its own") as caught:
             resolve(model, draft)
-        assert "no P-EAGLE head" in caught.value.why
+        assert "no public P-EAGLE head" in caught.value.why
         assert "--draft" in caught.value.fix
         assert "--draft ngram" in caught.value.fix
 
@@ -173,11 +173,11 @@ def test_a_folder_goes_before_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
     for name in ("demo", str(tmp_path)):
-        with pytest.raises(UsageError, match="--revision v1 means nothing"):
+        with pytest.raises(UsageError, match="--revision v1 does not apply"):
             resolve(name, "demo", "v1")
-        with pytest.raises(UsageError, match="--draft-revision v1 means nothing"):
+        with pytest.raises(UsageError, match="--draft-revision v1 does not apply"):
             resolve("demo", name, None, "v1")
-        with pytest.raises(UsageError, match="--revision v1 means nothing"):
+        with pytest.raises(UsageError, match="--revision v1 does not apply"):
             target_config(name, "v1")
 
 
@@ -209,11 +209,11 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path: Path, content: st
         ("dmeo", "did you mean demo?"),
         ("Demo", "did you mean demo?"),
         ("gpt-oss", "did you mean gpt-oss-"),
-        ("/no/such/folder", "no folder, no id"),
-        ("", "no folder, no id"),
-        ("a\0b", "no folder, no id"),
-        ("x" * 5000, "no folder, no id"),
-        ("~nobody-of-this-name", "no folder, no id"),
+        ("/no/such/folder", "not a folder, a Hugging Face Hub id"),
+        ("", "not a folder, a Hugging Face Hub id"),
+        ("a\0b", "not a folder, a Hugging Face Hub id"),
+        ("x" * 5000, "not a folder, a Hugging Face Hub id"),
+        ("~nobody-of-this-name", "not a folder, a Hugging Face Hub id"),
     ],
 )
 def test_an_unknown_name_is_answered_with_what_exists(name: str, hint: str) -> None:

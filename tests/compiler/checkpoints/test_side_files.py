@@ -46,8 +46,8 @@ def test_a_side_file_that_lies_elsewhere_is_refused_by_name(pair: Pair, tmp_path
         Checkpoint.open(pair.target)
     assert name in caught.value.what
     assert str(tmp_path / "elsewhere" / "file") in caught.value.what
-    assert "byte for byte" in caught.value.why
-    assert "put a copy of it in place of the link" in caught.value.fix
+    assert "copies this file" in caught.value.why
+    assert "replace the link with a copy of it" in caught.value.fix
 
 
 def test_several_are_told_at_once(pair: Pair, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_taps_are_those_that_were_named(sparse: Pair) -> None:
     assert target.spec.taps == ()
     assert target.with_taps([1, 2]).spec.taps == (1, 2)
     assert target.with_taps().spec.taps == (2, 3, 4)
-    with pytest.raises(BuildError, match=f"do not fit a target of {LAYERS} layers"):
+    with pytest.raises(BuildError, match=f"are invalid for a target of {LAYERS} layers"):
         target.with_taps([0, LAYERS])
 
 

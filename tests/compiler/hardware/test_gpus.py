@@ -26,7 +26,7 @@ def test_an_unknown_gpu_is_refused_with_those_that_come_near() -> None:
 
 def test_fp8_begins_with_sm_89() -> None:
     assert {gpu.name for gpu in GPUS.values() if lacks(gpu.sm, "fp8")} == {"a100-80gb"}
-    assert lacks(80, "fp8") == "it has no FP8 arithmetic (sm_80; FP8 begins with sm_89)"
+    assert lacks(80, "fp8") == "it has no FP8 arithmetic (sm_80; FP8 requires sm_89 or newer)"
     assert supports("sm_80", "bf16"), "what is not quantized runs anywhere"
 
 

@@ -130,15 +130,15 @@ def _lose(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "code", "says"),
     [
-        (_cut, 3, "bytes, built with"),
-        (_bend, 3, "is not the file that was built"),
+        (_cut, 3, "bytes, but was built with"),
+        (_bend, 3, "was changed after the build"),
         (_lose("drafter/model.onnx"), 3, "is missing"),
         (_lose("export.json"), 2, "is not an export"),
         (_lose(RECORD), 3, "export again"),
         (_of("export.json", lambda content: content["files"].pop(RECORD)), 2, "earlier peagle-compile"),
         (_of(RECORD, lambda content: content.update(format_version=99)), 3, "has format 99"),
         (_of(RECORD, lambda content: content["manifest"].pop("shapes")), 3, "manifest.shapes is missing"),
-        (_of(f"target/{GRAPH}", lambda content: content.pop("nodes")), 3, "is not the record of a graph"),
+        (_of(f"target/{GRAPH}", lambda content: content.pop("nodes")), 3, "is not a valid graph record"),
         (_of(RECORD, lambda c: c["manifest"]["backend"].update(lowering="tensorrt-sm100")), 2, "for other GPUs"),
         (_of(RECORD, lambda c: c["manifest"]["backend"].update(lowering="nonsense")), 3, "nonsense"),
     ],
@@ -176,7 +176,7 @@ def test_what_an_export_cannot_become_is_refused(
 
 def test_an_export_is_not_replaced_by_what_is_built_of_it(cli: Run, exported: Path) -> None:
     done = cli("build", "--from", exported, "--out", exported)
-    assert (done.code, "is the folder that is read" in done.err) == (2, True)
+    assert (done.code, "is an input folder" in done.err) == (2, True)
 
 
 def test_such_a_build_that_has_no_room_is_refused_as_its_dry_run_says(

@@ -45,19 +45,19 @@ REFUSED = [
     ("mxfp8", RTX, ("sm_80",), {}, "sm_100", "--precision int8"),
     ("int8", RTX, ("sm_75",), {}, "INT8 from sm_80", "bf16 or fp16"),
     ("mxfp8", RTX, ("sm_120",), {}, "on sm_100", "--backend tensorrt on a host that has sm_100"),
-    ("bf16", RTX, ("sm_80",), {"drafter": "fp8"}, "multiplies FP8 with FP8 alone", "--draft-precision int8"),
-    ("bf16", RTX, ("sm_75",), {"drafter": "int4"}, "INT4 from sm_80", "leave --draft-precision out"),
+    ("bf16", RTX, ("sm_80",), {"drafter": "fp8"}, "multiplies FP8 only with FP8", "--draft-precision int8"),
+    ("bf16", RTX, ("sm_75",), {"drafter": "int4"}, "INT4 from sm_80", "omit --draft-precision"),
     ("bf16", RTX, ("sm_80",), {"lm_head": "fp8"}, "FP8 from sm_89", "--lm-head-precision int8"),
-    ("bf16", RTX, ("sm_80",), {"kv_cache": "fp8"}, "FP8 from sm_89", "leave --kv-cache-dtype out"),
-    ("int8", ORT, (), {"kv_cache": "fp8"}, "keys and values", "leave --kv-cache-dtype out"),
-    ("int8", ORT, (), {"kv_cache": "fp16"}, "as they compute, in fp32; ours", "leave --kv-cache-dtype out"),
+    ("bf16", RTX, ("sm_80",), {"kv_cache": "fp8"}, "FP8 from sm_89", "omit --kv-cache-dtype"),
+    ("int8", ORT, (), {"kv_cache": "fp8"}, "keys and values", "omit --kv-cache-dtype"),
+    ("int8", ORT, (), {"kv_cache": "fp16"}, "in their compute type, fp32; this", "omit --kv-cache-dtype"),
     ("fp32", CPU, (), {"kv_cache": "fp8"}, "in fp32 or fp16 or int8", "use --kv-cache-dtype fp16"),
     ("fp32", CPU, (), {"kv_cache": "bf16"}, "or in fp16 or int8", "--kv-cache-dtype fp16"),
-    ("fp32", ORT, (), {"kv_cache": "bf16"}, "that the model computes in", "leave it out"),
-    ("int8", RTX, ("sm_80",), {"kv_cache": "int8"}, "or in fp8", "leave it out"),
+    ("fp32", ORT, (), {"kv_cache": "bf16"}, "the compute type of the model", "omit it"),
+    ("int8", RTX, ("sm_80",), {"kv_cache": "int8"}, "or in fp8", "omit it"),
     ("int8", RTX, ("sm_89",), {"kv_cache": "int8"}, "or in fp8", "--kv-cache-dtype fp8"),
-    ("int8", RTX, (), {"kv_cache": "fp16"}, "the type that the model computes in", "fp8"),
-    ("fp8", RTX, (), {"drafter": "fp8"}, "multiplies FP8 with FP8 alone", "--draft-precision int8"),
+    ("int8", RTX, (), {"kv_cache": "fp16"}, "the compute type of the model", "fp8"),
+    ("fp8", RTX, (), {"drafter": "fp8"}, "multiplies FP8 only with FP8", "--draft-precision int8"),
     ("fp8", RTX, (), {"drafter": "mxfp8"}, "stored in int8, int4", "--draft-precision int8"),
     ("fp8", ORT, (), {"drafter": "mxfp8"}, "fp8, int8, int4", "--draft-precision fp8"),
     ("fp8", RTX, (), {"drafter": "fp4"}, "int8, int4", "--draft-precision int8"),
@@ -88,7 +88,7 @@ def _offered(fix: str, name: str, gpus: tuple[str, ...], overrides: dict[str, st
             own = {FLAGS[flag]: value} if flag in FLAGS else {}
             kept = value if flag == "--precision" else name
             requests.append((kept, (value,) if flag == "--gpu" else gpus, overrides | own))
-    if re.search(r"leave (it|--[a-z-]+) out", fix):
+    if re.search(r"omit (it|--[a-z-]+)", fix):
         requests.append((name, gpus, {}) if overrides else (None, gpus, {}))
     if match := re.search(r"on a host that has (sm_\d+)", fix):
         requests.append((name, (match[1],), overrides))

@@ -51,7 +51,7 @@ def test_a_build_that_falls_short_is_refused_with_the_true_share(model: str, pre
         require_multiplied(selection(model, precision, "tensorrt-sm100"), lowering)
     error = caught.value
     assert error.exit_code == 5
-    assert f"{share:.1%} of the weights that --precision {precision} names would be multiplied" in error.what
+    assert f"{share:.1%} of the weights that --precision {precision} quantizes would be computed" in error.what
     assert "routed experts" in error.why
     assert "layers.0.mlp.experts.gate_up_proj" in error.why
     assert "--allow-wide experts" in error.fix
@@ -73,7 +73,7 @@ def test_what_does_as_it_says_needs_no_permission(model: str, precision: str, lo
 def test_the_nearest_recipe_that_holds_is_named() -> None:
     with pytest.raises(BuildError, match="mxfp8") as caught:
         require_multiplied(selection(QWEN, "mxfp8", "tensorrt"), LOWERINGS["tensorrt"])
-    assert "build in fp8, the nearest recipe that is multiplied as it says" in caught.value.fix
+    assert "build in fp8, the nearest recipe that is fully computed in its type" in caught.value.fix
 
 
 def test_experts_that_are_excluded_do_not_count() -> None:
@@ -98,7 +98,7 @@ def test_of_an_emulation_nothing_is_multiplied_and_all_is_accepted() -> None:
 
 
 def test_only_experts_may_be_multiplied_wide() -> None:
-    with pytest.raises(UsageError, match="--allow-wide 'attention' names no weights"):
+    with pytest.raises(UsageError, match="--allow-wide does not support 'attention'"):
         PrecisionAsked(allow_wide=("attention",)).check()
     PrecisionAsked(allow_wide=("experts",)).check()
 

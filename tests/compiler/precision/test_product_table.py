@@ -34,8 +34,8 @@ def test_a_line_says_what_is_of_which_type_and_who_says_so() -> None:
     table = product_table(None, [Q, replace(Q, layer="k.y", weight="k"), EXPERTS, HEAD])
     assert table
     assert described(table) == (
-        "4: 2 fp8 (75.0% of the weights), 1 fp8 unpacked to bf16 before every product (18.8%), 1 bf16 (6.2%); "
-        "as TensorRT parsed them, as the plan itself has them"
+        "4: 2 fp8 (75.0% of the weights), 1 fp8 dequantized to bf16 before every product (18.8%), 1 bf16 (6.2%); "
+        "as parsed by TensorRT, according to the plan itself"
     )
     assert table["bytes"] == 60 + 60 + 30 + 2 * 10
 
@@ -44,7 +44,7 @@ def test_the_graph_speaks_where_no_plan_does() -> None:
     table = product_table(GRAPH, ())
     assert table
     assert described(table) == (
-        "2: 1 fp8 (85.7% of the weights), 1 int4 multiplied in int8 (14.3%); as the lowered graph has them"
+        "2: 1 fp8 (85.7% of the weights), 1 int4 computed in int8 (14.3%); according to the lowered graph"
     )
     assert table["list"][1]["why"] == "no"
 
@@ -64,7 +64,7 @@ def test_a_weight_of_two_products_counts_as_the_widest_has_it() -> None:
     table = product_table(None, [Q, replace(Q, layer="z.y", computed="bfloat16", unpacked=True), HEAD])
     assert table
     assert [(each["matmuls"], each["numbers"]) for each in table["types"]] == [(1, 60), (1, 10), (1, 0)]
-    assert "1 fp8 unpacked to bf16 before every product (85.7% of the weights)" in described(table)
+    assert "1 fp8 dequantized to bf16 before every product (85.7% of the weights)" in described(table)
 
 
 @given(

@@ -47,7 +47,7 @@ def test_what_is_excluded_says_by_which_pattern() -> None:
     selection = Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
     assert set(selection.weights) == {Q}
     assert selection.wide[UP] == WideWeight("mlp", "excluded by '*.mlp.*'")
-    with pytest.raises(UsageError, match="names none of the matrices"):
+    with pytest.raises(UsageError, match="matches none of the matrices"):
         Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.experts",)).of(RECIPES["int8"]))
 
 

@@ -67,7 +67,7 @@ def test_scales_of_a_narrow_cache_are_measured_too(static: Target, dense: Pair) 
     [("int8", {}), ("int4", {}), ("mxfp8", {}), ("fp8", {"lm_head": "int8"})],
 )
 def test_nothing_is_quantised_twice(static: Target, name: str, overrides: dict[str, str]) -> None:
-    with pytest.raises(BuildError, match="is quantised already: it stores 49 tensors in FP8") as caught:
+    with pytest.raises(BuildError, match="is quantized already: it stores 49 tensors in FP8") as caught:
         of_target(static, recipe(name, **overrides), LOWERINGS["tensorrt"])
     assert "--precision fp8" in caught.value.fix
 

@@ -63,7 +63,7 @@ def test_both_stacks_of_experts_have_the_same_blocks(
 def test_columns_that_no_block_divides_stay_wide_and_say_so() -> None:
     taken, wide = _provider(Checkpoint(), w=(6, 20)).storage()
     assert taken == {}
-    assert wide["w"] == "no block of 16 to 32 divides its 20 columns"
+    assert wide["w"] == "no block size from 16 to 32 divides its 20 columns"
 
 
 @pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
@@ -147,11 +147,11 @@ def test_four_bits_for_our_kernels_lose_least_where_inputs_are_large() -> None:
     assert measured.key != flat.key != replace(flat, ranges=_measured(squares * [2, *[1] * 95])).key
     assert (measured.unweighted(), measured.notes()) == ([], [])
     assert flat.unweighted() == ["w"]
-    assert "1 weight rounded to 4 bits without a calibration" in flat.notes()[0]
+    assert "1 weight quantized to 4 bits without calibration" in flat.notes()[0]
 
 
 def test_squares_of_another_width_are_refused() -> None:
-    with pytest.raises(BuildError, match=r"(?s)of what enters w are \[64\].*it has 96 columns"):
+    with pytest.raises(BuildError, match=r"(?s)for the input of w have the shape \[64\].*has 96 columns"):
         replace(_provider(Checkpoint(), "cpu", w=(7, 96)), ranges=_measured(np.ones(64))).check()
 
 

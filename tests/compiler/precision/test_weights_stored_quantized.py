@@ -122,7 +122,7 @@ def test_for_tensorrt_s_own_layer_each_matrix_of_experts_has_one_scale(sparse: P
             np.testing.assert_array_equal(found, wanted)
         assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
     assert bool(fp8.losses) == (form != "modelopt")
-    assert any("for all" in note for note in fp8.notes()) == (form != "modelopt")
+    assert any("one in all" in note for note in fp8.notes()) == (form != "modelopt")
 
 
 def test_what_the_checkpoint_holds_wide_stays_wide_and_is_named(sparse: Pair, tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_what_the_checkpoint_holds_wide_stays_wide_and_is_named(sparse: Pair, tm
     chosen: Callable[[str], bool] = lambda name: not any(part in name for part in left)  # noqa: E731
     taken, wide = weights_of(fp8_target(sparse.target, tmp_path / "t", chosen=chosen)).storage()
     assert wide == {
-        "model.layers.2.self_attn.q_proj.weight": "the checkpoint holds it wide",
-        "model.layers.4.mlp.experts.gate_up_proj": "the checkpoint holds 1 of its 12 tensors wide",
+        "model.layers.2.self_attn.q_proj.weight": "the checkpoint stores it unquantized",
+        "model.layers.4.mlp.experts.gate_up_proj": "the checkpoint stores 1 of its 12 tensors unquantized",
     }
     assert not wide.keys() & taken.keys()
 
@@ -145,7 +145,7 @@ def test_a_wide_checkpoint_without_ranges_is_refused(dense: Pair) -> None:
 def test_inputs_scaled_at_run_time_are_refused_by_name(dense: Pair, form: str, tmp_path: Path) -> None:
     name, options = FORMS[form]
     error = refusal(fp8_target(dense.target, tmp_path / "t", name, static=False, **options))
-    assert "no scale for the input of 49 FP8 weights" in error.what
+    assert "no input scale for 49 FP8 weights" in error.what
     assert "model.layers.0.self_attn.q_proj.weight" in error.what
     assert "quantize" in error.fix
 
@@ -153,7 +153,7 @@ def test_inputs_scaled_at_run_time_are_refused_by_name(dense: Pair, form: str, t
 def test_widening_fp8_is_said(dense: Pair, tmp_path: Path) -> None:
     narrow, plain = Checkpoint.open(fp8_target(dense.target, tmp_path / "t")), Checkpoint.open(dense.target)
     (said,) = widened(RECIPES["fp16"], narrow)
-    assert said.startswith("49 tensors that the checkpoint stores in FP8 were widened to fp16")
+    assert said.startswith("49 tensors stored in FP8 were dequantized to fp16")
     assert widened(RECIPES["fp8"], narrow) == widened(RECIPES["fp16"], plain) == []
 
 
@@ -236,7 +236,7 @@ def test_codes_that_are_nan_are_refused(dense: Pair, tmp_path: Path) -> None:
     tensors[NAME].view(torch.uint8)[3, 5] = 0x7F
     save_file(tensors, folder / "model.safetensors")
     fp8 = weights_of(folder)
-    with pytest.raises(BuildError, match=r"up_proj.weight holds 1 NaN"):
+    with pytest.raises(BuildError, match=r"up_proj.weight has 1 NaN"):
         list(fp8.codes(NAME, fp8.target.skeleton.shapes[NAME]))
 
 

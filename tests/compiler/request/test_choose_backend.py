@@ -94,7 +94,13 @@ ALTERNATIVES = (
         (B200_BARE, "tensorrt", None, (), (f"TensorRT is not installed ({install('tensorrt')})", *ALTERNATIVES)),
         (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
         (H200, None, "fp8", ("b200",), ("NVIDIA H200 (sm_90), not sm_100", *ALTERNATIVES)),
-        (H200, "tensorrt", "fp16", ("b200",), ("sm_100", "this machine has sm_90", "the same command does it there")),
+        (
+            H200,
+            "tensorrt",
+            "fp16",
+            ("b200",),
+            ("sm_100", "this machine has sm_90", "run the same command on a host with"),
+        ),
         (
             CPU,
             "tensorrt",

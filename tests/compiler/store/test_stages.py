@@ -258,9 +258,9 @@ def test_a_full_disk_says_what_was_needed_and_that_the_build_resumes(store: Stag
     with pytest.raises(BuildError) as caught:
         store.run("trace", ["x"], Maker(OSError(errno.ENOSPC, "No space left on device")), needed=12_300_000)
     assert "full" in caught.value.what
-    assert "12 MB were needed" in caught.value.why
+    assert "12 MB are needed" in caught.value.why
     assert "nothing was published" in caught.value.why
-    assert "goes on from there" in caught.value.why
+    assert "the same command resumes" in caught.value.why
     assert folders(store) == []
     with pytest.raises(BuildError) as caught:
         store.run("trace", ["x"], Maker(OSError(errno.ENOSPC, "No space left on device")))

@@ -114,7 +114,7 @@ def test_every_limit_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "changes", "word"),
     [
-        (UsageError, {"gpus": ("sm_100",)}, "TensorRT-RTX makes no code for sm_100"),
+        (UsageError, {"gpus": ("sm_100",)}, "TensorRT-RTX does not support sm_100"),
         (UsageError, {"gpus": ("sm_12",)}, "sm_12"),
         (BuildError, {"layers": {"KV_CACHE_UPDATE": 2}}, "KV_CACHE_UPDATE: 1, not 2"),
         (EnvironmentProblem, {"product": "tensorrt", "gpus": ("sm_100",)}, "on this machine"),
@@ -172,7 +172,7 @@ def _workers_for(out: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("number", "word"), [(signal.SIGKILL, "memory ran out"), (signal.SIGSEGV, "SIGSEGV")])
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGKILL, "memory probably ran out"), (signal.SIGSEGV, "SIGSEGV")])
 def test_a_killed_process_is_a_build_error(number: signal.Signals, word: str, halves_of: Make, tmp_path: Path) -> None:
     out = tmp_path / "plans" / "model.plan"
 

@@ -112,7 +112,7 @@ def test_why_an_engine_was_not_inspected_is_told(text: str | None, why: str, tmp
     programs, (note,) = inspected(trt, None, tmp_path / "plan")
     assert programs == []
     assert note.startswith(f"the plan was not inspected: {why}")
-    assert note.endswith("; of its products is said what TensorRT parsed")
+    assert note.endswith("; its matmuls are reported as TensorRT parsed them")
 
 
 def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkey
     monkeypatch.setattr(inspector, "free_memory", lambda: 2999)
     programs, (note,) = inspected(object(), None, tmp_path / "plan")
     assert programs == []
-    assert note.startswith("the plan was not inspected: it has 3.0 kB, and 3.0 kB of memory are free")
+    assert note.startswith("the plan was not inspected: it needs 3.0 kB, and 3.0 kB of memory are free")
 
 
 @pytest.mark.gpu

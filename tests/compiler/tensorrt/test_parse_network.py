@@ -55,7 +55,7 @@ def test_a_good_graph_has_its_layers(tmp_path: Path) -> None:
 
 def test_a_plugin_that_nobody_registered_is_named(tmp_path: Path) -> None:
     said = _said(tmp_path, registered="not registered")
-    assert "there is no plugin for AcceptPrefix: TensorRT would take the function body instead" in said
+    assert "there is no plugin for AcceptPrefix: TensorRT would use the function body instead" in said
 
 
 def _use_a_body_that_parses(made: object) -> None:
@@ -75,7 +75,9 @@ def _use_a_body_that_parses(made: object) -> None:
 
 def test_a_silent_fallback_to_the_body_is_explained(tmp_path: Path) -> None:
     said = _said(tmp_path, _use_a_body_that_parses)
-    assert "0 layers PLUGIN_V3, the graph has nodes for 1 (AcceptPrefix): the function body was taken instead" in said
+    assert (
+        "0 layers PLUGIN_V3, but the graph has nodes for 1 (AcceptPrefix): the function body was used instead" in said
+    )
     assert "plugin_namespace" in said
 
 
@@ -89,10 +91,10 @@ def _no_scatter(made: object) -> None:
 
 def test_another_number_of_layers_stops_tensorrt_rtx_and_is_told_of_tensorrt(tmp_path: Path) -> None:
     warned, _, refused = _said(tmp_path, _no_scatter).partition("\n")
-    assert "0 layers KV_CACHE_UPDATE, the graph has nodes for 1" in warned
-    assert "its names for them may be others" in warned
-    assert "TensorRT made something else of" in refused
-    assert "0 layers KV_CACHE_UPDATE, the graph has nodes for 1" in refused
+    assert "0 layers KV_CACHE_UPDATE, but the graph has nodes for 1" in warned
+    assert "it may use other names than" in warned
+    assert "TensorRT parsed" in refused
+    assert "0 layers KV_CACHE_UPDATE, but the graph has nodes for 1" in refused
 
 
 def _one_more_output(made: object) -> None:

@@ -49,9 +49,9 @@ def test_a_plan_that_keeps_what_the_graph_says_has_nothing_to_tell() -> None:
     ("changes", "why"),
     [
         ({"stored": "float16"}, "TensorRT stores it as float16"),
-        ({"computed": "bfloat16"}, "TensorRT multiplies it in bfloat16"),
-        ({"computed": "float16", "unpacked": True}, "TensorRT multiplies it in float16"),
-        ({"weight": "c"}, "no layer of TensorRT's network multiplies with it"),
+        ({"computed": "bfloat16"}, "TensorRT computes in bfloat16"),
+        ({"computed": "float16", "unpacked": True}, "TensorRT computes in float16"),
+        ({"weight": "c"}, "no layer of TensorRT's network uses it"),
     ],
 )
 def test_a_loss_fails_the_build_and_is_named(changes: dict[str, Any], why: str) -> None:
@@ -59,7 +59,7 @@ def test_a_loss_fails_the_build_and_is_named(changes: dict[str, Any], why: str) 
     with pytest.raises(BuildError) as caught:
         require_effect("target", _record(a={}, b={}), built)
     assert caught.value.exit_code == 5
-    assert "50.0% of the weights that --precision fp8 narrows are FP8 in the target plan" in caught.value.what
+    assert "50.0% of the weights that --precision fp8 quantizes are FP8 in the target plan" in caught.value.what
     assert caught.value.why == f"b: {why}"
 
 
@@ -67,7 +67,7 @@ def test_a_small_loss_is_told() -> None:
     names = [f"w{i}" for i in range(10)]
     built = [*_built(*names[1:]), *_built("w0", stored="float16")]
     (note,) = require_effect("drafter", _record(**{name: {} for name in names}), built)
-    assert note == ("1 weight that fp8 narrows is not FP8 in the drafter plan: w0: TensorRT stores it as float16")
+    assert note == ("1 weight that fp8 quantizes is not FP8 in the drafter plan: w0: TensorRT stores it as float16")
 
 
 def test_what_only_the_inspector_denies_is_told_and_fails_nothing() -> None:
@@ -91,10 +91,10 @@ def test_what_is_wide_in_the_graph_is_not_lost_twice() -> None:
 def test_a_weight_that_is_unpacked_before_every_product_is_lost_unless_it_is_of_experts() -> None:
     unpacked = _built("a", computed="float16", unpacked=True)
     assert losses(_record(a={"computed": "float16"}), unpacked) == {
-        "a": "TensorRT writes it to memory in float16 before every product"
+        "a": "TensorRT dequantizes it to memory in float16 before every product"
     }
     (note,) = require_effect("target", _record(a={"computed": "float16", "role": "experts"}), unpacked)
-    assert "written to memory in float16 before every product of the target plan" in note
+    assert "dequantized to memory in float16 before every product of the target plan" in note
 
 
 def test_integers_in_blocks_do_not_take_effect_in_a_real_plan(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_integers_in_blocks_do_not_take_effect_in_a_real_plan(tmp_path: Path) ->
     assert list(losses(record, facts.products)) == ["int8_blocks.weight"]
     with pytest.raises(BuildError, match=r"50\.0%") as caught:
         require_effect("target", record, facts.products)
-    assert caught.value.why.startswith("int8_blocks.weight: TensorRT writes it to memory in float16")
+    assert caught.value.why.startswith("int8_blocks.weight: TensorRT dequantizes it to memory in float16")

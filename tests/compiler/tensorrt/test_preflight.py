@@ -69,20 +69,26 @@ def _no_output(name: str) -> Spoil:
         (_rename("accept", "AcceptSuffix", "peagle"), "no op of this name in peagle"),
         (_dims("logits", ["B", "E"]), "logits must have rank 3"),
         (_dims("uniform", ["B", "E"], F16), "uniform must be float32, not float16"),
-        (_dims("tokens", ["B", "E"], TensorProto.INT64), "output tokens is declared int64, the plugin gives int32"),
+        (
+            _dims("tokens", ["B", "E"], TensorProto.INT64),
+            "output tokens is declared as int64, but the plugin gives int32",
+        ),
         (_dims("tokens", ["B"], TensorProto.INT32), "declared with rank 1"),
-        (_empty_input("accept", 5), "inputs 5 are absent"),
-        (_rename("head", "GroupQueryAttention", "com.microsoft"), "no such operator, and the graph has no body"),
-        (_rename("head", "NonZero"), "no such operator"),
+        (_empty_input("accept", 5), "inputs 5 are missing"),
+        (
+            _rename("head", "GroupQueryAttention", "com.microsoft"),
+            "does not support this operator, and the graph has no body",
+        ),
+        (_rename("head", "NonZero"), "does not support this operator"),
         (_rename("head", "TRT_MoE"), "expert layer on sm_120, only on sm_100"),
-        (set_attribute("attention", "softcap", 30.0), "no soft cap"),
+        (set_attribute("attention", "softcap", 30.0), "does not support a soft cap"),
         (set_attribute("attention", "is_causal", 1), "is_causal"),
         (_dims("q", ["B", 2, "S", 512]), "heads of size 512"),
         (set_attribute("update", "mode", "circular"), "linear"),
         (_dims("k_cache.0", ["B", 1, "T", 16]), "cache length 'T' is not fixed"),
         (_dims("k_cache.0", ["B", 1, 16, 16], TensorProto.FLOAT8E4M3FN), "the cache is float8e4m3fn"),
         (_no_output("k_cache.0.out"), "not an output of the graph"),
-        (_dims("mask", ["B", 1, "S", "N"]), "its size 'N' is not one that profiles give"),
+        (_dims("mask", ["B", 1, "S", "N"]), "its size 'N' is not defined by profiles"),
     ],
 )
 def test_what_tensorrt_would_stumble_over_is_refused(spoil: Spoil, word: str, tmp_path: Path) -> None:
@@ -146,7 +152,7 @@ def test_the_bodies_of_other_domains_are_looked_into(tmp_path: Path) -> None:
 
     with pytest.raises(BuildError) as caught:
         survey(written(tmp_path, spoil), ("sm_120",), profiles())
-    assert "NonZero '' in other::f: TensorRT has no such operator" in caught.value.why
+    assert "NonZero '' in other::f: TensorRT does not support this operator" in caught.value.why
 
 
 def _truncated(path: Path) -> None:
@@ -161,7 +167,7 @@ def _truncated(path: Path) -> None:
         (lambda path: path.with_name("model.onnx.data").unlink(), "is missing"),
         (lambda path: path.write_bytes(b"no protobuf at all"), "cannot be read as ONNX"),
         (lambda path: path.write_bytes(path.read_bytes()[:100]), "model.onnx"),
-        (lambda path: path.write_bytes(b""), "holds no graph"),
+        (lambda path: path.write_bytes(b""), "has no graph"),
         (lambda path: path.unlink(), "does not exist"),
     ],
 )

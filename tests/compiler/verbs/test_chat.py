@@ -81,7 +81,7 @@ def test_an_engine_that_cannot_chat_says_so_at_once(cli: Run, demo_engine: Path,
     (engine / "chat_template.jinja").write_text("{{ 'x' * 9999999999 }}")
     done = cli("run", engine, "--chat", "--prompt", "Hi")
     assert done.code == 3
-    assert "the chat template of the model was stopped" in done.err
+    assert "the model's chat template was stopped" in done.err
 
 
 def test_run_answers_one_question(cli: Run, talking_engine: Path) -> None:

@@ -190,7 +190,7 @@ def test_json_of_a_schema_is_written_and_a_file_that_has_none_is_refused(
     for wrong, said in (
         (b"{", "is not valid JSON"),
         (b"\xff", "is not UTF-8"),
-        (b'{"type": "strin"}', "cannot be followed"),
+        (b'{"type": "strin"}', "cannot be compiled"),
     ):
         schema.write_bytes(wrong)
         done = cli("run", demo_engine, *asked, schema)
@@ -198,4 +198,4 @@ def test_json_of_a_schema_is_written_and_a_file_that_has_none_is_refused(
         assert said in done.err
     assert "--json-schema" in cli("run", demo_engine, *asked, tmp_path).err
     done = cli("run", demo_engine, "--prompt", "x", "--json-schema", schema, "--sampling", '{"structured_outputs": {}}')
-    assert "both say a form" in done.err
+    assert "cannot be combined" in done.err

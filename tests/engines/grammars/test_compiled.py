@@ -43,7 +43,7 @@ END = frozenset({0})
     ids=lambda value: json.dumps(value)[:40],
 )
 def test_a_form_that_cannot_be_followed_is_refused(tiny_engine: Engine, asked: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError, match=r"structured_outputs\.\w+ cannot be followed") as error:
+    with pytest.raises(UsageError, match=r"structured_outputs\.\w+ cannot be compiled") as error:
         tiny_engine.submit([5], SamplingParams(structured_outputs=asked))
     assert why in error.value.why
     assert "\n" not in error.value.why
@@ -59,7 +59,7 @@ def test_a_reference_to_itself_says_nothing_and_is_refused(tiny_engine: Engine, 
 
 
 def test_a_text_that_nothing_ends_is_refused(tiny_engine: Engine) -> None:
-    with pytest.raises(UsageError, match="structured_outputs: nothing ends the text"):
+    with pytest.raises(UsageError, match="structured_outputs: no token can end the text"):
         tiny_engine.submit([5], SamplingParams(ignore_eos=True, structured_outputs={"regex": "a"}))
 
 

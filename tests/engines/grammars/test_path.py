@@ -171,7 +171,7 @@ def test_max_tokens_cut_a_form_as_any_text(tiny_engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"structured_outputs": {"regex": "ab\u00e9"}}, "no token of the model's can follow"),
+        ({"structured_outputs": {"regex": "ab\u00e9"}}, "no token of the vocabulary can follow"),
         ({"structured_outputs": {"regex": "abc"}, "bad_token_ids": [ord("c") - ord("!") + 2]}, "is banned"),
     ],
 )
@@ -179,10 +179,10 @@ def test_a_text_that_cannot_go_on_fails_alone(tiny_engine: Engine, asked: dict[s
     plain = SamplingParams(max_tokens=20, ignore_eos=True)
     beside = tiny_engine.submit([5, 9], plain)
     failing = tiny_engine.submit([5, 9], SamplingParams(max_tokens=20, **asked))
-    with pytest.raises(UsageError, match="structured_outputs: the text cannot go on") as error:
+    with pytest.raises(UsageError, match="structured_outputs: the text cannot continue") as error:
         failing.result()
     assert why in error.value.why
-    with pytest.raises(UsageError, match="cannot go on"):
+    with pytest.raises(UsageError, match="cannot continue"):
         list(failing)
     assert beside.result().token_ids == tiny_engine.generate([[5, 9]], plain)[0].token_ids
     assert tiny_engine.load_now.running == 0

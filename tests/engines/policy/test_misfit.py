@@ -19,7 +19,7 @@ def test_drafts_that_are_never_accepted_are_told_of_once(caplog: pytest.LogCaptu
         assert not watch.warning
         for _ in range(100):
             watch.add(5, 0)
-    assert f"of {LEAST_DRAFTS} first drafts 0 were accepted" in watch.warning
+    assert f"only 0 of {LEAST_DRAFTS} first drafts were accepted" in watch.warning
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -50,5 +50,5 @@ def test_results_and_load_say_so_and_texts_that_nobody_could_guess_do_not_count(
         assert not any(output.warnings for output in engine.generate(prompts, greedy, draft="ngram"))
         assert engine.load_now.warnings == ()
         *_, last = engine.generate(prompts * 2, greedy)
-        assert "does not belong to this target" in last.warnings[0]
+        assert "does not match this target" in last.warnings[0]
         assert engine.load_now.warnings == last.warnings

@@ -104,7 +104,7 @@ def test_what_is_no_list_of_ids_is_refused_with_what_would_be(ids: Any, says: st
 
 
 def test_text_with_a_lone_surrogate_is_refused_where_it_stands() -> None:
-    with pytest.raises(UsageError, match=r"prompt is no valid text: its character 1 is the lone surrogate U\+DCFF"):
+    with pytest.raises(UsageError, match=r"prompt is not valid text: character 1 is the lone surrogate U\+DCFF"):
         arguments.text_of("prompt", "a\udcff")
 
 

@@ -33,8 +33,8 @@ for _ in range(100_000):
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({}, "must say one form, not none"),
-        ({"json_object": False}, "must say one form, not none"),
+        ({}, "must set exactly one format, not none"),
+        ({"json_object": False}, "must set exactly one format, not none"),
         ({"json": {}, "regex": "a"}, "not json and regex"),
         ({"json": "{"}, r"structured_outputs\.json is not valid JSON"),
         ({"json": [1]}, r"structured_outputs\.json must be a JSON schema"),
@@ -58,12 +58,15 @@ for _ in range(100_000):
         ({"choice": ["a" * 1000] * 100}, "characters"),
         ({"grammar": ["start"]}, r"structured_outputs\.grammar must be a str"),
         ({"json_object": 1}, r"structured_outputs\.json_object must be True or False"),
-        ({"regex": "a", "disable_any_whitespace": True}, "disable_any_whitespace is for JSON, not for regex"),
+        ({"regex": "a", "disable_any_whitespace": True}, "disable_any_whitespace requires JSON, not regex"),
         (
             {"json": {}, "disable_any_whitespace": True, "whitespace_pattern": " "},
             "disable_any_whitespace and whitespace_pattern",
         ),
-        ({"regex": "a", "disable_additional_properties": False}, "disable_additional_properties is for JSON, not for"),
+        (
+            {"regex": "a", "disable_additional_properties": False},
+            "disable_additional_properties requires JSON, not",
+        ),
         ({"jsn": None, "json": {}}, "a field of structured_outputs must be one of json, regex"),
         ({"json": {}, "structural_tag": "a"}, "a field of structured_outputs must be one of json, regex"),
         ({"jsn": {}}, "a field of structured_outputs must be one of json, regex"),

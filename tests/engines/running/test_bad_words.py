@@ -26,7 +26,7 @@ def test_the_ids_are_those_with_which_a_text_would_end_in_a_word(words: list[lis
 def test_too_many_tokens_and_tokens_that_the_model_does_not_have_are_refused() -> None:
     require_possible([[3] * MOST_TOKENS], 4)
     require_possible([], 4)
-    with pytest.raises(UsageError, match="bad_words has 16385 tokens, at most 16384 are accepted"):
+    with pytest.raises(UsageError, match="bad_words has 16385 tokens, at most 16384 are allowed"):
         require_possible([[3] * MOST_TOKENS, [3]], 4)
     with pytest.raises(UsageError, match="bad_words: the tokenizer gives token id 4"):
         require_possible([[1, 2], [3, 4, 0]], 4)

@@ -241,7 +241,7 @@ def test_a_request_beside_them_is_left_alone(engine: Engine) -> None:
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"min_tokens": -1}, "min_tokens"),
-        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, more than max_tokens"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, which exceeds max_tokens"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
     ],

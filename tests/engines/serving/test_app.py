@@ -128,12 +128,12 @@ def test_a_ping_is_answered_soon_by_when_the_last_token_came(
 
     async def slowly(state: ServerState) -> None:
         await goes_on.wait()
-        raise HttpRefusal(503, "no token came")
+        raise HttpRefusal(503, "generated no token")
 
     async def asked() -> None:
         with monkeypatch.context() as patch:
             patch.setattr("peagle.engines.serving.health._write_a_token", slowly)
-            with pytest.raises(HttpRefusal, match="no token has come yet"):
+            with pytest.raises(HttpRefusal, match="has not generated a token yet"):
                 await ping(request)
             first = state.canary
             state.metrics.last_token = time.monotonic() - 10
@@ -141,7 +141,7 @@ def test_a_ping_is_answered_soon_by_when_the_last_token_came(
             assert state.canary is first  # pings do not add up
             goes_on.set()
             await asyncio.sleep(0)
-            with pytest.raises(HttpRefusal, match="no token came"):
+            with pytest.raises(HttpRefusal, match="generated no token"):
                 await ping(request)
         monkeypatch.setattr("peagle.engines.serving.health.PING_SECONDS", 20.0)
         assert (await ping(request)).status_code == 200  # the engine's own answer
@@ -343,7 +343,7 @@ def test_the_log_says_why_a_request_was_refused(
         (200, "timeout_error", None, None),  # the answer had begun
     }
     messages = "\n".join(line["error"]["message"] for line in _refusals(caplog))
-    words = ("top_p must be", "3000 tokens", "no model other", "/nothing", "API keys", "after 0.01 seconds")
+    words = ("top_p must be", "3000 tokens", "model other not found", "/nothing", "API key", "after 0.01 seconds")
     assert [each for each in words if each not in messages] == []
 
 
@@ -417,7 +417,7 @@ def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [each["event"] for each in told if each["event"] != "request"] == ["warning", "error"]
     (warning,) = (each for each in told if each["event"] == "warning")
-    assert "does not belong to this target" in warning["message"]
+    assert "does not match this target" in warning["message"]
     assert (told[-1]["logger"], told[-1]["trace"]) == ("a.library", "ValueError: of a kind")
 
 

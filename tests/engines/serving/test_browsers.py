@@ -131,7 +131,7 @@ def test_origins_are_taken_as_browsers_send_them(origin: str) -> None:
 
 @pytest.mark.parametrize("origin", ["", "example.com", "https://", "https://a/", "https://a/b", "https://u@a", "null"])
 def test_what_no_browser_sends_is_no_origin(origin: str) -> None:
-    with pytest.raises(UsageError, match="is not an origin"):
+    with pytest.raises(UsageError, match="is not a valid origin"):
         check_origin(origin)
 
 

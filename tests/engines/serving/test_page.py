@@ -64,7 +64,7 @@ def test_a_dialogue_goes_on_after_a_prompt_that_is_too_long(
             _ask(page, QUESTION)
         before = page.value(SENT)
         _ask(page, long.strip())
-        assert f"the context holds {served_engine.max_seq_len}" in _shown_problem(page)
+        assert f"the context length is {served_engine.max_seq_len}" in _shown_problem(page)
         assert page.value("document.getElementById('text').value") == long.strip()
         assert page.value(USERS) == [QUESTION] * 6
         assert len(page.value(ANSWERS)) == 6
@@ -94,7 +94,7 @@ def test_a_long_dialogue_leaves_out_its_oldest_turns(
             assert len(page.value(ANSWERS)) == number + 1
         assert page.value(SENT)[0] == "user"
         assert len(page.value(SENT)) < 12
-        assert "left out" in page.value("document.querySelector('.note').textContent")
+        assert "dropped" in page.value("document.querySelector('.note').textContent")
         assert page.value("messages.at(-2).content").startswith("# 5")
 
 

@@ -35,7 +35,7 @@ def test_the_option_is_read_as_vllm_has_it(text: str | None, found: FormDefaults
         ('{"disable_additional_properties": 1}', "disable_additional_properties must be true or false"),
         ('{"backend": "outlines"}', "backend is not supported"),
         ('{"backend": ["auto"]}', "backend is not supported"),
-        ('{"colour": 1}', "'colour' is not known"),
+        ('{"colour": 1}', "unknown key 'colour'"),
     ],
 )
 def test_what_it_cannot_say_is_refused_by_the_key(text: str, said: str) -> None:

@@ -120,7 +120,7 @@ def test_without_a_template_chat_is_refused(demo_engine: Path) -> None:
 
 
 def test_a_conversation_that_is_too_long_is_refused(chat_engine: Engine) -> None:
-    with pytest.raises(UsageError, match=r"the conversation has \d+ tokens, and this model's maximum"):
+    with pytest.raises(UsageError, match=r"the conversation has \d+ tokens, but this model's maximum"):
         chat_engine.chat([{"role": "user", "content": "x = 1\n" * chat_engine.max_seq_len}])
 
 

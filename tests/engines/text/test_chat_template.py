@@ -81,12 +81,12 @@ def test_loop_controls_generation_tags_and_dates_are_known() -> None:
 def test_with_tools_the_template_for_them_is_taken() -> None:
     both = ChatTemplate({"default": "plain", "tool_use": "with tools"}, {})
     assert (both.render([HI]), both.render([HI], tools=[TOOL])) == ("plain", "with tools")
-    with pytest.raises(EnvironmentProblem, match="no chat template is called 'default'"):
+    with pytest.raises(EnvironmentProblem, match="there is no chat template named 'default'"):
         ChatTemplate({"rag": "x"}, {}).render([HI])
 
 
 def test_what_a_template_refuses_is_said_in_its_own_words() -> None:
-    with pytest.raises(UsageError, match="refuses the messages") as caught:
+    with pytest.raises(UsageError, match="rejected the messages") as caught:
         template(GEMMA).render([HI, BYE])
     assert caught.value.why.startswith("it says 'Conversation roles must alternate")
 
@@ -108,7 +108,7 @@ def test_what_is_no_template_is_a_typed_error(source: str) -> None:
 
 @pytest.mark.parametrize("name", REACHING)
 def test_a_template_that_reaches_out_is_stopped(name: str) -> None:
-    with pytest.raises(EnvironmentProblem, match="reaches for what no template may have"):
+    with pytest.raises(EnvironmentProblem, match="accessed something forbidden"):
         template(REACHING[name]).render([HI])
 
 

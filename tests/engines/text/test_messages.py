@@ -51,13 +51,13 @@ def test_what_else_a_message_has_is_handed_on_without_what_is_none() -> None:
         ([{"role": "user"}], r"messages\[0\]\['content'\] must be a str"),
         ([{"role": "user", "content": 3}], r"messages\[0\]\['content'\] must be a str"),
         ([{"role": "user", "content": [3]}], r"messages\[0\]\['content'\]\[0\] must be a part"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], r"\['content'\]\[0\] is of type 'image_url'"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], r"\['content'\]\[0\] has type 'image_url'"),
         ([{"role": "user", "content": [{"type": "text"}]}], r"\['content'\]\[0\]\['text'\] must be a str"),
-        ([{"role": "user", "content": "\ud800"}], r"messages\[0\]\['content'\] is no valid text"),
-        ([USER | {"name": object()}], r"messages\[0\]\['name'\] must be a value that JSON can say"),
-        ([USER | {"x": [1, {"y": {1, 2}}]}], r"messages\[0\]\['x'\]\[1\]\['y'\] must be a value"),
+        ([{"role": "user", "content": "\ud800"}], r"messages\[0\]\['content'\] is not valid text"),
+        ([USER | {"name": object()}], r"messages\[0\]\['name'\] must be a JSON value"),
+        ([USER | {"x": [1, {"y": {1, 2}}]}], r"messages\[0\]\['x'\]\[1\]\['y'\] must be a JSON value"),
         ([USER | {3: 4}], r"a key of messages\[0\] must be a str"),
-        ([USER, {"role": "assistant", "content": "Hello"}], r"messages\[1\] is the assistant's, and the last"),
+        ([USER, {"role": "assistant", "content": "Hello"}], r"messages\[1\], the last one, is the assistant's"),
     ],
 )
 def test_what_is_no_conversation_is_refused_by_place(messages: Any, said: str) -> None:
@@ -68,7 +68,7 @@ def test_what_is_no_conversation_is_refused_by_place(messages: Any, said: str) -
 def test_what_is_nested_without_end_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(UsageError, match="nested more than 32 deep"):
+    with pytest.raises(UsageError, match="nested more than 32 levels deep"):
         plain("tools", endless)
 
 
@@ -84,7 +84,7 @@ def test_tools_and_variables_are_dicts() -> None:
             tools_of("tools", wrong)
     with pytest.raises(UsageError, match="kwargs must be a dict"):
         template_arguments_of("kwargs", [1])
-    with pytest.raises(UsageError, match="kwargs has 'tools'"):
+    with pytest.raises(UsageError, match="kwargs contains 'tools'"):
         template_arguments_of("kwargs", {"tools": []})
 
 

@@ -42,11 +42,11 @@ def test_templates_may_have_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "why"),
     [
-        (7, "neither a text nor a list"),
-        (["a"], "neither a text nor a list"),
-        ([{"name": "a"}], "neither a text nor a list"),
-        ([{"name": "../../a", "template": "x"}], "none for a file"),
-        ([{"name": "", "template": "x"}], "none for a file"),
+        (7, "neither a string nor a list"),
+        (["a"], "neither a string nor a list"),
+        ([{"name": "a"}], "neither a string nor a list"),
+        ([{"name": "../../a", "template": "x"}], "not a valid file name"),
+        ([{"name": "", "template": "x"}], "not a valid file name"),
         ("x" * 2**18, "more than 131,072 characters"),
     ],
 )

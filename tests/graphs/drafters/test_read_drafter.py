@@ -66,12 +66,12 @@ def test_every_misfit_is_named_at_once(target: TargetSpec, shapes: dict[str, tup
 # Contradictions that do not hide one another: config entries, tensors (None: taken away), and what the refusal says.
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], str]] = [
     ({"architectures": ["MambaForCausalLM"]}, {"mask_hidden": None}, "architecture MambaForCausalLM"),
-    ({"hidden_size": 64}, {}, "hidden_size 64, the tensors 48"),
+    ({"hidden_size": 64}, {}, "hidden_size 64, but the tensors 48"),
     ({"intermediate_size": 0}, {}, "intermediate_size must be a positive integer"),
-    ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, the tensors 2"),
-    ({"num_key_value_heads": 4}, {}, "4 heads of head_dim 16, k_proj has 32 rows"),
-    ({"vocab_size": VOCAB + 1}, {}, f"vocab_size {VOCAB + 1}, the tensors {VOCAB}"),
-    ({"target_hidden_size": 72}, {}, "hidden size 72, this one has 48"),
+    ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, but the tensors 2"),
+    ({"num_key_value_heads": 4}, {}, "4 heads of head_dim 16, but k_proj has 32 rows"),
+    ({"vocab_size": VOCAB + 1}, {}, f"vocab_size {VOCAB + 1}, but the tensors {VOCAB}"),
+    ({"target_hidden_size": 72}, {}, "hidden size 72, but this one has 48"),
     ({"ptd_token_id": VOCAB}, {}, "outside the vocabulary"),
     ({"eagle_aux_hidden_state_layer_ids": [4, 2]}, {}, "ascending"),
     ({"attention_bias": True}, {}, "attention_bias true, but there is no bias"),
@@ -80,14 +80,14 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], st
     ({"eagle_config": {"fc_norm": False}}, {f"fc_norm.{i}.weight": (48,) for i in range(3)}, "fc_norm false, but"),
     ({"model_type": "qwen3"}, {}, "q_norm and k_norm"),
     ({"norm_before_residual": "no"}, {}, "norm_before_residual must be true or false"),
-    ({"use_sliding_window": True}, {}, "no layer_types"),
+    ({"use_sliding_window": True}, {}, "layer_types does not say"),
     ({"rope_scaling": {"rope_type": "longrope"}}, {}, "'longrope' is not supported"),
     ({"hidden_act": "gelu"}, {}, "hidden_act 'gelu'"),
     ({"rms_norm_eps": -1.0}, {}, "rms_norm_eps"),
-    ({"num_speculative_tokens": 1_000_000}, {}, f"drafts 1000000 tokens a round, the kernels look at {MAX_DRAFTS}"),
+    ({"num_speculative_tokens": 1_000_000}, {}, f"the kernels support at most {MAX_DRAFTS}"),
     ({}, {"norm.weight": None}, "norm.weight is missing"),
-    ({}, {"layers.1.self_attn.k_proj.weight": (32, 40)}, "k_proj.weight is [32, 40], needs [32, 48]"),
-    ({}, {"t2d": (7,)}, "t2d is [7], needs [96]"),
+    ({}, {"layers.1.self_attn.k_proj.weight": (32, 40)}, "k_proj.weight is [32, 40], but [32, 48] is required"),
+    ({}, {"t2d": (7,)}, "t2d is [7], but [96] is required"),
 ]  # fmt: skip
 
 
@@ -158,22 +158,22 @@ def test_a_head_without_mask_hidden_but_a_mask_token_is_named_for_what_it_is(
         ({"mask_token_id": 2}, "several mask token ids: mask_token_id 2, ptd_token_id 1"),
         ({"hidden_size": "48"}, "hidden_size must be a positive integer"),
         ({"hidden_size": True}, "hidden_size must be a positive integer"),
-        ({"draft_vocab_size": 10}, "draft_vocab_size 10, the tensors 96"),
-        ({"head_dim": 10}, "head_dim 10, q_proj has 64 rows"),
+        ({"draft_vocab_size": 10}, "draft_vocab_size 10, but the tensors 96"),
+        ({"head_dim": 10}, "head_dim 10, but q_proj has 64 rows"),
         ({"head_dim": None, "num_attention_heads": 5}, "head_dim is unknown"),
         ({"head_dim": None, "num_attention_heads": 64}, "head_dim 1 is odd"),
         ({"num_attention_heads": 2, "head_dim": 32, "num_key_value_heads": 1}, None),
         ({"eagle_aux_hidden_state_layer_ids": [2, 2, 4]}, "ascending"),
-        ({"eagle_aux_hidden_state_layer_ids": [2, 3, 7]}, "do not fit a target of 7 layers"),
-        ({"eagle_aux_hidden_state_layer_ids": [2, 3]}, r"2 taps \[2, 3\], fc.weight reads 3"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 3, 7]}, "are invalid for a target of 7 layers"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 3]}, r"2 taps \[2, 3\], but fc.weight reads 3"),
         ({"eagle_aux_hidden_state_layer_ids": "2,3,4"}, "list of layer ids"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}}, None),
         (
             {"eagle_aux_hidden_state_layer_ids": [2, 3, 4], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}},
-            r"\[2, 3, 4\], and \[1\] in eagle_config",
+            r"\[2, 3, 4\], but \[1\] in eagle_config",
         ),
         ({"target_hidden_size": 36}, "hidden size 36"),
-        ({"target_hidden_size": 50}, "no number of taps of hidden size 50"),
+        ({"target_hidden_size": 50}, "not a multiple of the hidden size 50"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "the target's last hidden state"),
         ({"eagle_config": {"parallel_draft_step": 4}}, "Model-Optimizer"),
         ({"eagle_config": 3}, "eagle_config must be an object"),
@@ -183,11 +183,11 @@ def test_a_head_without_mask_hidden_but_a_mask_token_is_named_for_what_it_is(
         ({"rope_scaling": {"type": "linear"}}, "needs a positive factor"),
         ({"rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}}, "M-RoPE"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "per layer type"),
-        ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}}, "rope_theta 5.0, and 6.0"),
+        ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}}, "rope_theta 5.0, but 6.0"),
         ({"rope_theta": "big"}, "rope_theta must be a positive number"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}}, "differ"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-        ({"layer_types": ["full_attention"]}, "kind of 2 layers"),
+        ({"layer_types": ["full_attention"]}, "kinds of 2 layers"),
         ({"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention are not supported"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "no sliding_window"),
         (
@@ -210,19 +210,19 @@ def test_a_config_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"fc.weight": (48, 240)}, "reads 5 taps, and config does not name their layers"),
-        ({"fc.weight": (48, 145)}, "no number of taps of hidden size 48"),
-        ({"mask_hidden": (96,)}, r"mask_hidden is \[1, 1, 96\], needs \[1, 1, 144\]"),
-        ({"lm_head.weight": (10, 48)}, "10 < 96 without a d2t tensor"),
-        ({"lm_head.weight": None, "d2t": (VOCAB,)}, r"lm_head.weight is missing: .* no ids of its own"),
+        ({"fc.weight": (48, 240)}, "reads 5 taps, but config does not list their layers"),
+        ({"fc.weight": (48, 145)}, "not a multiple of the hidden size 48"),
+        ({"mask_hidden": (96,)}, r"mask_hidden is \[1, 1, 96\], but \[1, 1, 144\] is required"),
+        ({"lm_head.weight": (10, 48)}, "10 < 96 needs a d2t tensor"),
+        ({"lm_head.weight": None, "d2t": (VOCAB,)}, r"lm_head.weight is missing: .* without own ids"),
         ({"input_norm.weight": (144,), "fc_norm.0.weight": (48,)}, "exclude each other"),
         ({"fc_norm.0.weight": (48,), "fc_norm.1.weight": (48,)}, "2 norms of single taps"),
         ({"layers.1.self_attn.q_norm.weight": (16,)}, "layers.0.self_attn.q_norm.weight is missing"),
         ({"midlayer.self_attn.q_proj.bias": (64,)}, "layers.1.self_attn.q_proj.bias is missing"),
-        ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight belongs to no part"),
-        ({"layers.0.hidden_norm.weight": (48,)}, "and midlayer.hidden_norm.weight are both"),
+        ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight does not belong to a known"),
+        ({"layers.0.hidden_norm.weight": (48,)}, "and midlayer.hidden_norm.weight both mean"),
         ({"parallel_draft_heads.0.medusa_layers.0.linear.weight": (48, 48)}, "Model-Optimizer"),
-        ({"fc.bias": (48,), "fc.weight": None}, "fc.bias belongs to no part"),
+        ({"fc.bias": (48,), "fc.weight": None}, "fc.bias does not belong to a known kind of head"),
     ],
 )  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(
@@ -326,4 +326,4 @@ def test_tables_that_a_head_leaves_out_are_its_targets(target: TargetSpec, shape
     assert "lm_head.weight is missing" in refusal(CONFIG | {"tie_word_embeddings": True}, shapes, target)
     wider = replace(target, hidden_size=64)
     message = refusal(CONFIG | {"target_hidden_size": 64}, shapes | {"fc.weight": (48, 192)}, wider)
-    assert "embed_tokens.weight is missing: a head may leave it to a target of its hidden size" in message
+    assert "embed_tokens.weight is missing: a head may omit it only for a target of the same hidden size" in message

@@ -152,7 +152,7 @@ def test_cuts_of_runs_are_cuts_of_the_whole(sizes: list[int], seed: int) -> None
 
 
 def test_a_stack_that_ends_within_a_matrix_and_rows_that_differ_are_refused() -> None:
-    with pytest.raises(BuildError, match="ends within one"):
+    with pytest.raises(BuildError, match="ends inside a matrix"):
         list(whole_matrices([np.zeros(7, np.uint8)], 2, 2))
     with pytest.raises(BuildError, match="rows of w differ"):
         Cut("w", 4, 1, 0, 2, one=True).of(np.arange(4, dtype=np.float32).reshape(1, 4, 1))

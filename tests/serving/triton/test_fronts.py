@@ -112,12 +112,12 @@ def test_ends_and_bans_are_honoured(client: Any, served_engine: Engine) -> None:
     ("fields", "message"),
     [
         ({"beam_width": 2}, "beam_width is not 1"),
-        ({"input_lengths": 9}, "input_lengths is 9, and there are 4 input_ids"),
+        ({"input_lengths": 9}, "input_lengths is 9, but input_ids has 4"),
         ({"request_output_len": 0}, "max_tokens must be an integer of 1 or more"),
         ({"stop_words_list": [[5, 6], [2, -1]]}, "words of several tokens"),
         ({"stop_words_list": [[5], [7]]}, "words of several tokens"),
         ({"num_draft_tokens": 99}, "99"),
-        ({"stop": True}, "no request of the id '' runs here"),
+        ({"stop": True}, "no running request has the id ''"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
@@ -198,7 +198,7 @@ def test_a_row_that_is_refused_is_named(triton: TritonProcess, client: Any) -> N
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
     triton.wait_until(lambda: triton.counted("num_requests_running", "demo") == 0)
     refused = triton.generate("demo_whole", text_input="a", stream=True)
-    assert (refused.status, refused.events[0]["error"][:16]) == (400, "stream is no fie")
+    assert (refused.status, refused.events[0]["error"][:16]) == (400, "stream is not an")
 
 
 def test_many_clients_of_all_models_get_the_right_answers(triton: TritonProcess, served_engine: Engine) -> None:

@@ -180,18 +180,21 @@ def test_a_cancelled_grpc_stream_frees_its_slot(triton: TritonProcess) -> None:
     [
         ({"text_input": "a", "temperature": -1}, "temperature must be a finite number of 0 or more, not -1.0"),
         ({"text_input": "a", "max_tokens": 0}, "max_tokens must be an integer of 1 or more, not 0"),
-        ({"text_input": "a", "temprature": 1}, "temprature is no field of this model; fix: did you mean temperature?"),
+        (
+            {"text_input": "a", "temprature": 1},
+            "temprature is not an input of this model; fix: did you mean temperature?",
+        ),
         ({"text_input": "a", "input_ids": [1]}, "the request has text_input and input_ids"),
-        ({"max_tokens": 3}, "the request has nothing to continue; fix: send one of text_input, messages, input_ids"),
+        ({"max_tokens": 3}, "the request has no prompt; fix: send exactly one of text_input, messages, input_ids"),
         ({"input_ids": [-1]}, "-1"),
         ({"text_input": ""}, "empty"),
         ({"text_input": "a", "num_speculative_tokens": 99}, "99"),
-        ({"text_input": "a", "sampling_parameters": "{"}, "sampling_parameters is no JSON"),
+        ({"text_input": "a", "sampling_parameters": "{"}, "sampling_parameters is not valid JSON"),
         ({"text_input": "a", "sampling_parameters": '{"seeed": 1}'}, "did you mean seed?"),
-        ({"text_input": "a", "top_k": 3, "sampling_parameters": '{"top_k": 1}'}, "top_k is said twice"),
+        ({"text_input": "a", "top_k": 3, "sampling_parameters": '{"top_k": 1}'}, "top_k is given twice"),
         ({"text_input": "a", "sampling_parameters": '{"temperature": "hot"}'}, "temperature must be"),
         ({"messages": '[{"role": "assistant", "content": "a"}]'}, "messages[0] is the assistant's"),
-        ({"messages": "hello"}, "messages is no JSON"),
+        ({"messages": "hello"}, "messages is not valid JSON"),
         ({"text_input": "x " * 5000}, "tokens"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
@@ -228,7 +231,7 @@ def test_more_requests_than_may_wait_are_refused_at_once(triton: TritonProcess) 
         triton.wait_until(lambda: triton.counted("num_requests_waiting", "demo") == 8)
         answer = triton.generate("demo", text_input="x", max_tokens=1)
         assert answer.status == 400, "what generate of Triton 2.51 says of every error, whatever its code"
-        assert "the engine has 11 requests, and takes no more" in answer.events[0]["error"]
+        assert "the queue is full: the engine has 11 requests" in answer.events[0]["error"]
         for each in held:
             each.result(timeout=60)
     for each in streams:

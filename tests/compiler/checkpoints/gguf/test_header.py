@@ -55,24 +55,24 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "it is empty"),
     "other": (b"PK\3\4" + bytes(100), "not with b'GGUF'"),
     "cut in the version": (b"GGUF\3", "truncated"),
-    "version 1": (raw(version=1), "of version 1"),
-    "version 4": (raw(version=4), "of version 4"),
-    "other byte order": (raw(version=3 << 24), "bytes in the other order"),
+    "version 1": (raw(version=1), "version 1"),
+    "version 4": (raw(version=4), "version 4"),
+    "other byte order": (raw(version=3 << 24), "big-endian byte order"),
     "many tensors": (raw(counts=(MOST, 1)), "tensors; "),
     "many keys": (raw(counts=(0, MOST)), "keys; "),
     "a long key": (raw([(b"x" * 2000, 0, b"1")]), "a name of 2000 bytes"),
     "a nameless key": (raw([(b"", 0, b"1")]), "a name of 0 bytes"),
-    "a key twice": (raw([LLAMA, LLAMA]), "there twice"),
-    "a key that is not text": (raw([(b"\x1b[2J\xff", 0, b"1")]), "impossible name"),
+    "a key twice": (raw([LLAMA, LLAMA]), "appears twice"),
+    "a key that is not text": (raw([(b"\x1b[2J\xff", 0, b"1")]), "invalid name"),
     "a long string": (raw([(b"a", STRING, struct.pack("<Q", MOST) + b"x")]), "truncated"),
     "a string that is not text": (raw([(b"a", STRING, named(b"\xff\xfe"))]), "not UTF-8"),
-    "a type of values": (raw([(b"a", 77, b"")]), "is of type 77"),
+    "a type of values": (raw([(b"a", 77, b"")]), "has the type 77"),
     "a long array": (raw([(b"a", 9, struct.pack("<IQ", 4, MOST))]), "items; "),
     "an array beyond the end": (raw([(b"a", 9, struct.pack("<IQ", 4, 1 << 20))]), "truncated"),
-    "an array of arrays": (raw([(b"a", 9, struct.pack("<IQ", 9, 1))]), "an array of type 9"),
-    "alignment 0": (raw([(b"general.alignment", 4, struct.pack("<I", 0))]), "no power of two"),
-    "alignment 3": (raw([(b"general.alignment", 4, struct.pack("<I", 3))]), "no power of two"),
-    "a tensor twice": (raw(tensors=[(b"a", [32], 0, 0)] * 2), "there twice"),
+    "an array of arrays": (raw([(b"a", 9, struct.pack("<IQ", 9, 1))]), "an array of the unknown type 9"),
+    "alignment 0": (raw([(b"general.alignment", 4, struct.pack("<I", 0))]), "not a power of two"),
+    "alignment 3": (raw([(b"general.alignment", 4, struct.pack("<I", 3))]), "not a power of two"),
+    "a tensor twice": (raw(tensors=[(b"a", [32], 0, 0)] * 2), "appears twice"),
     "a tensor of no axes": (raw(tensors=[(b"a", [], 0, 0)]), "has 0 axes"),
     "a tensor of many axes": (raw(tensors=[(b"a", [1] * 9, 0, 0)]), "has 9 axes"),
     "a tensor of nothing": (raw(tensors=[(b"a", [32, 0], 0, 0)]), "impossible shape"),
@@ -80,9 +80,9 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "an overflowing shape": (raw(tensors=[(b"a", [2**63, 4], 0, 0)]), "impossible shape"),
     "a tensor beyond the end": (raw(tensors=[(b"a", [4096], 0, 0)]), "truncated"),
     "an offset beyond the end": (raw(tensors=[(b"a", [32], 0, MOST - 31)]), "truncated"),
-    "an offset between": (raw(tensors=[(b"a", [32], 0, 7)]), "between two multiples"),
-    "tensors in each other": (raw(tensors=[(b"a", [32], 0, 0), (b"b", [32], 0, 32)]), "lies inside that of a"),
-    "half a block": (raw(tensors=[(b"a", [33], 8, 0)]), "packs by 32"),
+    "an offset between": (raw(tensors=[(b"a", [32], 0, 7)]), "does not begin at a multiple"),
+    "tensors in each other": (raw(tensors=[(b"a", [32], 0, 0), (b"b", [32], 0, 32)]), "overlaps that of a"),
+    "half a block": (raw(tensors=[(b"a", [33], 8, 0)]), "has blocks of 32"),
     "an unknown type": (raw(tensors=[(b"a", [32], 99, 0)]), "1 tensor of type 99: a"),
 }
 
@@ -125,7 +125,7 @@ def test_numbers_that_are_not_finite_are_found(whole: bytes, tmp_path: Path) -> 
     path.write_bytes(whole)
     entry = read_gguf(path).tensors["blk.0.ffn_up.weight"]
     path.write_bytes(whole[: entry.begin] + b"\x00\x7e" + whole[entry.begin + 2 :])  # the scale of its first block
-    with pytest.raises(BuildError, match="holds 32 NaN"):
+    with pytest.raises(BuildError, match="has 32 NaN"):
         Checkpoint.open(path).read("model.layers.0.mlp.up_proj.weight")
 
 
@@ -134,7 +134,7 @@ def _opened(path: Path, **more: Any) -> Target:
 
 
 def test_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="of the architecture mamba") as caught:
+    with pytest.raises(BuildError, match="has the architecture mamba") as caught:
         _opened(
             tmp_path, edit=lambda writer: writer.add_key_value("general.architecture", "mamba", GGUFValueType.STRING)
         )
@@ -143,7 +143,7 @@ def test_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
 
 def test_more_tokens_than_embeddings_are_refused(tmp_path: Path) -> None:
     texts = [*gguf_files.tokens()[0], "one more"]
-    with pytest.raises(BuildError, match=f"{len(texts)} tokens, and embeddings for {len(texts) - 1}"):
+    with pytest.raises(BuildError, match=f"{len(texts)} tokens, but embeddings for {len(texts) - 1}"):
         _opened(tmp_path, edit=lambda writer: writer.add_token_list(texts))
 
 
@@ -157,7 +157,7 @@ def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
     [
         ("llama.attention.sliding_window", 64, "llama.attention.sliding_window 64"),
         ("llama.expert_count", 8, "llama.expert_count 8"),
-        ("llama.rope.dimension_count", 32, "rotates 32 of 64"),
+        ("llama.rope.dimension_count", 32, "rotates only 32 of 64"),
         ("llama.block_count", 2**32 - 1, "num_hidden_layers"),
         ("llama.embedding_length", 2**31, "hidden_size"),
         ("llama.attention.head_count", 0, "num_attention_heads"),
@@ -179,7 +179,7 @@ def test_tensors_without_a_place_or_of_another_shape_are_named(tmp_path: Path) -
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama")
     content = written.file.read_bytes()
     for other, said in (
-        (b"../../../ffn.weight", "has no place for"),
+        (b"../../../ffn.weight", "does not use"),
         (b"blk.7.ffn_up.weight", "not known to the model"),
     ):
         (tmp_path / "odd.gguf").write_bytes(content.replace(b"blk.1.ffn_up.weight", other))

@@ -81,11 +81,11 @@ def test_another_rotary_table_is_refused(tmp_path: Path) -> None:
         writer.add_tensor("rope_freqs.weight", _divisors() * np.linspace(1, 2, 32, dtype=np.float32))
 
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama", edit=edit, rope_parameters=LLAMA3)
-    with pytest.raises(BuildError, match="by numbers of its own"):
+    with pytest.raises(BuildError, match="custom RoPE frequency divisors"):
         Target.open(written.file)
 
 
-@pytest.mark.parametrize(("kind", "said"), [("linear", None), ("yarn", "scales positions by 'yarn'")])
+@pytest.mark.parametrize(("kind", "said"), [("linear", None), ("yarn", "uses RoPE scaling 'yarn'")])
 def test_scaled_positions_are_read_or_refused(kind: str, said: str | None, tmp_path: Path) -> None:
     def edit(writer: Any) -> None:
         writer.add_string("llama.rope.scaling.type", kind)

@@ -17,7 +17,7 @@ def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> 
         assert "the folder calibration/ of an engine" in caught.value.fix
     (tmp_path / "calibration").mkdir()
     (tmp_path / "calibration" / "scales.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds no calibrated ranges") as caught:
+    with pytest.raises(UsageError, match="has no calibrated ranges") as caught:
         CalibrationAsked(scales=tmp_path).check()
     assert caught.value.fix == f"use --scales {tmp_path / 'calibration'}"
     CalibrationAsked(scales=tmp_path / "calibration").check()

@@ -167,7 +167,7 @@ def test_system_turns_are_left_out_where_a_template_refuses_them(tmp_path: Path)
     (tmp_path / "chat_template.jinja").write_text(refuses)
     samples = bundled(Encoder.open(tmp_path), 4096)
     assert len(samples.ids) == 128
-    assert any("takes no system turn" in warning for warning in samples.warnings)
+    assert any("rejects system turns" in warning for warning in samples.warnings)
 
 
 def test_a_template_that_writes_the_date_writes_the_same_tomorrow(pair: Pair) -> None:
@@ -179,8 +179,8 @@ def test_a_template_that_writes_the_date_writes_the_same_tomorrow(pair: Pair) ->
 def test_who_asks_for_more_than_there_is_is_told() -> None:
     samples = Samples.of("the set", [[1, 2, 3], [4, 5]])
     assert samples.asked(None, None).warnings == samples.asked(2, 3).warnings == ()
-    assert samples.asked(3, None).warnings == ("3 samples were asked for, and the set are 2",)
-    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were asked for, and the set have 3 at most",)
+    assert samples.asked(3, None).warnings == ("3 samples were requested, but the set has 2",)
+    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were requested, but the set has at most 3",)
     assert samples.asked(3, 4).digest == samples.digest
 
 

@@ -91,7 +91,7 @@ def test_squares_that_no_numbers_have_are_refused(value: float, tmp_path: Path) 
 def test_shares_and_peaks_that_no_range_has_are_refused(key: str, value: Any, tmp_path: Path) -> None:
     good().save(tmp_path)
     rewrite(tmp_path, dict(load_file(tmp_path / NUMBERS)) | {key: np.array(value, np.float32)})
-    with pytest.raises(BuildError, match=rf"of {key.partition(':')[2]} are not those of its range"):
+    with pytest.raises(BuildError, match=rf"of {key.partition(':')[2]} do not have the shape of its range"):
         Scales.load(tmp_path, WANTED)
 
 
@@ -143,7 +143,7 @@ def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:
     good().save(tmp_path)
     whole = (tmp_path / NUMBERS).read_bytes()
     (tmp_path / NUMBERS).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(BuildError, match=r"not the file that scales\.json describes"):
+    with pytest.raises(BuildError, match=r"does not match scales\.json"):
         Scales.load(tmp_path, WANTED)
 
 
@@ -162,7 +162,7 @@ def test_damaged_and_missing_files_are_refused(name: str, tmp_path: Path) -> Non
 
 def test_ranges_of_other_weights_are_refused() -> None:
     good().check_model("f" * 64)
-    with pytest.raises(BuildError, match="not of these weights"):
+    with pytest.raises(BuildError, match="not to these weights"):
         good().check_model("0" * 64)
 
 

@@ -42,7 +42,7 @@ def test_experts_with_few_tokens_are_named_the_fewest_first() -> None:
         (EXPERTS, 2, 0), ("other", 1, 3), (EXPERTS, 1, FEWEST - 1),
     ]  # fmt: skip
     (warning,) = say_seldom(counts)
-    assert warning.startswith("1 of 5 experts saw no token and take their layer's largest range, 2 of 5 experts saw ")
+    assert warning.startswith("1 of 5 experts saw no tokens and use their layer's largest range, 2 of 5 experts saw ")
     assert f"{EXPERTS} 2 (0), other 1 (3), {EXPERTS} 1 (63); " in warning
     assert "--calib-samples" in warning
 
@@ -50,7 +50,7 @@ def test_experts_with_few_tokens_are_named_the_fewest_first() -> None:
 def test_of_many_some_are_named_and_the_rest_counted() -> None:
     (warning,) = say_seldom({f"layer.{i}": np.zeros(128, np.int64) for i in range(48)})
     assert "6144 of 6144 experts saw no token" in warning
-    assert "layer.0 4 (0), 6139 more, which the report lists;" in warning
+    assert "layer.0 4 (0), 6139 more, listed in the report;" in warning
 
 
 def test_enough_tokens_are_worth_no_word() -> None:

@@ -276,7 +276,7 @@ def test_trees_of_parallel_drafts_are_known_whatever_their_form(spec: str) -> No
     assert said.answers["num_speculative_tokens"] == 4
     (told,) = said.left_out
     assert "parallel_drafting_spec" in told
-    assert "the engine chooses in each round which drafts form a tree and how deep it is" in told
+    assert "the engine chooses the shape and depth of the draft tree in each round" in told
 
 
 @pytest.mark.parametrize(("named", "drafts"), [("my/head", "my/head"), ("ngram", None), (None, None)])

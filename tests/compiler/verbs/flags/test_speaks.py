@@ -27,7 +27,7 @@ def test_each_phase_of_a_build_has_a_line_with_its_time(cli: Run, demo_engine: P
     done = cli(*build)
     report = json.loads(done.out)
     assert {phase["phase"] for phase in report["phases"]} <= {*LINE.findall(done.err), "read", "room", "hash"}
-    assert {"read checkpoints", "hash the checkpoints", "check what was copied"} <= set(LINE.findall(done.err))
+    assert {"read checkpoints", "hash the checkpoints", "check the copied files"} <= set(LINE.findall(done.err))
     assert cli(*build, "--quiet").err == ""
     said = cli(*build, "--verbose").err
     assert "trace-target: kept from before" in said

@@ -19,8 +19,8 @@ from peagle.plugins.errors import EnvironmentProblem
 @pytest.mark.parametrize(
     ("error", "cure"),
     [
-        (RuntimeError("[ONNXRuntimeError] : 1 : FAIL : a node\nand more"), "build the engine again"),
-        (ValueError("ONNXRuntimeError"), "build the engine again"),
+        (RuntimeError("[ONNXRuntimeError] : 1 : FAIL : a node\nand more"), "rebuild the engine"),
+        (ValueError("ONNXRuntimeError"), "rebuild the engine"),
         (MemoryError(), "max_batch_size"),
         (RuntimeError("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer"), "max_batch_size"),
     ],
@@ -42,7 +42,7 @@ def test_whatever_a_run_raises_is_told_as_one_of_ours(
 
     sessions: Any = engine._backend._sessions  # type: ignore[attr-defined]
     object.__setattr__(sessions, "drafter", Broken(sessions.drafter))
-    with pytest.raises(EnvironmentProblem, match="does not run a graph") as caught:
+    with pytest.raises(EnvironmentProblem, match="failed to run a graph") as caught:
         engine.generate([[5, 6]], SamplingParams(max_tokens=4))
     assert caught.value.why == (str(error).splitlines() or ["MemoryError"])[0]
     assert cure in caught.value.fix
@@ -50,7 +50,7 @@ def test_whatever_a_run_raises_is_told_as_one_of_ours(
 
 def test_memory_that_a_graph_does_not_know_is_told_as_one_of_ours(tiny_folder: Path) -> None:
     session = loaded_graphs.open_session(tiny_folder / "target" / "model.onnx", 1)
-    with pytest.raises(EnvironmentProblem, match="does not take the memory"):
+    with pytest.raises(EnvironmentProblem, match="rejected the memory"):
         loaded_graphs.bind(session, {"no_such_input": np.zeros(1, np.float32)}, {})
 
 

@@ -22,7 +22,7 @@ def test_a_batch_whose_caches_cannot_fit_is_refused_with_what_would(tiny_folder:
 
 
 def test_one_request_that_cannot_fit_is_refused() -> None:
-    with pytest.raises(EnvironmentProblem, match="not one fits"):
+    with pytest.raises(EnvironmentProblem, match="not even one fits"):
         memory.check_room(2**60, 1, 10**9)
 
 

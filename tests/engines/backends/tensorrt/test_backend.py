@@ -305,7 +305,7 @@ def test_an_abandoned_stream_leaves_the_engine_usable(plans: Plans) -> None:
 
 def test_options_that_need_logits_on_the_host_are_refused_by_name(plans: Plans) -> None:
     params = SamplingParams(presence_penalty=1.0, logprobs=0)
-    with pytest.raises(UsageError, match="cannot do presence_penalty, logprobs") as caught:
+    with pytest.raises(UsageError, match="does not support presence_penalty, logprobs") as caught:
         plans[0].generate([[5, 9]], params)
     assert "--backend onnxruntime" in caught.value.fix
 
@@ -333,14 +333,16 @@ def test_a_plan_that_does_not_load_is_refused_with_the_logger_s_words(
 ) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     (tmp_path / "drafter" / "model.plan").write_bytes(b"no plan at all")
-    with pytest.raises(EnvironmentProblem, match=r"drafter/model.plan does not load\n.*magic tag is wrong") as caught:
+    with pytest.raises(
+        EnvironmentProblem, match=r"TensorRT cannot load .*drafter/model.plan\n.*magic tag is wrong"
+    ) as caught:
         _backend(manifest, tmp_path)
-    assert "build the engine again" in caught.value.fix
+    assert "rebuild the engine" in caught.value.fix
 
 
 def test_a_plan_of_another_graph_is_refused(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
-    with pytest.raises(EnvironmentProblem, match="is not the target that the manifest describes"):
+    with pytest.raises(EnvironmentProblem, match="does not match the manifest's target"):
         _backend(replace(manifest, target=replace(manifest.target, inputs=manifest.target.inputs[1:])), tmp_path)
 
 
@@ -377,7 +379,7 @@ def test_shapes_outside_of_a_profile_are_refused_with_the_logger_s_words(
     few = Profile("verify", (1, 1, 1), (1, 3, 3), (1, 3, 3))
     small = (few, replace(few, name="one"), Profile("prefill", (1, 1, 1), (1, 9, 9), (1, 3, 3)))
     write_plan(tmp_path / "target" / "model.plan", wide["target"], small)
-    with pytest.raises(EnvironmentProblem, match=r"does not take input_ids.*\n.*S = 5 is outside of 1..3"):
+    with pytest.raises(EnvironmentProblem, match=r"rejects input_ids.*\n.*S = 5 is outside of 1..3"):
         _backend(manifest, tmp_path, slots=1).warm(ParallelDrafting().round, 4)
 
 
@@ -425,5 +427,5 @@ def test_a_machine_where_cuda_does_not_start_is_refused(
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_120")
     backend = replace(plans[0].manifest.backend, versions={"tensorrt-rtx": version})
     write_pack(tmp_path / tensorrt.KERNELS, [])
-    with pytest.raises(EnvironmentProblem, match="CUDA does not start"):
+    with pytest.raises(EnvironmentProblem, match="CUDA failed to initialize"):
         tensorrt.load(tmp_path, replace(plans[0].manifest, backend=backend), "tensorrt-rtx", 1)

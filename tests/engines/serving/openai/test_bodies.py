@@ -158,7 +158,7 @@ def test_a_body_with_all_of_vllm_s_defaults_asks_for_what_an_empty_one_does(kind
         (CompletionBody, "use_beam_search", True, "false"),
         (CompletionBody, "use_beam_search", 0, "false"),
         (CompletionBody, "priority", False, "0"),
-        (CompletionBody, "cache_salt", "a", "leave it out"),
+        (CompletionBody, "cache_salt", "a", "remove it"),
         (TokenizeBody, "return_token_strs", True, "false"),
         (DetokenizeBody, "skip_special_tokens", False, "true"),
     ],

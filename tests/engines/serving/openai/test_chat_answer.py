@@ -154,7 +154,7 @@ def test_a_model_without_calls_refuses_tools_over_http_and_from_python(server: S
     body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 1}
     status, _, answer = call(server, "POST", "/v1/chat/completions", body)
     assert (status, error_of(answer)["param"]) == (400, "tools")
-    with pytest.raises(UsageError, match="tools cannot be called by this model"):
+    with pytest.raises(UsageError, match="tools are not supported by this model"):
         served_engine.calls_of(TOOLS)
 
 

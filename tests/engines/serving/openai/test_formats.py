@@ -165,8 +165,8 @@ def _nested(count: int) -> Any:
         ({"response_format": _schema(_nested(80))}, "nested more than 120 levels deep"),
         ({"guided_json": _nested(80)}, "guided_json is nested more than 120 levels deep"),
         ({"structured_outputs": {"json": json.dumps(_nested(80))}}, "nested more than 120 levels deep"),
-        ({"guided_json": {"enum": ["a" * 192_000]}}, "at most 65536 are taken"),
-        ({"guided_regex": "a" * 9000}, "at most 8192 are taken"),
+        ({"guided_json": {"enum": ["a" * 192_000]}}, "at most 65536 are allowed"),
+        ({"guided_regex": "a" * 9000}, "at most 8192 are allowed"),
     ],
 )
 def test_a_form_beyond_a_limit_is_refused_with_the_limit_and_what_to_do(
@@ -205,15 +205,15 @@ def test_a_schema_at_the_limit_of_levels_is_followed(client: OpenAI) -> None:
         ),
         ({"response_format": _schema({"not": {}})}, "response_format", "Unimplemented"),
         ({"response_format": _schema({"$ref": "#"})}, "response_format", "response_format"),
-        ({"response_format": _schema({"type": "string"}), "ignore_eos": True}, "response_format", "nothing ends"),
+        ({"response_format": _schema({"type": "string"}), "ignore_eos": True}, "response_format", "no token can end"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs", "structured_outputs.regex cannot"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one form"),
         ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs", "structural_tag"),
         ({"structured_outputs": {}}, "structured_outputs", "one form"),
-        ({"guided_regex": "("}, "guided_regex", "guided_regex cannot be followed"),
+        ({"guided_regex": "("}, "guided_regex", "guided_regex cannot be compiled"),
         ({"guided_json": "{"}, "guided_json", "guided_json is not valid JSON"),
         ({"guided_choice": []}, "guided_choice", "guided_choice must be a list"),
-        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "give one of them"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "send one of them"),
         ({"guided_regex": "ab", "allowed_token_ids": [5]}, "guided_regex", "banned"),
     ],
     ids=lambda value: str(value)[:50] if isinstance(value, dict) else None,
@@ -226,5 +226,5 @@ def test_what_cannot_be_kept_is_refused_by_the_field(client: OpenAI, fields: Any
 
 
 def test_a_stream_that_cannot_go_on_says_so_in_its_last_piece(client: OpenAI) -> None:
-    with pytest.raises(openai.APIError, match="guided_regex: the text cannot go on"):
+    with pytest.raises(openai.APIError, match="guided_regex: the text cannot continue"):
         list(_ask(client, stream=True, extra_body={"guided_regex": "ab", "allowed_token_ids": [5]}))

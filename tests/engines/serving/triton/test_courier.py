@@ -99,7 +99,7 @@ def test_what_cannot_be_sent_ends_that_request_alone(
     assert broken.ended.wait(SECONDS)
     assert whole.ended.wait(SECONDS)
     assert broken.failure is not None
-    assert broken.failure.message() == "a fault of the server; its log has more"
+    assert broken.failure.message() == "internal error; see the server log"
     assert whole.value("finish_reason") == [b"length"]
     wait_for(lambda: utilities.value("request_refused_total") == 1)
 
@@ -130,7 +130,7 @@ def test_a_stop_of_nothing_is_refused(courier: Courier, name: str) -> None:
     courier.stop(sender, name)
     assert sender.ended.wait(SECONDS)
     assert sender.failure is not None
-    assert f"no request of the id {name!r} runs here" in sender.failure.message()
+    assert f"no running request has the id {name!r}" in sender.failure.message()
 
 
 def test_what_was_taken_is_answered_before_it_ends(tiny_engine: Engine, utilities: Utilities) -> None:

@@ -54,17 +54,17 @@ def test_no_json_makes_it_fail_otherwise_than_by_refusing(fields: dict[str, Any]
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"text_input": np.array([b"\xff"], np.object_)}, "text_input is not UTF-8"),
+        ({"text_input": np.array([b"\xff"], np.object_)}, "text_input is not valid UTF-8"),
         ({"text_input": text("a", "b")}, "text_input has 2 values"),
         ({"text_input": text("a"), "max_tokens": np.zeros(0, np.int32)}, "max_tokens has 0 values"),
         ({"text_input": text("a"), "temperature": np.array([np.nan], np.float32)}, "temperature must be"),
-        ({"text_input": text("a"), "sampling_parameters": text("[1]")}, "no JSON object"),
-        ({"text_input": text("a"), "sampling_parameters": text('{"top_p": NaN}')}, "no JSON"),
-        ({"text_input": text("a"), "sampling_parameters": text("[" * 99999)}, "no JSON"),
-        ({"text_input": text("a"), "sampling_parameters": text('{"logit_bias": {"x": 1}}')}, "no token id"),
-        ({"text_input": text("a"), "sampling_parameters": text("null")}, "no JSON object"),
-        ({"text_input": text("a"), "sampling_parameters": text('{"logprobs": 1}')}, "'logprobs', which is not known"),
-        ({"text_input": text("a"), "chat_template_kwargs": text("{}")}, "is for messages"),
+        ({"text_input": text("a"), "sampling_parameters": text("[1]")}, "not a JSON object"),
+        ({"text_input": text("a"), "sampling_parameters": text('{"top_p": NaN}')}, "not valid JSON"),
+        ({"text_input": text("a"), "sampling_parameters": text("[" * 99999)}, "not valid JSON"),
+        ({"text_input": text("a"), "sampling_parameters": text('{"logit_bias": {"x": 1}}')}, "not a token id"),
+        ({"text_input": text("a"), "sampling_parameters": text("null")}, "not a JSON object"),
+        ({"text_input": text("a"), "sampling_parameters": text('{"logprobs": 1}')}, "unknown parameter 'logprobs'"),
+        ({"text_input": text("a"), "chat_template_kwargs": text("{}")}, "requires messages"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(tensors: dict[str, Any], message: str) -> None:
@@ -86,6 +86,6 @@ def test_as_many_drafts_as_pay_are_asked_for_by_a_number_or_in_words() -> None:
 def test_fields_that_no_model_has_are_refused() -> None:
     require_known("", [])
     require_known('{"id": "7", "triton_enable_empty_final_response": true}', ["temperature"])
-    with pytest.raises(UsageError, match="temprature is no field") as caught:
+    with pytest.raises(UsageError, match="temprature is not an input") as caught:
         require_known('{"temprature": 1}', ["temperature", "top_p"])
     assert caught.value.fix == "did you mean temperature?"

@@ -130,7 +130,7 @@ def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
     with Model(echo) as model:
         list(asking(model.name, 1, {}, never))
-    with pytest.raises(EnvironmentProblem, match=f"the model {model.name} is not there"):
+    with pytest.raises(EnvironmentProblem, match=f"model {model.name} is not running"):
         list(asking(model.name, 1, {}, never))
 
 

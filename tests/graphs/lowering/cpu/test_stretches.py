@@ -115,10 +115,10 @@ def test_what_is_no_step_ends_a_stretch_and_is_named(cpu_library: Path) -> None:
 @pytest.mark.parametrize(
     ("middle", "kind", "why"),
     [
-        ("next = Gelu(inner)", "Gelu", "by the tangent only"),
+        ("next = Gelu(inner)", "Gelu", "only the tanh approximation"),
         ("next = Transpose<perm = [0, 2, 1]>(inner)", "Transpose", "moves the last dimension"),
         ("a, b = Split<axis = -1, num_outputs = 2>(inner)\n next = Concat<axis = -1>(b, a)", "Split", "not constants"),
-        ("a = Cast<to = 10>(inner)\n b = Add(a, a)\n next = Cast<to = 1>(b)", "Add", "not of float32"),
+        ("a = Cast<to = 10>(inner)\n b = Add(a, a)\n next = Cast<to = 1>(b)", "Add", "not float32"),
         ("next = RMSNormalization<axis = 1>(inner, inner)", "RMSNormalization", "not over the last"),
     ],
 )
@@ -130,5 +130,5 @@ def test_a_few_steps_are_left_alone() -> None:
     alone = ir.from_proto(onnx.parser.parse_model(
         '<ir_version: 11, opset_import: ["": 24]> g (float[B,S,8] x) => (float[B,S,8] y) { a = Tanh(x)  y = Mul(a, x) }'
     ))  # fmt: skip
-    assert join(alone).outside == {"Tanh": "too few steps stand together", "Mul": "too few steps stand together"}
+    assert join(alone).outside == {"Tanh": "too few consecutive steps", "Mul": "too few consecutive steps"}
     assert kinds(alone) == ["Tanh", "Mul"]

@@ -61,7 +61,7 @@ def test_experts_of_codes_compute_what_their_dequantised_weights_do(
     [
         ({}, 64, "differ in bits or blocks"),
         ({}, 8, "a power of two from 16 on must divide them"),
-        ({"inner_codes": "int8", "inner_scale": 0.1}, 32, "between the two products is rounded"),
+        ({"inner_codes": "int8", "inner_scale": 0.1}, 32, "the input of the second matmul is quantized"),
     ],
 )
 def test_experts_that_the_kernel_does_not_take_say_why_and_stay(

@@ -148,8 +148,8 @@ def _reason(model: ir.Model) -> str:
 @pytest.mark.parametrize(
     ("columns", "how", "reason"),
     [
-        (64, QuantizedWeight("uint8"), "no scale for every block"),
-        (64, QuantizedWeight("uint8", (ROWS,)), "no scale for every block"),
+        (64, QuantizedWeight("uint8"), "the scales are not one per block"),
+        (64, QuantizedWeight("uint8", (ROWS,)), "the scales are not one per block"),
         (64, in_blocks("uint4", 8, ROWS, 64), "a power of two from 16 on must divide them"),
         (96, in_blocks("uint4", 48, ROWS, 96), "a power of two from 16 on must divide them"),
     ],
@@ -171,7 +171,7 @@ def test_codes_around_another_middle_are_left_to_who_knows_them() -> None:
     quantize(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
     fill = next(node for node in model.graph if node.op_type == "ConstantOfShape")
     fill.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([127], np.uint8)))
-    assert "around their middle" in _reason(model)
+    assert "with a zero point in the middle" in _reason(model)
 
 
 def test_what_else_reads_a_weight_keeps_it_from_the_kernel() -> None:
@@ -180,4 +180,4 @@ def test_what_else_reads_a_weight_keeps_it_from_the_kernel() -> None:
     wide = next(node for node in model.graph if node.op_type == "DequantizeLinear").outputs[0]
     model.graph.append(ir.node("ReduceSum", [wide]))
     model.graph.outputs.append(model.graph[-1].outputs[0])
-    assert "no linear reads the weight as well" in _reason(model)
+    assert "a node other than a linear reads the weight as well" in _reason(model)

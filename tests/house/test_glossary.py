@@ -1,0 +1,139 @@
+"""The project speaks the field's English: retired words stay out of names, messages and docs.
+
+The glossary of CONTRIBUTING.md has the words that are used instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.house.tree import ROOT, package_files, parsed, require, write_tree
+
+# Retired names, and the ones that took their place.
+NAMES: Mapping[str, str] = {
+    "Asked": "Options",
+    "BackendAsked": "BackendOptions",
+    "Courier": "ResponseSender",
+    "HeldColumns": "PendingColumns",
+    "Letter": "PendingRequest",
+    "OfOne": "UnaryOp",
+    "OfTwo": "BinaryOp",
+    "Ours": "CustomOp",
+    "PrecisionAsked": "PrecisionOptions",
+    "RoundedHere": "OnTheFlyQuantizer",
+    "Spelled": "EncodedStep",
+    "TooLittleRoom": "InsufficientResources",
+    "TooMuchError": "TemplateLimitExceeded",
+    "Voice": "Verbosity",
+    "as_asked": "lowering_with_experts",
+    "foretold": "expected_warnings",
+    "half_made": "remove_on_exit",
+    "heard": "consume_signal",
+    "neighbours": "compat",
+    "ours": "kill_on_exit",
+    "scale_and_least": "scale_and_min",
+    "speaks": "with_verbosity",
+    "suited": "select_expert_lowering",
+    "taken": "override_handler",
+}
+# Retired phrases of messages, help texts and pages, and what to write.
+PHRASES: Mapping[str, str] = {
+    "is no JSON": "is not valid JSON",
+    "has no place for": "overflow",
+    "does not do what it promises": "verification failed",
+    "says nothing with": "has no effect with",
+    "are no layers": "invalid layer ids",
+    "would be spoilt": "refusing to append",
+    "leave it out": "remove it",
+    "is no illness": "is healthy",
+    "aimed at": "target",
+    "within a turn": "paired per prompt",
+    "fault in peagle-compile": "internal error",
+    "multiplied wide": "computed in BF16 or FP32",
+    "foretell": "estimate",
+    "those of plain decoding": "exactly the tokens that plain decoding produces",
+}
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md")))
+MOST_QUESTIONS = 9  # docstrings that begin with a question word
+
+
+def defined(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of every class and function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+
+
+def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of every string literal, parts of f-strings and docstrings included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def retired_names(root: Path, paths: list[Path]) -> list[str]:
+    """Every definition and file that has a retired name, as ``path:line: old -> new``."""
+    found = [f"{path.relative_to(root)}: {path.stem} -> {NAMES[path.stem]}" for path in paths if path.stem in NAMES]
+    for path in paths:
+        found += [
+            f"{path.relative_to(root)}:{line}: {name} -> {NAMES[name]}"
+            for line, name in defined(parsed(path))
+            if name in NAMES
+        ]
+    return found
+
+
+def retired_phrases(where: str, text: str) -> list[str]:
+    """Every retired phrase in a text, across the ends of its lines."""
+    flat = re.sub(r"\s+", " ", text)
+    return [f"{where}: {old!r} -> {new!r}" for old, new in PHRASES.items() if old in flat]
+
+
+def question_docstrings(root: Path, paths: list[Path]) -> list[str]:
+    """``path:line`` of every docstring that begins with What, Whether or How."""
+    found = []
+    for path in paths:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                if re.match(r"(What|Whether|How)\b", text):
+                    found.append(f"{path.relative_to(root)}:{getattr(node, 'lineno', 1)}")
+    return found
+
+
+def test_no_name_is_a_retired_word() -> None:
+    require(retired_names(ROOT, package_files()))
+
+
+def test_no_text_of_the_package_has_a_retired_phrase() -> None:
+    require(
+        [
+            problem
+            for path in package_files()
+            for line, text in literals(parsed(path))
+            for problem in retired_phrases(f"{path.relative_to(ROOT)}:{line}", text)
+        ]
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_has_a_retired_phrase(page: str) -> None:
+    require(retired_phrases(page, (ROOT / page).read_text()))
+
+
+def test_docstrings_begin_with_their_subject() -> None:
+    found = question_docstrings(ROOT, package_files())
+    assert len(found) <= MOST_QUESTIONS, "\n".join(found)
+
+
+def test_retired_words_are_found_where_they_are_used(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"ours.py": '"""Whether."""\n\n\nclass Ours:\n    text = "this is no\\n JSON"\n'})
+    paths = [tmp_path / "ours.py"]
+    assert len(retired_names(tmp_path, paths)) == 2
+    assert question_docstrings(tmp_path, paths) == ["ours.py:1"]
+    assert retired_phrases("here", "this is no\n JSON") == ["here: 'is no JSON' -> 'is not valid JSON'"]
