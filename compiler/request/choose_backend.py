@@ -38,7 +38,7 @@ class BackendChoice:
 def choose_backend(
     requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine, model: str = "MODEL"
 ) -> BackendChoice:
-    """Choose the backend for a build of ``precision`` (None: the backend's default) for ``gpus`` (none: the local ones).
+    """Choose the backend for a build of ``precision`` (None: the backend's default) for ``gpus`` (none: local ones).
 
     ``model`` is the name used in errors. Without a request, the backend is TensorRT on a machine with a data-center GPU
     and TensorRT, and ONNX Runtime on a machine without a GPU that TensorRT supports. On any other machine the user has

@@ -33,7 +33,7 @@ class RepositoryOptions:
     gpus: tuple[int, ...] = ()
 
     def require_possible(self, manifest: Manifest) -> None:
-        """Raise ``UsageError`` for an invalid name, GPUs for a CPU engine, or a path that ``config.pbtxt`` cannot hold."""
+        """Raise ``UsageError`` for an invalid name or path, or for GPUs with a CPU engine."""
         if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"{self.name!r} is not a valid model name",

@@ -1,4 +1,4 @@
-"""Options of TensorRT-LLM and vLLM in ``--config``, ``--set`` and ``--speculative-config``, mapped to this program's."""
+"""Options of TensorRT-LLM and vLLM in ``--config``, ``--set`` and ``--speculative-config``."""
 
 from __future__ import annotations
 
