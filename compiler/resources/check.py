@@ -112,8 +112,8 @@ def disk_needs(disk: Disk, download: Need | None = None) -> tuple[Need, ...]:
     kept, made, basis = disk.to_keep_bytes, disk.to_copy_bytes, "from the weight shapes"
     wanted = [
         *([download] if download else []),
-        Need("disk for the cache", kept, kept, basis, disk.cache, disk.cache_free_bytes, instead=_CACHE),
-        Need("disk for the output", made, made, basis, disk.out, disk.out_free_bytes, instead=_OUT),
+        Need("disk for kept steps", kept, kept, basis, disk.cache, disk.cache_free_bytes, instead=_CACHE),
+        Need("disk for what is made", made, made, basis, disk.out, disk.out_free_bytes, instead=_OUT),
     ]
     taken: dict[int, int] = {}
     needs = []

@@ -66,7 +66,7 @@ def download_bytes(pair: Pair) -> int:
 
 
 def sizes(pair: Pair) -> tuple[SizeIn, ...]:
-    """Return the size of a pair's target, without the drafter, in every precision; ``fp32`` is for ONNX Runtime only."""
+    """Return the size of a pair's target in every precision, without the drafter; ``fp32`` is for ONNX Runtime."""
     wide = {each.bits: each for each in wide_formats()}  # one for each size
     return tuple(_in(pair, kind) for kind in (*wide.values(), *quantized_formats()))
 

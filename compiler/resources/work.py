@@ -165,7 +165,7 @@ class BuildWork:
 
 
 def layer_of(name: str) -> str:
-    """The layer that a weight is in, as a prefix of its name; empty for those of none."""
+    """Return the layer of a weight, as a prefix of its name; empty if it is in none."""
     parts = name.split(".")
     return ".".join(parts[: parts.index(_LAYERS) + 2]) if _LAYERS in parts else ""
 
@@ -173,7 +173,7 @@ def layer_of(name: str) -> str:
 def has_to_calibrate(
     census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
 ) -> bool:
-    """Whether something is rounded by what is measured before, but for weights ``kept`` as the checkpoint has them."""
+    """Return True if quantization needs calibration, not counting weights ``kept`` as in the checkpoint."""
     from ..precision.quantization_schemes import rounds_input, scheme_of
     from ..precision.weight_selection import Selection
 

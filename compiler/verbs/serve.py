@@ -186,7 +186,7 @@ def serve(
     log("loaded", engine=str(folder), checked=loaded.checked)
     if tolerance := settings.drafts.acceptance_tolerance:
         log("lossy by default: requests may override acceptance_tolerance", acceptance_tolerance=tolerance)
-    answers = f"serving {settings.model} at {server.url} from {folder}"
+    answers = f"{server.url} answers for {settings.model}, from {folder}"
     _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else answers)
 
 

@@ -54,8 +54,8 @@ def test_a_download_and_what_is_made_of_it_share_a_disk(cli: Run, monkeypatch: p
     assert done.code == 3
     error = json.loads(done.err)["error"]
     assert error["why"].startswith("disk for what is made: ")
-    assert "that go there first" in error["why"]
-    assert "point --out to a larger disk" in error["fix"]
+    assert "for earlier steps" in error["why"]
+    assert "set --out to a folder on a larger disk" in error["fix"]
 
 
 def test_an_engine_that_shares_blocks_takes_no_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
