@@ -47,6 +47,6 @@ def _checked(context: typer.Context, param: Any, variable: str, value: object) -
         if why is None:
             raise
         raise UsageError(
-            f"invalid value of {variable}: {value!r}", why=why, fix=f"use a value that {param.opts[0]} accepts"
+            f"{variable}={value} is invalid", why=why, fix=f"use a value that {param.opts[0]} accepts"
         ) from None
     return given

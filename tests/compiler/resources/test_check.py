@@ -56,7 +56,10 @@ def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(mo
 
     refusal = refusal_of(found(5 * GB))
     assert refusal
-    said = "memory to build plans: 9.5 GB (0.95 times the weights, at which a build was killed), 5.0 GB free (this machine)"
+    said = (
+        "memory to build plans: 9.5 GB (0.95 times the weights, at which a build was killed), "
+        "5.0 GB free (this machine)"
+    )
     assert refusal.why == said
     assert "build --from" in refusal.fix
     both = refusal_of(found(GB))

@@ -98,4 +98,4 @@ def test_a_dry_run_counts_the_copy(cli: Run, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "shares_blocks", lambda *_: True)
     assert "shares its blocks and needs no extra space" in cli(*ask).out
     monkeypatch.setattr(module, "free_bytes", lambda _: 1_000_000)
-    assert "MB ARE MISSING" in cli(*ask).out
+    assert "SHORT BY " in cli(*ask).out

@@ -85,7 +85,7 @@ def test_a_build_for_the_cpu_calibrates_with_few_tokens(cli: Run) -> None:
 def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: Path) -> None:
     done = cli("build", "demo", "--dry-run")
     assert done.code == 0, done.err
-    assert "demo for cpu in fp32; nothing is written" in done.out
+    assert "demo for cpu in fp32 (dry run; nothing is written)" in done.out
     assert "at most" not in done.out, "nothing here is a bound"
     assert "unknown" not in done.out
     assert not list(tmp_path.iterdir())

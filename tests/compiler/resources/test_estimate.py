@@ -128,7 +128,7 @@ def test_a_plan_writes_nothing(coder: Estimate, where: Path) -> None:
 def test_the_verdict_counts_the_slots_that_fit(coder: Estimate) -> None:
     assert coder.gpu is not None
     assert coder.gpu.most_slots == (162 * 10**9 - 31_168_386_944) // (98_304 * 4160) == 319
-    assert "fits: 1 slot of 4,160 tokens, 319 at most" in render(coder)
+    assert "fits: 1 slot of 4,160 tokens (at most 319)" in render(coder)
 
 
 def test_the_text_has_every_part(coder: Estimate) -> None:
