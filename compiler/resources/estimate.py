@@ -138,8 +138,8 @@ class Estimate:
         if most == 0:
             return "no drafts"
         if asked is None:
-            return f"an adaptive number of drafts per round, at most {most}"
-        return f"{asked} drafts per round" if asked == most else f"{asked} drafts per round, at most {most}"
+            return f"an adaptive number of drafts per round, room for {most}"
+        return f"{asked} drafts per round" if asked == most else f"{asked} drafts per round, room for {most}"
 
     @property
     def weight_count(self) -> int:

@@ -267,7 +267,7 @@ def test_vllm_s_json_is_read_beside_the_flags_and_with_them() -> None:
     with pytest.raises(UsageError, match="--num-speculative-tokens 4"):
         read_speculative_config(BUILD, text, {"num_speculative_tokens": 4})
     for wrong in ("{", "[3]", "3", "[" * 100_000):
-        with pytest.raises(UsageError, match="--speculative-config is not (valid JSON|a JSON object)"):
+        with pytest.raises(UsageError, match=r"--speculative-config is not (valid JSON|a JSON object)"):
             read_speculative_config(BUILD, wrong, {})
 
 
