@@ -1,8 +1,8 @@
 """``peagle.build``, ``export``, ``quantize`` and ``verify``: the verbs of the command line as Python functions.
 
-Each takes the options of its verb by the names of the flags (``--max-seq-len`` is ``max_seq_len``), returns what it
-made, raises the errors that the command line reports, and prints nothing. ``tests/compiler/test_api.py`` holds the
-signatures equal to the command line.
+Each takes the options of its verb under the names of the flags (``--max-seq-len`` is ``max_seq_len``), returns its
+result, raises the errors that the command line reports, and prints nothing. ``tests/compiler/test_api.py`` keeps the
+signatures in step with the command line.
 """
 
 from __future__ import annotations
@@ -66,46 +66,47 @@ def build(
 
     Args:
         model: The target: a short name, a checkpoint folder, a GGUF file, or OWNER/NAME of the Hugging Face Hub.
-        draft: The head, or a draft method that needs none (``"ngram"``, ``"none"``); known targets bring theirs.
+        draft: The head, or a draft method that needs none (``"ngram"``, ``"none"``); the known head of the target by
+            default.
         revision: Branch, tag or commit of the target.
-        draft_revision: The same of the head.
-        taps: Layers of the target that the head taps, in place of what its configuration says.
-        mask_token_id: The head's placeholder token, likewise.
-        from_export: An export for TensorRT to build from, in place of ``model`` (``--from``).
-        out: Folder to make; ``MODEL-engine`` in the current folder if absent.
-        backend: ``"onnxruntime"``, ``"tensorrt-rtx"`` or ``"tensorrt"``; chosen by this machine if absent.
-        gpu: GPUs or architectures that TensorRT plans are for.
-        precision: The recipe, for example ``"fp8"``.
-        kv_cache_dtype: What keys and values are cached in.
-        lm_head_precision: What the head's matrix is stored in.
-        draft_precision: What the drafter's matrices are stored in.
-        exclude: Modules of the target to leave wide.
-        allow_wide: Weights that may be stored in the recipe's type and multiplied wide.
-        calib_data: JSON Lines to calibrate with.
-        calib_method: How ranges of activations are chosen.
-        calib_samples: How many samples are used at most.
-        calib_length: Longest sample, in tokens.
-        calib_device: Where layers are computed during calibration.
-        scales: Ranges of an earlier calibration, instead of a new one.
-        num_speculative_tokens: Tokens drafted per round; measured if absent, and 0 drafts none.
-        max_seq_len: Longest prompt and output together, in tokens.
+        draft_revision: Branch, tag or commit of the head.
+        taps: Target layers whose hidden states the head reads; overrides the head's configuration.
+        mask_token_id: Placeholder token id of the head; overrides its configuration.
+        from_export: An export for TensorRT to build from, instead of ``model`` (``--from``).
+        out: Engine folder to write; ``MODEL-engine`` in the current folder by default.
+        backend: ``"onnxruntime"``, ``"tensorrt-rtx"`` or ``"tensorrt"``; selected for this machine by default.
+        gpu: GPUs or architectures to build TensorRT plans for.
+        precision: The precision, for example ``"fp8"``.
+        kv_cache_dtype: Type of the KV caches.
+        lm_head_precision: Type of the LM head.
+        draft_precision: Type of the drafter's matrices.
+        exclude: Modules of the target not to quantize.
+        allow_wide: Weights that may be stored in the recipe's type and multiplied in a wider one.
+        calib_data: JSON Lines file to calibrate with.
+        calib_method: Method that chooses activation ranges.
+        calib_samples: Maximum number of samples.
+        calib_length: Maximum length of a sample, in tokens.
+        calib_device: Device that runs the layers during calibration.
+        scales: Folder with the ranges of an earlier calibration, to use instead of calibrating.
+        num_speculative_tokens: Tokens drafted per round; measured by default, and 0 disables drafting.
+        max_seq_len: Maximum length of prompt plus output, in tokens.
         lowering: The form of graphs for ONNX Runtime: ``"cpu"``, ``"ort"`` or ``"std"``.
         experts: The form of routed experts on SM 10.x: ``"layer"`` or ``"dense"``.
-        max_batch_size: Rows that a TensorRT plan decodes together.
-        optimization_level: TensorRT's, 0 to 5.
-        workspace_gb: GPU memory that a layer of TensorRT may work in, in 10^9 bytes.
-        force: Make every step again, also those that are kept.
-        ignore_limits: Begin though this machine has too little disk or memory.
-        progress: What is told of each step; see ``show_progress``. Nothing is told if absent.
+        max_batch_size: Maximum batch size of a TensorRT plan.
+        optimization_level: Builder optimization level of TensorRT, 0 to 5.
+        workspace_gb: GPU workspace limit per TensorRT layer, in 10^9 bytes.
+        force: Run every step again instead of reusing cached results.
+        ignore_limits: Start even if this machine has too little disk or memory.
+        progress: Receiver of progress reports; see ``show_progress``. Silent by default.
 
     Returns:
-        The engine's ``path``, its ``manifest``, and the ``report`` that ``build_report.json`` holds, ``warnings``
-        among it.
+        The engine's ``path``, its ``manifest``, and the ``report`` in ``build_report.json``, which includes
+        ``warnings``.
 
     Raises:
-        UsageError: The options contradict each other, or name what does not exist.
-        EnvironmentProblem: This machine lacks what the build takes.
-        BuildError: The checkpoints do not fit each other, or a step failed. ``out`` is what it was before.
+        UsageError: The options contradict each other or name something that does not exist.
+        EnvironmentProblem: This machine lacks something that the build needs.
+        BuildError: The checkpoints do not match, or a step failed. ``out`` is unchanged.
     """
     given = {name: value for name, value in locals().items() if name not in _OF_A_CALL}
     request = _request(BUILD, given, force=force, ignore_limits=ignore_limits)
@@ -151,10 +152,10 @@ def export(
     """Write a model and its drafter as ONNX graphs, as ``peagle-compile export`` does.
 
     Args:
-        out: Folder to make; ``MODEL-onnx`` in the current folder if absent.
-        lowering: What will run the graphs (``--for``): ``"ort"``, ``"tensorrt"`` or ``"std"``.
+        out: Folder to write; ``MODEL-onnx`` in the current folder by default.
+        lowering: Runtime of the graphs (``--for``): ``"ort"``, ``"tensorrt"`` or ``"std"``.
         gpu: The GPU that TensorRT will build for.
-        num_speculative_tokens: Drafts that the caches have room for; the trained depth if absent.
+        num_speculative_tokens: Maximum drafts per round that the caches have room for; the trained depth by default.
 
     The other arguments are those of ``build``. The result has the ``path`` and the ``report`` of
     ``export_report.json``. Raises what ``build`` raises.
@@ -183,11 +184,11 @@ def quantize(
     ignore_limits: bool = False,
     progress: Progress | None = None,
 ) -> QuantizeResult:
-    """Make an FP8 checkpoint of a wide one, as ``peagle-compile quantize`` does.
+    """Quantize a BF16, FP16 or FP32 checkpoint to FP8, as ``peagle-compile quantize`` does.
 
     Args:
-        out: Folder to make; ``MODEL-fp8`` in the current folder if absent.
-        kv_cache_dtype: ``"fp8"`` stores scales of cached keys and values as well.
+        out: Folder to write; ``MODEL-fp8`` in the current folder by default.
+        kv_cache_dtype: ``"fp8"`` also stores scales for cached keys and values.
 
     The other arguments are those of ``build``. The result has the ``path`` and the ``report`` of
     ``quantize_report.json``. Raises what ``build`` raises.
@@ -215,30 +216,30 @@ def verify(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Prove that speculation changes no token of an engine, and measure what its precision costs.
+    """Check that speculation does not change an engine's output, and measure the accuracy cost of its precision.
 
-    The same as ``peagle-compile verify``; ``verify.json`` in the engine has every part that was done.
+    Equivalent to ``peagle-compile verify``; ``verify.json`` in the engine folder records every completed check.
 
     Args:
         engine: The engine folder.
-        prompts: How many of the bundled prompts are used.
-        max_tokens: Tokens generated after each.
-        num_speculative_tokens: Each K is compared with plain decoding.
-        draft: The draft method, for example ``"ngram"``; the engine's own if absent.
-        batch_size: The most prompts at once.
-        acceptance_tolerance: Above 0, what lossy drafts change is counted instead of judged.
-        data: JSON Lines to measure the precision on.
-        max_perplexity_increase: In percent; the limit of the precision if absent.
-        bisect: Find the layers that cost most.
+        prompts: Number of bundled prompts to use.
+        max_tokens: Tokens to generate per prompt.
+        num_speculative_tokens: Numbers of speculative tokens, each compared with plain decoding.
+        draft: The draft method, for example ``"ngram"``; the engine's by default.
+        batch_size: Largest batch to compare with single prompts.
+        acceptance_tolerance: Above 0, the effects of lossy acceptance are reported without a verdict.
+        data: JSON Lines file to measure precision on.
+        max_perplexity_increase: Largest accepted increase, in percent; the limit of the precision by default.
+        bisect: Rank layers by quantization cost.
         reference: ``"streamed"`` or ``"pair"``.
-        only: Parts to check: losslessness, text, parity, precision; all if empty.
+        only: Checks to run: losslessness, text, parity, precision; all if empty.
         threads: CPU threads.
-        progress: What is told of each step.
+        progress: Receiver of progress reports.
 
     Raises:
-        VerificationError: A part failed.
-        EnvironmentProblem: A part could not be checked here, and ``only`` does not leave it out.
-        UsageError: An option is wrong.
+        VerificationError: A check failed.
+        EnvironmentProblem: A check could not run here, and ``only`` does not skip it.
+        UsageError: An option is invalid.
     """
     from .verify.failures import require_passed
     from .verify.verify_path import VerifyOptions, verify_path
@@ -267,13 +268,13 @@ _OF_A_CALL = ("force", "ignore_limits", "progress")
 
 
 def _request(form: Form, given: dict[str, Any], *, force: bool, ignore_limits: bool) -> CompileRequest:
-    """Return the request of the arguments that were given. Raises ``UsageError`` for one of another type."""
+    """Return the request for the given arguments. Raises ``UsageError`` for one of the wrong type."""
     answers = {name: _plain(value) for name, value in given.items() if value is not None and value != ()}
     return replace(form.request(**answers), force=force, ignore_limits=ignore_limits)
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument as files of options have it: paths as they are, several values as texts."""
+    """Convert an argument to the form of options files: paths unchanged, lists as lists of texts."""
     if isinstance(value, os.PathLike):
         return Path(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

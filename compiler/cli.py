@@ -1,6 +1,6 @@
-"""The ``peagle-compile`` program from its start to its end: streams, stops, and the exit code.
+"""Entry point of the ``peagle-compile`` program: standard streams, signals and the exit code.
 
-What takes a moment to import is imported when a stop is heeded; until then Ctrl-C ends the process without a word.
+Slow imports happen after the signal handlers are installed; before that, Ctrl-C ends the process silently.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def main() -> NoReturn:
 
     streams.prepare()
     interrupts.watch(lambda number: _report_stop(number, arguments))
-    gc.set_threshold(100_000, 50, 100)  # else torch's many objects are walked through again and again
+    gc.set_threshold(100_000, 50, 100)  # else the collector scans torch's many objects again and again
     interrupts.leave(run_cli(arguments))
 
 
 def run_cli(arguments: Sequence[str]) -> int:
-    """Run the command line; returns its exit code. Errors are told on standard error, never raised."""
+    """Run the command line and return its exit code. Errors are reported on standard error, never raised."""
     from .console import interrupts
 
     try:

@@ -1,4 +1,4 @@
-"""An answer as it is written: the words of accepted drafts in a colour, and a count of tokens that moves along."""
+"""Display of an answer while it is generated: accepted drafts in color, and a running token count."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from ...engines import Delta
 
 _DRAFTED, _DIM, _PLAIN = "\x1b[32m", "\x1b[2m", "\x1b[0m"
-# Save the cursor, write where it would not wrap, and go back: what stands after the cursor is taken away later.
+# Save the cursor, write without wrapping, and restore the cursor; the text after it is cleared later.
 _ASIDE, _BACK, _CLEAR = "\x1b7\x1b[?7l", "\x1b[?7h\x1b8", "\x1b[K"
 _TAB = 8
-# What a model writes must not move the cursor, change colours or ring.
+# Model output must not move the cursor, change colors or ring the bell.
 _HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"} | {13: ""}
 
 
 def colours_wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a terminal is to show colours: not with NO_COLOR (no-color.org), nor where it knows none."""
+    """Return True if the terminal supports colors and NO_COLOR (no-color.org) is not set."""
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
 
 
 class AnswerView:
-    """Writes one answer on a terminal of ``columns``, in ``colours`` or without.
+    """Writes one answer on a terminal of ``columns``, with or without ``colours``.
 
-    The count stands behind the text, where there is room for it, and goes when the text goes on. ``moves`` says whether
-    the terminal can do that, ``drafts`` whether rounds have drafts, so that their tokens are worth a number.
+    The token count follows the text if it fits on the line, and is cleared when more text arrives; ``moves`` tells
+    whether the terminal supports that. ``drafts`` adds the tokens per round.
     """
 
     def __init__(self, columns: int, *, colours: bool, moves: bool, drafts: bool) -> None:
@@ -36,7 +36,7 @@ class AnswerView:
         self._has_count = False
 
     def show(self, delta: Delta) -> None:
-        """Write a piece; every piece but the first is a round's."""
+        """Write a piece of text; each piece after the first is one round."""
         self._rounds += 1 if self.tokens and delta.token_ids else 0
         self.tokens += len(delta.token_ids)
         written = "".join(self._coloured(self._placed(text), is_drafted=drafted) for text, drafted in delta.runs)
@@ -44,31 +44,31 @@ class AnswerView:
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Take the count away, and begin a new line."""
+        """Clear the count and start a new line."""
         sys.stdout.write((_CLEAR if self._has_count else "") + "\n")
         sys.stdout.flush()
         self._has_count = False
 
     @property
     def count(self) -> str:
-        """Tokens so far, and of a round."""
+        """The tokens so far and per round, as text."""
         per_round = f", {self.per_round:.2f} per round" if self._rounds and self._drafts else ""
         return f"{self.tokens} token{'' if self.tokens == 1 else 's'}{per_round}"
 
     @property
     def per_round(self) -> float:
-        """Mean tokens per round; the first token is from the prompt's pass."""
+        """Mean tokens per round, without the first token, which the prefill generates."""
         return (self.tokens - 1) / self._rounds if self._rounds else 0.0
 
     def dimmed(self, text: str) -> str:
-        """A text that is beside the matter."""
+        """Return a secondary text, dimmed if the terminal has colors."""
         return f"{_DIM}{text}{_PLAIN}" if self._colours else text
 
     def _coloured(self, text: str, *, is_drafted: bool) -> str:
         return f"{_DRAFTED}{text}{_PLAIN}" if self._colours and is_drafted and text else text
 
     def _placed(self, text: str) -> str:
-        """The text without what moves a cursor; notes the column that it ends in."""
+        """Return the text without control characters, and track the column that it ends in."""
         from rich.cells import cell_len
 
         lines = text.translate(_HARMLESS).split("\n")
@@ -83,7 +83,7 @@ class AnswerView:
         return "\n".join(lines)
 
     def _beside(self) -> str:
-        """The count, if it fits on the line."""
+        """Return the count with its control sequences, if it fits on the line."""
         count = f"  [{self.count}]"
         self._has_count = self._moves and self._column + len(count) + 2 < self._columns
         return f"{_ASIDE}{self.dimmed(count)}{_BACK}" if self._has_count else ""

@@ -1,4 +1,4 @@
-"""A dialogue: what was said so far, and what of it still fits into the engine's context."""
+"""A dialogue: the messages so far, trimmed to the engine's context."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Message = dict[str, Any]
 
 
 class Dialogue:
-    """The turns of a user and the model, after a ``system`` message that always stays.
+    """The turns of a user and the model, after a ``system`` message that is always kept.
 
-    A turn is a question with its answer; the last may have none yet.
+    A turn is a question and its answer; the last one may be unanswered.
     """
 
     def __init__(self, engine: Engine, system: str | None, max_tokens: int) -> None:
@@ -24,18 +24,18 @@ class Dialogue:
 
     @property
     def messages(self) -> list[Message]:
-        """All that the model is given."""
+        """All messages for the model."""
         return [*self._system, *self._turns]
 
     def check(self) -> None:
-        """Render a first question, so that an engine that cannot chat says so before anybody has typed one."""
+        """Render a test question, so that an engine without a chat template fails before the user types."""
         self._engine.chat_prompt([*self._system, {"role": "user", "content": "?"}])
 
     def ask(self, text: str) -> int:
-        """Add a question, and leave out the oldest turns while there is no room for an answer; says how many.
+        """Add a question, drop the oldest turns until an answer fits, and return the number of dropped turns.
 
-        Room is ``max_tokens``, or a quarter of the context where that is less. A question that is too long by itself is
-        the engine's to refuse.
+        An answer needs ``max_tokens``, or a quarter of the context if that is less. The engine rejects a question that
+        is too long by itself.
         """
         self._turns.append({"role": "user", "content": text})
         context = self._engine.max_seq_len
@@ -46,7 +46,7 @@ class Dialogue:
         return dropped
 
     def _length(self) -> float:
-        """The tokens of all that the model is given; infinite where they are certainly too many."""
+        """Return the number of tokens of all messages; infinite if they are certainly too many."""
         from ...engines import PromptTooLong
 
         try:
@@ -55,17 +55,17 @@ class Dialogue:
             return inf
 
     def answer(self, text: str) -> None:
-        """Add the answer to the last question; without a word the question is taken back as well."""
+        """Add the answer to the last question; if it is empty, remove the question instead."""
         if said := self._engine.spoken(text):
             self._turns.append({"role": "assistant", "content": said})
         else:
             self.take_back()
 
     def take_back(self) -> None:
-        """Forget a question that was not answered."""
+        """Remove an unanswered question."""
         if self._turns and self._turns[-1]["role"] == "user":
             self._turns.pop()
 
     def reset(self) -> None:
-        """Forget every turn."""
+        """Remove all turns."""
         self._turns.clear()

@@ -1,4 +1,4 @@
-"""Where questions come from: a person at a terminal, or the lines of a pipe."""
+"""Sources of questions: a user at a terminal, or the lines of a pipe."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ...plugins.errors import UsageError
 from ..console.given_text import decoded
 
 _PROMPT, _MORE, _FENCE = "> ", ". ", '"""'
-_MOST_BYTES = 2**24  # of a line: more than any context holds, and a pipe need not have lines
+_MAX_BYTES = 2**24  # of a line: more than any context holds, and a pipe may contain no newline
 
 
 class Keyboard:
-    """Reads questions at a terminal, with editing and the arrow keys where Python has readline."""
+    """Reads questions at a terminal, with line editing if Python has readline."""
 
     def __init__(self) -> None:
         self._readline: Any = None
-        with suppress(ImportError):  # Python may be built without it
+        with suppress(ImportError):  # some Python builds lack it
             import readline
 
             self._readline = readline
 
     def has_typed(self) -> bool:
-        """Whether there is something on the line that is being edited."""
+        """Return True if the line being edited is not empty."""
         return bool(self._readline and self._readline.get_line_buffer())
 
     def read(self) -> str | None:
-        """Return the next question, of several lines where it stands between triple quotes; None at the end of input.
+        """Return the next question, or None at the end of input; triple quotes enclose a multi-line question.
 
-        Raises ``UsageError`` for bytes that are no text, and lets Ctrl-C through.
+        Raises ``UsageError`` for invalid UTF-8 and passes Ctrl-C on.
         """
         try:
             line = input(_PROMPT)
@@ -43,23 +43,23 @@ class Keyboard:
         except EOFError:
             return None
         except UnicodeDecodeError as error:
-            raise UsageError("what was typed is not UTF-8", why=error.reason, fix="type it anew") from None
+            raise UsageError("the input is not UTF-8", why=error.reason, fix="type it again") from None
         lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
         return "\n".join(lines).strip()
 
 
 def piped() -> Iterator[str]:
-    """Yield the lines of standard input that are not empty, each a question. Raises ``UsageError`` for no text."""
+    """Yield the non-empty lines of standard input, each a question. Raises ``UsageError`` for invalid UTF-8."""
     if sys.stdin is None:
         return
     number = 0
-    while line := sys.stdin.buffer.readline(_MOST_BYTES + 1):
+    while line := sys.stdin.buffer.readline(_MAX_BYTES + 1):
         number += 1
-        if len(line) > _MOST_BYTES:
+        if len(line) > _MAX_BYTES:
             raise UsageError(
-                f"line {number} of standard input has more than {_MOST_BYTES // 2**20} MiB",
-                why="no context is that long",
-                fix="pipe in lines, each of them a question",
+                f"line {number} of standard input has more than {_MAX_BYTES // 2**20} MiB",
+                why="this is longer than any context",
+                fix="pipe in one question per line",
             )
         if question := decoded(f"line {number} of standard input", line).strip():
             yield question

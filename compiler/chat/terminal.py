@@ -1,4 +1,4 @@
-"""A chat at a terminal: questions, commands, answers that are written as they come, and Ctrl-C."""
+"""Interactive chat at a terminal: questions, commands, streamed answers and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from ...engines import Engine, RequestOutput, SamplingParams, Stream
 
 LEFT_BY_INTERRUPT = 130
-_HELP = '''/reset  forget the dialogue, but not the system message
-/exit   leave (so does Ctrl-D)
-/help   this
-"""     begins a question of several lines, and ends it
-Ctrl-C  ends an answer, whose beginning stays in the dialogue; at the prompt it leaves'''
+_HELP = '''/reset  clear the dialogue, except for the system message
+/exit   leave the chat (or press Ctrl-D)
+/help   show this help
+"""     begin and end a multi-line question
+Ctrl-C  stop an answer and keep its beginning; at the prompt, leave the chat'''
 
 
 class TerminalChat:
-    """Talks until the user leaves. K is the engine's unless ``num_speculative_tokens`` says it."""
+    """A chat that lasts until the user leaves. ``num_speculative_tokens`` overrides the engine's."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class TerminalChat:
         self._is_reading = self._had_typed = self._is_ending = False
 
     def talk(self) -> int:
-        """Return the exit code: 0, or 130 when Ctrl-C at the prompt was how the user left."""
+        """Run the chat and return its exit code: 0, or 130 if the user left with Ctrl-C."""
         self._greet()
         with interrupts.taken(self._interrupted):
             while True:
@@ -63,10 +63,10 @@ class TerminalChat:
                     print()
                     if not self._had_typed:
                         return LEFT_BY_INTERRUPT
-                    self._had_typed = False  # the line is gone
+                    self._had_typed = False  # Ctrl-C discarded the line
 
     def _question(self) -> str | None:
-        """The next question or command; None when the user leaves."""
+        """Return the next question or command; None when the user leaves."""
         self._is_reading = True
         try:
             question = self._keyboard.read()
@@ -79,30 +79,32 @@ class TerminalChat:
     def _greet(self) -> None:
         view = self._view()
         print(
-            view.dimmed(f"{self._engine.folder}, {self._engine.max_seq_len:,} tokens of context; /help, Ctrl-D leaves")
+            view.dimmed(
+                f"{self._engine.folder}, {self._engine.max_seq_len:,} tokens of context; /help for help, Ctrl-D to exit"
+            )
         )
         if self._colours and self._drafts:
-            print(f"\x1b[32mgreen\x1b[0m {view.dimmed('came from drafts that the model accepted')}")
+            print(f"\x1b[32mgreen\x1b[0m {view.dimmed('text comes from accepted drafts')}")
 
     def _react(self, question: str) -> None:
         if question == "/help":
             print(_HELP)
         elif question == "/reset":
             self._dialogue.reset()
-            print("the dialogue begins anew")
+            print("the dialogue was cleared")
         elif question.startswith("/") and question[1:].isalpha():
-            note(f"{question} is no command; /help shows those there are")
+            note(f"unknown command {question}; /help lists the commands")
         elif question:
             self._answer(question)
 
     def _answer(self, question: str) -> None:
-        """Answer a question; what cannot be answered is said, and the dialogue is as it was."""
+        """Answer a question; after an error the dialogue is unchanged."""
         view = self._view()
         try:
             dropped = self._dialogue.ask(question)
             if dropped:
                 turns = "turn was" if dropped == 1 else "turns were"
-                print(view.dimmed(f"[the context is full: the oldest {dropped} {turns} left out; /reset begins anew]"))
+                print(view.dimmed(f"[the context is full: the oldest {dropped} {turns} dropped; /reset starts over]"))
             self._stream = self._engine.stream_chat(
                 self._dialogue.messages, self._params, num_speculative_tokens=self._k, draft=self._draft
             )
@@ -111,7 +113,7 @@ class TerminalChat:
             result = self._stream.result
         except BaseException as error:
             self._dialogue.take_back()
-            if isinstance(error, KeyboardInterrupt) and not self._is_ending:  # before there was a stream
+            if isinstance(error, KeyboardInterrupt) and not self._is_ending:  # before the stream existed
                 view.end()
                 return
             raise
@@ -123,9 +125,9 @@ class TerminalChat:
         print(view.dimmed(f"[{view.count}, {_speed(result)}{self._cut(result)}{said and '; ' + said}]"))
 
     def _cut(self, result: RequestOutput) -> str:
-        """Why an answer is not whole."""
+        """Return the reason why an answer is incomplete; empty if it is complete."""
         if result.finish_reason == "abort":
-            return "; interrupted" if result.text else "; interrupted, the question is taken back"
+            return "; interrupted" if result.text else "; interrupted, the question was removed"
         if result.finish_reason == "stop":
             return ""
         at_most = self._params.max_tokens
@@ -136,7 +138,7 @@ class TerminalChat:
         return AnswerView(columns, colours=self._colours, moves=self._moves, drafts=self._drafts)
 
     def _interrupted(self) -> None:
-        """Ctrl-C: end the answer. The second time, and at the prompt, it is an exception as usual."""
+        """Handle Ctrl-C: stop the answer. A second one, or one at the prompt, raises as usual."""
         if self._stream is not None and not self._is_ending:
             self._is_ending = True
             self._stream.abort()

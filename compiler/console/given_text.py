@@ -1,4 +1,4 @@
-"""Text that was given on the command line or piped in: whatever the locale, it is UTF-8."""
+"""Text from the command line, files and pipes, always decoded as UTF-8 whatever the locale."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...plugins.errors import UsageError
 
 
 def argument_text(name: str, argument: str) -> str:
-    """Return the text of an argument; Python keeps its bytes where they are no text in the locale.
+    """Return the text of an argument, whose bytes Python escapes if the locale cannot decode them.
 
-    The locale may know no UTF-8. Raises ``UsageError`` for what is none.
+    Raises ``UsageError`` for an argument that is not UTF-8.
     """
     try:
         argument.encode()
     except UnicodeEncodeError:
-        with suppress(UnicodeEncodeError):  # nor any bytes: no command line makes that
+        with suppress(UnicodeEncodeError):  # lone surrogates that no command line produces
             return decoded(name, os.fsencode(argument))
     return argument
 
 
 def decoded(name: str, content: bytes) -> str:
-    """Return bytes that were given as UTF-8. Raises ``UsageError`` naming the byte that is none."""
+    """Decode UTF-8. Raises ``UsageError`` naming the first invalid byte."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -35,8 +35,8 @@ def decoded(name: str, content: bytes) -> str:
 
 
 def file_text(flag: str, path: Path) -> str:
-    """Return the text of a file that a flag names. Raises ``UsageError`` for one that cannot be read."""
+    """Return the text of the file that a flag names. Raises ``UsageError`` if it cannot be read."""
     try:
         return decoded(str(path), path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{flag} {path} cannot be read", why=str(error.strerror), fix="name a file") from None
+        raise UsageError(f"{flag} {path} cannot be read", why=str(error.strerror), fix="name a readable file") from None

@@ -1,4 +1,4 @@
-"""What must not outlive this process: folders and files that are half-made, and processes that make them."""
+"""Cleanup at exit: temporary files and folders to remove, and child processes to kill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PATIENCE = 30.0  # for what is held; a disk that does not answer for longer will not
+_PATIENCE = 30.0  # seconds to wait for ``held`` blocks; a disk that hangs for longer will not recover
 _TRIES = 50
 
 _lock = threading.RLock()
@@ -22,7 +22,7 @@ _children: list[subprocess.Popen[str]] = []
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let nothing come between: no stop is raised inside, and the process is not ended meanwhile."""
+    """Defer stop signals and process exit until the block ends."""
     global _holds
     _holds += 1
     try:
@@ -33,13 +33,13 @@ def held() -> Iterator[None]:
 
 
 def is_held() -> bool:
-    """Whether a stop has to wait."""
+    """Return True while a stop has to wait."""
     return _holds > 0
 
 
 @contextmanager
 def half_made(path: Path) -> Iterator[None]:
-    """Have ``path`` removed when the block ends, or the process; one that is done was given another name by then."""
+    """Remove ``path`` when the block or the process ends; finished work has been renamed by then."""
     _paths.append(path)
     try:
         yield
@@ -51,7 +51,7 @@ def half_made(path: Path) -> Iterator[None]:
 
 @contextmanager
 def ours(child: subprocess.Popen[str]) -> Iterator[None]:
-    """Have a process killed with ours while the block lasts."""
+    """Kill a child process if this one exits inside the block."""
     _children.append(child)
     try:
         yield
@@ -60,7 +60,7 @@ def ours(child: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def remove_all() -> None:
-    """Kill and remove all there is, for who ends the process then: what is held afterwards waits for that."""
+    """Kill all children and remove all paths. Called just before the process ends, so later ``held`` blocks wait."""
     _lock.acquire(timeout=_PATIENCE)
     for child in _children:
         child.kill()
@@ -72,7 +72,7 @@ def remove_all() -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder, also one that a thread still writes into."""
+    """Remove a file or a folder, even if a thread still writes into it."""
     for _ in range(_TRIES):
         with suppress(OSError):
             path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
@@ -83,5 +83,5 @@ def _remove(path: Path) -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    for path in _paths:  # a stop came just before it would have been removed
+    for path in _paths:  # left if a stop came just before the removal
         _remove(path)

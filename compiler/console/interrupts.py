@@ -1,10 +1,10 @@
-"""A stop that is asked for is obeyed: Ctrl-C, SIGTERM or SIGHUP unwinds the program, or ends it where nothing unwinds.
+"""Signal handling: Ctrl-C, SIGTERM and SIGHUP unwind the program, or end the process if it does not unwind.
 
-A handler raises in whatever code runs at that moment. Some of it swallows that (the callback of a weak reference,
-``__del__``, a library that catches everything), the import system would be left with its lock held, and a native module
-that is being loaded may abort. So a stop is asked for again until it is on its way. What has not ended after
-``PATIENCE`` seconds, as a native call that does not come back, or at a second Ctrl-C, is ended by a thread, which
-removes what is half-made first.
+A Python signal handler raises in whatever code runs at that moment. Some code swallows the exception (weak-reference
+callbacks, ``__del__``, libraries that catch everything), the import system would keep its lock, and a native module
+that is being loaded may abort. The stop is therefore raised again until an exception is propagating. After ``PATIENCE``
+seconds, for example in a native call that does not return, or at a second Ctrl-C, a thread removes temporary files and
+ends the process.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _PAUSE = 0.02
 
 
 class Interrupt(KeyboardInterrupt):
-    """Ctrl-C on its way up."""
+    """The exception raised for Ctrl-C."""
 
 
 class Termination(SystemExit):
-    """SIGTERM or SIGHUP on its way up; it unwinds as Ctrl-C does, so that a build cleans up after itself."""
+    """The exception raised for SIGTERM or SIGHUP; it unwinds like Ctrl-C, so that a build cleans up."""
 
 
 class _Stop:
-    """The stop that was asked for: which signal, and the exception that is on its way, for as long as one is."""
+    """The requested stop: its signal, and the exception raised for it while that propagates."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -48,12 +48,12 @@ class _Stop:
 
     @property
     def is_due(self) -> bool:
-        """Whether it was asked for and nothing is on its way: an exception that is swallowed is gone at once."""
+        """True if a stop was requested and no exception for it is alive; a swallowed one is freed at once."""
         is_raised = self._raised is not None and self._raised() is not None
         return self.number is not None and not self.is_heard and not is_raised
 
     def exception(self) -> BaseException:
-        """A new one to raise."""
+        """Return a new exception to raise."""
         number = self.number or signal.SIGINT
         made = Interrupt() if number == signal.SIGINT else Termination(128 + number)
         self._raised = weakref.ref(made)
@@ -67,7 +67,7 @@ _taken_signals: frozenset[int] = frozenset()
 
 
 def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
-    """Obey stops from here on. ``last_words`` are said with the signal's number where nothing unwinds."""
+    """Start handling stop signals. ``last_words`` is called with the signal's number if the program does not unwind."""
     global _is_watched
     if _is_watched:
         return
@@ -86,7 +86,7 @@ def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
 
 @contextmanager
 def taken(handler: Callable[[], object], signals: Iterable[int] = (signal.SIGINT,)) -> Iterator[None]:
-    """Have ``signals`` call ``handler`` in the main thread while this lasts; they are no stops then, others are."""
+    """Call ``handler`` in the main thread for ``signals`` inside the block, instead of stopping the program."""
     global _taken, _taken_signals
     before = {number: signal.getsignal(number) for number in signals}
     _taken, _taken_signals = handler, frozenset(before)
@@ -101,24 +101,24 @@ def taken(handler: Callable[[], object], signals: Iterable[int] = (signal.SIGINT
 
 
 def check() -> None:
-    """Raise again what was asked for and did not get through."""
+    """Raise the requested stop again, in case its exception was swallowed."""
     if _stop.number is not None:
         raise _stop.exception()
 
 
 def asked() -> int | None:
-    """Return the signal that asked for a stop, if one did."""
+    """Return the signal of the requested stop; None if there is none."""
     return _stop.number
 
 
 def heard() -> int | None:
-    """Have a stop no longer raised, for the program has unwound; returns the signal that asked for it, if one did."""
+    """Mark the stop as handled, since the program has unwound, and return its signal; None if there was none."""
     _stop.is_heard = True
     return _stop.number
 
 
 def leave(code: int) -> NoReturn:
-    """End the process. After a stop at once: libraries that are half imported need not tidy up."""
+    """End the process, immediately after a stop, since half-imported libraries need no cleanup."""
     if heard() is None:
         sys.exit(code)
     half_made.remove_all()
@@ -129,13 +129,13 @@ def leave(code: int) -> NoReturn:
 
 
 def _ignore() -> None:
-    """Have no stop change the exit code of what is done: Python gives signals back to the system as it shuts down."""
+    """Ignore signals, so that none changes the exit code while Python shuts down and restores default handlers."""
     for number in (*_STOPS, _AGAIN):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _obey(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: raise, unless this is no moment for it; then the thread asks again."""
+    """Handle a signal: raise the stop, or leave it to the thread to retry if raising is unsafe now."""
     if _taken is not None and number in _taken_signals:
         _taken()
         return
@@ -146,9 +146,9 @@ def _obey(number: int, frame: FrameType | None) -> None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether the import system itself is at work (not a module that it executes), or a native module is being loaded.
+    """Return True inside the import system itself (not in a module that it executes) or while a native module loads.
 
-    C++ that calls Python while it sets up a module may end the process when that raises.
+    C++ that calls Python while it initializes a module may abort the process if the call raises.
     """
     if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
         return True
@@ -158,7 +158,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _quiet_about_stops(hook: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Say nothing of what could not be raised after a stop: that is a stop, or comes of it."""
+    """Suppress unraisable exceptions after a stop: they are the stop or a consequence of it."""
 
     def quiet(unraisable: Any) -> None:
         if _stop.number is None:
@@ -168,12 +168,12 @@ def _quiet_about_stops(hook: Callable[[Any], object]) -> Callable[[Any], object]
 
 
 def _see_to_it(reader: int, last_words: Callable[[int], object]) -> None:
-    """Run in a thread of its own: wait for a stop, ask for it until it is obeyed, and end the process if it is not."""
+    """Thread body: wait for a stop signal, raise it until it takes effect, and end the process if it does not."""
     number = _first(reader)
     main, deadline = threading.main_thread().ident, time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if select.select([reader], [], [], _PAUSE)[0] and any(_stops(os.read(reader, 512))):
-            break  # asked for twice
+            break  # second stop signal
         if main is not None and _stop.is_due:
             signal.pthread_kill(main, _AGAIN)
     half_made.remove_all()
@@ -188,8 +188,8 @@ def _first(reader: int) -> int:
         for number in _stops(woken):
             return number
         if any(number in _STOPS for number in woken) and main is not None:
-            # Somebody's own. If the main thread just began to wait for a key, it would be handled at the next one: any
-            # signal wakes it.
+            # A signal with its own handler. A main thread that waits for input handles it only at the next key, unless
+            # another signal wakes it.
             time.sleep(_PAUSE)
             signal.pthread_kill(main, _AGAIN)
 

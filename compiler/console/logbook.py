@@ -1,4 +1,4 @@
-"""The log of a command: everything in a file (``--log``), and what matters of it on standard error (``--verbose``)."""
+"""The log of a command: everything goes to a file (``--log``), selected records to standard error (``--verbose``)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .progress import Advance, Progress
 
 OURS = __package__.split(".", maxsplit=1)[0]
-_SHOWN = f"{OURS}.shown"  # what standard error has in any case
-_APART = ("transformers", "huggingface_hub")  # they hand nothing on
+_SHOWN = f"{OURS}.shown"  # records that are printed on standard error anyway
+_APART = ("transformers", "huggingface_hub")  # their loggers do not propagate
 _BEGIN = "command: "
 _log = logging.getLogger(OURS)
 
 
 @contextmanager
 def logged(path: Path | None, *, verbose: bool = False) -> Iterator[None]:
-    """Keep the log of what is done inside: at the end of the file ``path``, and on standard error when ``verbose``."""
+    """Log the block: append to the file ``path``, and print on standard error if ``verbose``."""
     handlers: list[logging.Handler] = [_file(path)] if path else []
     if verbose:
         handlers.append(_OnStandardError())
@@ -57,12 +57,12 @@ def logged(path: Path | None, *, verbose: bool = False) -> Iterator[None]:
 
 
 def shown(text: str) -> None:
-    """Log what is shown on standard error anyway."""
+    """Log a line that is printed on standard error anyway."""
     logging.getLogger(_SHOWN).info(text)
 
 
 class Logged:
-    """Progress that is kept in the log as well, with the beginning and the end of each piece of work."""
+    """Progress that also logs the start and the end of each step."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -70,8 +70,8 @@ class Logged:
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-        """One piece of work, told to both."""
-        is_part = text in self._open[-1:]  # of what is called the same
+        """Report a step to the wrapped progress and to the log."""
+        is_part = text in self._open[-1:]  # of a step of the same name
         self._open.append(text)
         started = time.monotonic()
         if not is_part:
@@ -86,7 +86,7 @@ class Logged:
 
 
 class _OnStandardError(logging.Handler):
-    """Lines on whatever standard error is at that moment: bars stand in for it while they are shown."""
+    """A handler for the current standard error, which progress bars replace while they are shown."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -98,23 +98,23 @@ class _OnStandardError(logging.Handler):
 
 
 class _InFile(logging.FileHandler):
-    """Lines at the end of a file; that they cannot be written is told once, and fails nothing."""
+    """A file handler that reports a write error once and then stays silent."""
 
     _is_lost = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, as long as that works."""
+        """Write a line, unless an earlier one failed."""
         if not self._is_lost:
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Give up."""
+        """Report the error and stop logging."""
         error = sys.exc_info()[1]
         self._is_lost = True
         print(f"warning: the log {self.baseFilename} cannot be written: {error}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Close the file, of which the last lines may be lost."""
+        """Close the file; its last lines may be lost."""
         with suppress(OSError):
             super().close()
 
@@ -133,12 +133,14 @@ def _file(path: Path) -> logging.Handler:
 
 
 def _require_log(path: Path) -> None:
-    """Refuse to add to a file that is something else."""
+    """Raise ``UsageError`` for an existing file that is not a log."""
     with path.open("rb") as file:
         first = file.readline(1000)
     if first and _BEGIN.encode() not in first:
         raise UsageError(
-            f"{path} is there and is no log", why="a log is added to, and this would be spoilt", fix="name another file"
+            f"{path} exists and is not a log file",
+            why="--log appends to its file, which would damage this one",
+            fix="name another file",
         )
 
 

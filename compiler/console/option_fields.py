@@ -1,4 +1,4 @@
-"""Options declared where they are kept: a field of a dataclass says its flag, its help and its least value."""
+"""Options declared at the dataclass fields that store them: flag, help and minimum."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _KEY = "option"
 
 @dataclass(frozen=True)
 class Option:
-    """How a field is asked for: ``--flag``, and ``name`` in a file of options.
+    """The declaration of an option: ``--flag`` on the command line, ``name`` in an options file.
 
-    ``argument`` is what the same is called where it may stand without a flag; ``split`` has commas part one text.
-    ``former`` is a flag that is still taken and no longer shown.
+    ``argument`` is the metavar of an equivalent positional argument; ``split`` separates values at commas; ``former``
+    is an old flag that is still accepted and no longer shown; ``least`` is the minimum.
     """
 
     flag: str
@@ -29,17 +29,17 @@ def option(
     flag: str, help: str, default: Any = None, *, least: int | None = None, argument: str = "", split: bool = False,
     name: str = "",
 ) -> Any:  # fmt: skip
-    """A dataclass field that is an option; it is called as its flag is, unless ``name`` says otherwise."""
+    """Return a dataclass field that is an option, named after its flag unless ``name`` is given."""
     declared = Option(flag, name or named(flag), help, least, argument, split)
     return field(default=default, metadata={_KEY: declared})
 
 
 def option_of(declared: Field[Any]) -> Option:
-    """The option that a field is."""
+    """Return the option declared at a field."""
     option: Option = declared.metadata[_KEY]
     return option
 
 
 def named(flag: str) -> str:
-    """What a flag is called in a file of options: ``--max-seq-len`` is ``max_seq_len``."""
+    """Return the name of a flag in an options file: ``--max-seq-len`` becomes ``max_seq_len``."""
     return flag.lstrip("-").replace("-", "_")

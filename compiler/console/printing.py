@@ -1,4 +1,4 @@
-"""How the command line speaks: results on standard output, everything else on standard error."""
+"""Output of the command line: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TRACEBACK = "PEAGLE_TRACEBACK"
 
 
 class Interrupted(PeagleError):
-    """Ctrl-C (exit code 130, as shells say it)."""
+    """Ctrl-C (exit code 130, the convention of shells)."""
 
     exit_code = 130
 
 
-_left: list[str] = []  # what a stop leaves behind, by the verb that runs
+_left: list[str] = []  # the state that a stop leaves behind, set by the running verb
 
 
 def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make Ctrl-C in a verb an error of ours that says ``what`` it left behind."""
+    """Turn Ctrl-C in a verb into an ``Interrupted`` error that describes ``what`` is left behind."""
 
     def wrap(verb: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(verb)
@@ -46,7 +46,7 @@ def interruptible(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _unless_interrupted(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a verb; what fails after an interruption failed because of it."""
+    """Run a verb; an error after an interruption is attributed to the interruption."""
     try:
         return verb(*args, **kwargs)
     except Exception:
@@ -55,7 +55,7 @@ def _unless_interrupted(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 
 
 def report_stop(number: int, *, as_json: bool) -> int:
-    """Say that a signal ended the program; returns the exit code."""
+    """Report that a signal ended the program and return the exit code."""
     if number == signal.SIGINT:
         report_failure(Interrupted("interrupted", why="".join(_left)), as_json=as_json)
     else:
@@ -64,21 +64,21 @@ def report_stop(number: int, *, as_json: bool) -> int:
 
 
 def emit(result: Any) -> None:
-    """Print machine output: one JSON value on standard output."""
+    """Print one JSON value on standard output."""
     print(json.dumps(result, indent=2))
 
 
 def note(text: str) -> None:
-    """Print a line for people, on standard error."""
+    """Print a line on standard error."""
     print(text, file=sys.stderr)
-    if "logging" in sys.modules:  # else nobody keeps a log
+    if "logging" in sys.modules:  # else there is no log
         from .logbook import shown
 
         shown(text)
 
 
 def columns(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as aligned text."""
+    """Format rows as aligned text."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
@@ -86,7 +86,7 @@ def columns(rows: Iterable[Sequence[object]]) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             break
@@ -95,7 +95,7 @@ def size(count: float) -> str:
 
 
 def report_failure(error: BaseException, *, as_json: bool) -> int:
-    """Say what went wrong, on standard error and without a traceback; returns the exit code."""
+    """Report an error on standard error, without a traceback, and return the exit code."""
     if os.environ.get(TRACEBACK):
         import traceback
 
@@ -110,12 +110,12 @@ def report_failure(error: BaseException, *, as_json: bool) -> int:
 
 
 def _kind(failure: PeagleError) -> str:
-    """Its name among the published errors, whatever narrower one was raised."""
+    """Return the name of the public error class, even if a subclass was raised."""
     return next(each.__name__ for each in type(failure).__mro__ if each.__module__ == PeagleError.__module__)
 
 
 def _known(error: BaseException) -> PeagleError | None:
-    """An error of another's that is no fault of ours."""
+    """Return the error for a missing optional package; None for any other exception."""
     if isinstance(error, ImportError):
         from ...plugins.optional_packages import typed
 
@@ -125,10 +125,10 @@ def _known(error: BaseException) -> PeagleError | None:
 
 def _unexpected(error: BaseException) -> PeagleError:
     if hasattr(error, "format_message"):  # the argument parser's own errors
-        return UsageError(error.format_message(), fix="see `peagle-compile --help`, or --help of the verb")
+        return UsageError(error.format_message(), fix="see `peagle-compile --help`, or --help of the command")
     text = " ".join(str(error).split())
     return PeagleError(
         f"unexpected {type(error).__name__}: {text}",
-        why="this is a fault in peagle-compile",
-        fix=f"{TRACEBACK}=1 shows where",
+        why="this is an internal error of peagle-compile",
+        fix=f"set {TRACEBACK}=1 to see the traceback",
     )

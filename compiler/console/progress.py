@@ -1,4 +1,4 @@
-"""What long work tells while it runs, and how: as bars on a terminal, as lines anywhere else, or not at all."""
+"""Progress of long work: bars on a terminal, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Progress(Protocol):
     """``with progress.step("attach weights", total=...) as advance: advance(n)``; no total means a spinner."""
 
     def step(self, text: str, total: int | None = None) -> AbstractContextManager[Advance]:
-        """One piece of work; the context yields what to call with each amount done."""
+        """Report a step; the context yields a callable that takes each amount done."""
         ...
 
 
@@ -28,12 +28,12 @@ class Quiet:
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-        """One piece of work of which nothing is shown."""
+        """Run a step without showing it."""
         yield lambda _: None
 
 
 class Bars:
-    """Progress as rich bars on standard error; those of parts go when they are done, that of the whole stays."""
+    """Progress as rich bars on standard error; bars of nested steps disappear when done."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self._bars = bars
@@ -41,7 +41,7 @@ class Bars:
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
-        """One piece of work with a bar of its own."""
+        """Show a step as a bar."""
         task = self._bars.add_task("  " * self._depth + text, total=total)
         self._depth += 1
         try:
@@ -55,7 +55,7 @@ class Bars:
 
 @contextmanager
 def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Bars when standard error is a terminal, else lines; nothing when ``quiet``."""
+    """Show bars if standard error is a terminal, else lines; nothing if ``quiet``."""
     if quiet:
         yield Quiet()
         return

@@ -1,4 +1,4 @@
-"""Progress where nobody watches a bar move: a line for each piece of work, and one now and then while it lasts."""
+"""Progress without a terminal: a line for each finished step, and periodic lines while one runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-EVERY = 9.0  # seconds between lines at most; whoever reads may rely on ten
-SHORT = 1.0  # a part that takes less is not worth a line
-_MINUTES = 100  # seconds from which on minutes are told
+EVERY = 9.0  # maximum seconds between lines; readers may rely on ten
+SHORT = 1.0  # nested steps shorter than this get no line
+_MINUTES = 100  # seconds from which times are shown in minutes
 
 
 @dataclass(eq=False)
 class _Work:
-    """A piece of work under way: ``done`` of ``total``, where that is known."""
+    """A running step: ``done`` of ``total``, if that is known."""
 
     text: str
     total: int | None
@@ -28,7 +28,7 @@ class _Work:
         self.done += amount
 
     def so_far(self, now: float) -> str:
-        """How far it is after which time, and about when it will be done if it goes on so."""
+        """Describe the progress, the time so far and the estimated time left."""
         seconds = now - self.began
         if not self.total:
             return f"{self.text}: {_time(seconds)}"
@@ -37,14 +37,14 @@ class _Work:
 
 
 def _time(seconds: float) -> str:
-    """Seconds as they are told, or minutes of what takes many."""
+    """Format seconds, or minutes for long times."""
     return f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"
 
 
 class Lines:
-    """Progress as lines: ``trace target ... 3.2 s`` when it is done, ``attach: 40% after 18 s, about 27 s left`` in it.
+    """Progress as lines: ``trace target ... 3.2 s`` at the end, ``attach: 40% after 18 s, about 27 s left`` during it.
 
-    A part of something larger has a line of its own when it takes long.
+    A nested step gets a line only if it takes long.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Lines:
 
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """One piece of work. What fails has no line: the error that follows says more."""
+        """Report a step. A failed step gets no line, since its error follows."""
         work = _Work(text, total, self._clock())
         self._open.append(work)
         try:
@@ -71,20 +71,20 @@ class Lines:
             self._line(f"{text} ... {seconds:.1f} s")
 
     def beat(self) -> None:
-        """Say how far the work is, if nothing was said for long."""
+        """Print the progress if no line was printed for a while."""
         now = self._clock()
         if now - self._last < EVERY:
             return
         work = next(reversed(self._open), None)
         if work is None:
-            self._line(f"at work for {now - self._began:.0f} s")
+            self._line(f"running for {now - self._began:.0f} s")
         else:
             work.is_told = True
             self._line(work.so_far(now))
 
     @contextmanager
     def beating(self) -> Iterator[Lines]:
-        """Have a thread look whether something has to be said."""
+        """Call ``beat`` from a thread while the block runs."""
         ended = threading.Event()
 
         def beats() -> None:

@@ -1,4 +1,4 @@
-"""What ``--json`` says of a result."""
+"""The JSON record of a generated result."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def record(output: RequestOutput) -> dict[str, Any]:
 
 
 def _scored(name: str, found: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-    """The logprobs of tokens, where they were asked for."""
+    """Return the logprobs of tokens, if they were requested."""
     return {name: [each and asdict(each) for each in found]} if found else {}
 
 
 def lossy(acceptance: Acceptance) -> str:
-    """Return what must be said of a text that a tolerance may have changed; nothing of any other."""
+    """Return the notice for text that an acceptance tolerance may have changed; empty for any other."""
     if not acceptance.is_lossy:
         return ""
-    return f"lossy: with an acceptance tolerance of {acceptance.tolerance:g} drafts may stand for the target's tokens"
+    return f"lossy: with an acceptance tolerance of {acceptance.tolerance:g}, drafts may replace the target's tokens"
 
 
 def decoding_speed(output: RequestOutput) -> float:
-    """Return tokens per second of decoding; the first token belongs to the prompt's pass."""
+    """Return tokens per second of decoding; the first token belongs to the prefill."""
     return (len(output.token_ids) - 1) / max(output.decode_seconds, 1e-9)

@@ -1,4 +1,4 @@
-"""Sampling parameters that were given as JSON, for those that have no flag."""
+"""Sampling parameters given as JSON, for those without a flag."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .given_text import argument_text
 
 
 def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict[str, Any]:
-    """Return the parameters that ``text`` names, ready for ``SamplingParams``, which judges their values.
+    """Return the parameters in ``text`` for ``SamplingParams``, which validates their values.
 
-    Token ids that are keys are texts in JSON. Raises ``UsageError`` for what is no object, names no parameter, or one
-    of ``flags``, which have a flag of their own.
+    Token ids that are JSON keys are converted to integers. Raises ``UsageError`` unless ``text`` is an object, for an
+    unknown parameter, and for one of ``flags``, which have flags of their own.
     """
     from ...engines import SamplingParams
 
@@ -24,16 +24,18 @@ def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict
     try:
         given = json.loads(argument_text(flag, text))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{flag} is no JSON: {error}", fix='give an object, such as {"min_tokens": 8}') from None
+        raise UsageError(
+            f"{flag} is not valid JSON: {error}", fix='give an object, such as {"min_tokens": 8}'
+        ) from None
     if not isinstance(given, dict):
-        raise UsageError(f"{flag} is no JSON object", fix='give one, such as {"min_tokens": 8}')
+        raise UsageError(f"{flag} is not a JSON object", fix='give one, such as {"min_tokens": 8}')
     known = {field.name for field in dataclasses.fields(SamplingParams)}
     for name in given:
         if name in flags:
-            raise UsageError(f"{flag}: {name} has a flag of its own", fix=f"say --{name.replace('_', '-')}")
+            raise UsageError(f"{flag}: {name} has its own flag", fix=f"use --{name.replace('_', '-')}")
         if name not in known:
             near = ", ".join(nearest(name, known - set(flags))) or ", ".join(sorted(known - set(flags)))
-            raise UsageError(f"{flag}: {name[:100]!r} is no sampling parameter", fix=f"did you mean {near}?")
+            raise UsageError(f"{flag}: unknown sampling parameter {name[:100]!r}", fix=f"did you mean {near}?")
     biases = given.get("logit_bias")
     if isinstance(biases, dict):
         given["logit_bias"] = {_token_id(token): amount for token, amount in biases.items()}

@@ -1,4 +1,4 @@
-"""Sizes as a person writes them: 500MB, 1.5TB, 1G, 4MiB, or a number of bytes."""
+"""Parsing of sizes such as 500MB, 1.5TB, 1G, 4MiB, or a number of bytes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SIZE = re.compile(rf"(\d{{1,15}}(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECA
 
 
 def bytes_of(name: str, text: str, least: int = 0) -> int:
-    """Return how many bytes a size is. Raises ``UsageError`` by ``name`` for what is none, or less than ``least``."""
+    """Parse a size in bytes. Raises ``UsageError``, naming ``name``, for an invalid size or one below ``least``."""
     if not (match := _SIZE.fullmatch(text)):
-        raise UsageError(f"{name} {text} is not a size", fix="for example 500MB, 50GB, 1.5TB, 4MiB, or 0 for nothing")
+        raise UsageError(f"{name} {text} is not a size", fix="use a size such as 500MB, 50GB, 1.5TB, 4MiB or 0")
     count = int(float(match[1]) * _UNITS[match[2].upper()])
     if count < least:
-        raise UsageError(f"{name} {text} is too little", fix=f"say {least} bytes or more")
+        raise UsageError(f"{name} {text} is too small", fix=f"use at least {least} bytes")
     return count
 
 
 def size_option(name: str, least: int = 0) -> Callable[[object], int]:
-    """Return the parser of a flag that takes a size."""
+    """Return the parser for a flag that takes a size."""
 
     def parse(given: object) -> int:
         return bytes_of(name, str(given), least)

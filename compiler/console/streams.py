@@ -1,4 +1,4 @@
-"""The standard streams as every verb finds them: open, in order, and without a word when their reader has gone."""
+"""Setup of the standard streams: always open, and silent when their reader is gone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _NAMES = ("standard input", "standard output", "standard error")
 
 
 class _Descriptor(io.FileIO):
-    """A stream that can be written to as long as somebody reads it, and drops the rest.
+    """An output stream that drops data once its reader is gone.
 
-    That the reader has gone (``| head``) is no error. Another one is raised once for standard output, whose content
-    is what was asked for; standard error must not be what fails.
+    A closed reader (``| head``) is not an error. Other write errors are raised once for standard output and ignored for
+    standard error.
     """
 
     lost = False
 
     def write(self, data: object) -> int:
-        """Write what can be written."""
+        """Write ``data``, or drop it if the stream is lost."""
         if not self.lost:
             try:
                 return super().write(cast("bytes", data))
@@ -32,34 +32,34 @@ class _Descriptor(io.FileIO):
                     raise EnvironmentProblem(
                         f"cannot write to {_NAMES[self.fileno()]}",
                         why=error.strerror or str(error),
-                        fix="have it read, or send it to a disk with room",
+                        fix="redirect it to a disk with free space",
                     ) from None
         return len(memoryview(cast("bytes", data)).cast("B"))
 
 
 def prepare() -> None:
-    """Open those that the caller closed on the null device, and have lost readers and full disks told in one way.
+    """Open closed standard streams on the null device, and handle lost readers and full disks uniformly.
 
-    Else the next file that is opened would become standard output, and get what is printed.
+    Otherwise the next opened file would take the descriptor of standard output and receive what is printed.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)  # the lowest that is free, so this one
+            os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)  # takes the lowest free number: this one
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _safe(1, sys.stdout), _safe(2, sys.stderr)
 
 
 def reader_has_gone() -> bool:
-    """Whether nobody reads standard output any more: what only writes there may stop."""
+    """Return True if standard output has lost its reader, so that the program may stop."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return isinstance(raw, _Descriptor) and raw.lost
 
 
 def _safe(number: int, was: TextIO | None) -> TextIO:
-    """Wrap standard output or error as it ``was`` set up; a character that its encoding lacks is escaped."""
+    """Wrap standard output or error with the settings it had; characters outside its encoding are escaped."""
     if was is not None:
         if isinstance(getattr(getattr(was, "buffer", None), "raw", None), _Descriptor):
             return was

@@ -1,1 +1,1 @@
-"""An engine goes to where it is served: archives, and what a container's host puts beside it."""
+"""Deployment of engines: SageMaker archives and containers, Triton model repositories."""

@@ -1,7 +1,7 @@
-"""An engine as SageMaker's ``model.tar.gz``, which it unpacks into ``/opt/ml/model``: byte for byte the same each time.
+"""Packing of an engine as SageMaker's ``model.tar.gz``, which is unpacked into ``/opt/ml/model``; reproducible.
 
 https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html, "How SageMaker AI Loads Your Model
-Artifacts". The files of the engine lie at the top of the archive, so that ``/opt/ml/model`` is the engine's folder.
+Artifacts". The engine's files are at the top level of the archive, so ``/opt/ml/model`` becomes the engine folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUFFIX = ".tar.gz"
 
 @dataclass(frozen=True)
 class Archive:
-    """A written archive: where, its size and hash, and the engine in it with the bytes of its files."""
+    """A written archive: its path, size and hash, and the manifest and size of the engine in it."""
 
     path: Path
     entry: FileEntry
@@ -38,11 +38,11 @@ class Archive:
 
 
 def write_archive(engine: Path, out: Path, progress: Progress, *, level: int, force: bool) -> Archive:
-    """Check an engine folder, and write it as ``out``, which is there whole or not at all.
+    """Check an engine folder and write it atomically as ``out``.
 
-    ``level`` is gzip's, 0 to 9. The same engine and level give the same bytes (of level 0 whatever the zlib). Files in
-    the folder that are not the engine's are left out. Raises ``UsageError`` for an ``out`` that cannot be taken or,
-    without ``force``, is there; ``EnvironmentProblem`` for a folder that is no engine or was changed.
+    ``level`` is gzip's, 0 to 9. The same engine and level give the same bytes (at level 0 with any zlib). Files that do
+    not belong to the engine are left out. Raises ``UsageError`` for an invalid ``out`` or, without ``force``, an
+    existing one; ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
     require_free(out, force=force)
     manifest = Manifest.read(engine)
@@ -68,25 +68,25 @@ def write_archive(engine: Path, out: Path, progress: Progress, *, level: int, fo
 
 
 def require_free(out: Path, *, force: bool) -> None:
-    """Raise ``UsageError`` for an ``out`` of another name than SageMaker takes, or that must not be replaced."""
+    """Raise ``UsageError`` for an ``out`` whose name SageMaker does not accept, or that must not be replaced."""
     require_name(out)
     if not out.name.endswith(SUFFIX) or out.name == SUFFIX:
         raise UsageError(
-            f"--out {out} is no name of an archive",
-            why=f"SageMaker takes model data that ends in {SUFFIX}",
-            fix=f"say --out model{SUFFIX}",
+            f"--out {out} is not an archive name",
+            why=f"SageMaker accepts only model data that ends in {SUFFIX}",
+            fix=f"use --out model{SUFFIX}",
         )
     with writing(out.parent, 0):
         if out.exists() and not out.is_file():
-            raise UsageError(f"--out {out} is there and is no file", fix="choose another --out")
+            raise UsageError(f"--out {out} exists and is not a file", fix="choose another --out")
         if os.path.lexists(out) and not out.exists():
-            raise UsageError(f"--out {out} is a link to what is not there", fix="remove the link, or choose another")
+            raise UsageError(f"--out {out} is a dangling link", fix="remove the link, or choose another --out")
         if out.exists() and not force:
-            raise UsageError(f"--out {out} is there", fix="say --force to replace it, or choose another --out")
+            raise UsageError(f"--out {out} already exists", fix="add --force to replace it, or choose another --out")
 
 
 def _write(engine: Path, names: list[str], file: BinaryIO, level: int, advance: Advance) -> None:
-    """Write the archive: names in order, and of each file nothing but its content, for anybody to read."""
+    """Write the archive with sorted names and fixed metadata."""
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=level, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
@@ -100,13 +100,13 @@ def _write(engine: Path, names: list[str], file: BinaryIO, level: int, advance: 
 
 
 class _ReadAloud:
-    """A file that tells how much of it was read."""
+    """A file that reports how much of it was read."""
 
     def __init__(self, file: BinaryIO, advance: Advance) -> None:
         self._file, self._advance = file, advance
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most ``size`` bytes of it."""
+        """Read at most ``size`` bytes."""
         piece = self._file.read(size)
         self._advance(len(piece))
         return piece

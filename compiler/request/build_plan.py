@@ -1,4 +1,4 @@
-"""The plan of a build or an export: everything that is decided before anything is made, in one record."""
+"""The plan of a build or an export: every decision that is made before the work begins."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .experts_form import suited
 from .refusals import export_lowering
 from .request import DEFAULT_BATCH_SIZE, ONNXRUNTIME, CompileRequest
 
-_FP8_TAKEN = "the checkpoint is FP8 with scales for its inputs, and so is the engine: --precision bf16 would widen it"
+_FP8_TAKEN = "the engine is FP8 because the checkpoint is FP8 with input scales; --precision bf16 would widen it"
 
 Command = Literal["build", "export"]
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a ``request`` comes to; every step of a build, of an export and of their dry runs reads it here.
+    """The resolved form of a ``request``, read by every step of a build, an export and their dry runs.
 
-    ``platform`` has the backend, the GPUs and the lowering, ``recipe`` the number types, ``speculation`` the drafts of
-    a round. ``max_seq_len`` is in tokens. ``names`` are those of the checkpoints, as options that name them again.
+    ``platform`` has the backend, the GPUs and the lowering, ``recipe`` the number types, ``speculation`` the number of
+    drafts per round. ``max_seq_len`` is in tokens. ``names`` are the options that name the same checkpoints again.
     """
 
     command: Command
@@ -53,26 +53,26 @@ class BuildPlan:
 
     @property
     def max_batch_size(self) -> int:
-        """The rows that a TensorRT plan decodes together."""
+        """The maximum batch size of a TensorRT plan."""
         return self.request.plans.max_batch_size or DEFAULT_BATCH_SIZE
 
     @property
     def makes_plans(self) -> bool:
-        """Whether TensorRT plans are made of the graphs, here and now."""
+        """True if this run builds TensorRT plans from the graphs."""
         return self.platform.makes_plans and self.command == "build"
 
     @property
     def shares(self) -> bool:
-        """Whether the drafter's graph will lie beside the target's and read from its file what is the same in both."""
+        """True if the drafter's graph lies beside the target's and reads shared weights from its file."""
         return self.command == "build" and not self.makes_plans  # a plan holds its own weights
 
     @property
     def is_moved(self) -> bool:
-        """Whether what is made leaves the cache: an export takes the weights away."""
+        """True if the output is moved out of the cache, as an export is."""
         return self.command == "export"
 
     def made_for(self) -> MadeFor:
-        """What the kept steps say that they were made for."""
+        """Return the label of the cached steps of this plan."""
         model, draft = self.names.get("model"), self.names.get("draft")
         return MadeFor(self.command, model or "", draft or "", self.recipe.name, self.lowering.name)
 
@@ -82,9 +82,9 @@ class BuildPlan:
 
 
 def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inputs) -> BuildPlan:
-    """Decide the rest of a build on ``platform`` from its checkpoints.
+    """Plan a build on ``platform`` from its checkpoints.
 
-    Raises ``UsageError`` or ``BuildError`` for types or a form that they cannot be built in.
+    Raises ``UsageError`` or ``BuildError`` for types or a form that the checkpoints do not support.
     """
     platform, said = _suited(platform, request, inputs)
     recipe = decide(
@@ -105,10 +105,9 @@ def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inpu
 
 
 def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
-    """Decide an export from its checkpoints; a build of its plans may choose other drafts, as its caches have room.
+    """Plan an export from its checkpoints; a build from it may choose fewer drafts, as its caches have room.
 
-    Types are what was asked for; for a GPU that was named, what a build on it would take where nothing was. Raises what
-    ``plan_of_build`` does.
+    Types default to those of a build for the GPU, if one is given. Raises what ``plan_of_build`` does.
     """
     platform, said = _suited(platform_of_graphs(request), request, inputs)
     gpus = platform.gpus
@@ -126,14 +125,14 @@ def plan_of_export(request: CompileRequest, inputs: Inputs) -> BuildPlan:
 
 
 def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
-    """The platform that an export is for, which makes nothing run. Raises ``UsageError`` for what there is not."""
+    """Return the platform that an export is for. Raises ``UsageError`` for an unknown one."""
     lowering = export_lowering(request)
     backend = "tensorrt" if lowering.is_tensorrt else ONNXRUNTIME
     return BuildPlatform(backend, "", sm_names(request.backend.gpus), lowering, runs_here=False)
 
 
 def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:
-    """The platform with the form that the target's experts and its head can take, and what to say of it."""
+    """Return the platform with a lowering that supports the target's experts and its head, and warnings."""
     lowering, said = suited(platform.lowering, request.backend.experts, inputs.target.family)
     require_runner(inputs.head, lowering)
     return replace(platform, lowering=lowering), said

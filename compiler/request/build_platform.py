@@ -1,4 +1,4 @@
-"""The platform that a build is for, fixed before anything is read: backend, GPUs, lowering, and what runs here."""
+"""The platform of a build, chosen before any checkpoint is read: backend, GPUs and lowering."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
 
 @dataclass(frozen=True)
 class BuildPlatform:
-    """The backend of a build and what follows from it. ``gpus`` (``sm_120``) are there for TensorRT alone.
+    """The backend of a build, its version, GPUs (``sm_120``, TensorRT only) and lowering.
 
-    ``version`` is the installed backend's. ``runs_here`` says whether this machine can run the engine, and measure it.
-    ``lacks`` is what a build should say of CPU kernels that it would have had with a compiler.
+    ``runs_here`` is true if this machine can run the engine and measure it. ``lacks`` is a warning for a build that
+    has no CPU kernels for want of a compiler.
     """
 
     backend: str
@@ -37,19 +37,20 @@ class BuildPlatform:
 
     @property
     def makes_plans(self) -> bool:
-        """Whether the engine holds TensorRT plans."""
+        """True if the engine holds TensorRT plans."""
         return self.backend in _TITLES
 
     @property
     def title(self) -> str:
-        """The backend's name, for people."""
+        """The backend's display name."""
         return _TITLES.get(self.backend, "ONNX Runtime")
 
 
 def platform_of(request: CompileRequest) -> BuildPlatform:
-    """Choose the backend, and refuse what the request asks of types as far as it can be told. Reads no checkpoint.
+    """Choose the backend and check the requested types, without reading a checkpoint.
 
-    Raises ``EnvironmentProblem`` where this machine cannot build for it, ``UsageError`` for flags it does not have.
+    Raises ``EnvironmentProblem`` if this machine cannot build for it, ``UsageError`` for flags that it does not
+    support.
     """
     platform = _platform(request)
     decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
@@ -57,7 +58,7 @@ def platform_of(request: CompileRequest) -> BuildPlatform:
 
 
 def foretold(request: CompileRequest) -> list[str]:
-    """What a build should say before it begins. Raises for what ``build`` refuses before it reads a checkpoint."""
+    """Return the warnings to print before a build. Raises what ``build`` raises before it reads a checkpoint."""
     check_build(request)
     platform = platform_of(request)
     recipe = decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
@@ -78,23 +79,23 @@ def _platform(request: CompileRequest) -> BuildPlatform:
     platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering, here)
     if asked.lowering is not None:
         raise UsageError(
-            f"--lowering {asked.lowering} does not go with {platform.title}",
-            why="its parser takes a lowering of its own",
-            fix="leave --lowering out, or build for --backend onnxruntime",
+            f"--lowering {asked.lowering} does not work with {platform.title}",
+            why="its parser needs a lowering of its own",
+            fix="omit --lowering, or use --backend onnxruntime",
         )
     return platform
 
 
 def costs_without_kernels(why: str, fix: str) -> str:
-    """What a build says that could have had CPU kernels of ours, in one line."""
-    return f"{why}: ONNX Runtime's own kernels are used, with which verifying drafts costs more than with ours; {fix}"
+    """Return the one-line warning of a build that could not compile the CPU kernels."""
+    return f"{why}: falling back to ONNX Runtime's own kernels, with which verifying drafts is slower; {fix}"
 
 
 def _on_cpu(asked: str | None, precision: str | None) -> tuple[Lowering, str]:
-    """The lowering for ONNX Runtime, and what to say of it.
+    """Return the lowering for ONNX Runtime, and a warning.
 
-    Without one that was ``asked`` for that is the one for our kernels, where they multiply in the precision and can be
-    compiled and loaded.
+    Unless one is ``asked`` for, this is the lowering for the CPU kernels if they support the precision and can be
+    compiled.
     """
     from ...plugins.cpu import is_off
     from ...plugins.cpu.compile import find_compilers
@@ -111,11 +112,11 @@ def _on_cpu(asked: str | None, precision: str | None) -> tuple[Lowering, str]:
 
 
 def version_of(backend: str, machine: Machine) -> str:
-    """The version of TensorRT that is installed. Raises ``EnvironmentProblem`` where that cannot be told."""
+    """Return the installed version of TensorRT. Raises ``EnvironmentProblem`` if it is unknown."""
     installed = machine.products[backend]
     if not installed[:1].isdigit():
         raise EnvironmentProblem(
-            f"the version of {backend} cannot be told",
+            f"the version of {backend} is unknown",
             why="its package has no metadata",
             fix=f"pip install --force-reinstall {backend}",
         )
@@ -123,9 +124,9 @@ def version_of(backend: str, machine: Machine) -> str:
 
 
 def lowering_of(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering:
-    """The form that a backend of this version builds for GPUs.
+    """Return the lowering that a backend of this version builds for GPUs.
 
-    TensorRT's own layer for routed experts is there from 11.0 on, for some GPUs only, and never in TensorRT-RTX.
+    TensorRT has its own layer for routed experts since 11.0, for some GPUs only; TensorRT-RTX has none.
     """
     native = backend == "tensorrt" and int(installed.partition(".")[0]) >= _MOE_LAYER_SINCE
     return lowering_named(export_form([*map(sm_number, gpus)])) if native else TENSORRT
@@ -135,7 +136,7 @@ def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanAsked) -> None:
     flags = (["--gpu"] if gpus else []) + plans.given()
     if flags:
         raise UsageError(
-            f"{' and '.join(flags)} cannot be had with ONNX Runtime",
-            why="its engines hold no TensorRT plan",
-            fix="leave them out, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
+            f"{' and '.join(flags)} requires TensorRT, not ONNX Runtime",
+            why="ONNX Runtime engines hold no TensorRT plans",
+            fix="omit the flags, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )

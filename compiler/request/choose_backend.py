@@ -1,4 +1,4 @@
-"""The choice of a backend for a build: what was asked for, held against what this machine has."""
+"""The choice of a backend for a build, from the request and this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .request import BackendAsked
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """The backend to build for, the GPUs that plans are made for (``sm_100``; none for ONNX Runtime), and why."""
+    """The backend, the GPUs that plans are built for (``sm_100``; none for ONNX Runtime), and the reason."""
 
     backend: str
     gpus: tuple[str, ...]
@@ -38,21 +38,19 @@ class BackendChoice:
 def choose_backend(
     requested: str | None, precision: str | None, gpus: Sequence[str], machine: Machine, model: str = "MODEL"
 ) -> BackendChoice:
-    """The backend for a build of ``precision`` (None: the backend's own) for ``gpus`` (none: those of the machine).
+    """Choose the backend for a build of ``precision`` (None: the backend's default) for ``gpus`` (none: local ones).
 
-    ``model`` is what errors call it.
-
-    Without a request it is TensorRT on a machine with a data-centre GPU and TensorRT, and ONNX Runtime on a machine
-    without a GPU that TensorRT builds for. Any other machine has two answers, so the user has to choose. Raises
-    ``UsageError`` for that choice and for what no machine can do, and ``EnvironmentProblem`` for what this machine
-    lacks, with what works instead.
+    ``model`` is the name used in errors. Without a request, the backend is TensorRT on a machine with a data-center GPU
+    and TensorRT, and ONNX Runtime on a machine without a GPU that TensorRT supports. On any other machine the user has
+    to choose. Raises ``UsageError`` in that case and for what no machine can build, and ``EnvironmentProblem``, with
+    alternatives, for what this machine lacks.
     """
     BackendAsked(requested).check_known()
     named = sm_names(gpus)
     if requested is None:
         return _choose(precision, named, machine, model)
     if requested == "onnxruntime":
-        return _onnxruntime(precision, named, "it was asked for")
+        return _onnxruntime(precision, named, "requested")
     product: Product = "tensorrt" if requested == "tensorrt" else "tensorrt-rtx"
     _require_wide(product, precision)
     if product == "tensorrt":
@@ -73,19 +71,19 @@ def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, mod
     if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
         return _tensorrt("tensorrt", precision, named, machine, model)
     if named and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in named):
-        return BackendChoice("tensorrt-rtx", named, "it builds ahead of time for the GPU that was named")
+        return BackendChoice("tensorrt-rtx", named, "it builds ahead of time for the requested GPU")
     raise _cannot("tensorrt", precision, named, machine, model)
 
 
 def _undecided(gpu: LocalGpu, machine: Machine) -> UsageError:
-    """The error for a machine whose GPU a build would leave idle unless the user names a backend."""
+    """Return the error for a machine whose GPU a build would leave idle unless the user names a backend."""
     product: Product = "tensorrt" if gpu.sm in DATA_CENTRE_SMS else "tensorrt-rtx"
     ways = [] if machine.has(product) else [f"install it ({install_to_build(EXTRA_OF[product])})"]
     ways += [f"use --backend {product}"] if product == "tensorrt-rtx" else []
     why = f"{product} is not installed, so the engine would run on the CPU and leave the GPU idle"
     return UsageError(
         f"this machine has a GPU ({gpu.name}, {sm_name(gpu.sm)}), and no --backend was given",
-        why=f"{product} builds for it only when it is named" if machine.has(product) else why,
+        why=f"{product} is used only on request" if machine.has(product) else why,
         fix=f"for the GPU, {' and '.join(ways)}; for the CPU, use --backend onnxruntime",
     )
 
@@ -95,20 +93,20 @@ def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> Bac
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
             why="on a CPU it computes in fp32",
-            fix="leave --precision out, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
+            fix="omit --precision, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )
     if named:
         raise UsageError(
-            f"--gpu {','.join(named)} does not go with ONNX Runtime" + (f" in {precision}" if precision else ""),
+            f"--gpu {','.join(named)} does not work with ONNX Runtime" + (f" in {precision}" if precision else ""),
             why="its engines run on a CPU"
             + (f", and {why_not(precision, tensorrt=True, it=precision)}" if precision in _cpu_alone() else ""),
-            fix=f"leave --gpu out, or build with {_for_gpus(precision, named)}",
+            fix=f"omit --gpu, or build with {_for_gpus(precision, named)}",
         )
     return BackendChoice("onnxruntime", (), why)
 
 
 def _for_gpus(precision: str | None, named: tuple[str, ...]) -> str:
-    """The flags that build for these GPUs, in the precision that was asked for or what is nearest."""
+    """Return the flags that build for these GPUs, in the requested precision or the nearest one."""
     rtx = all(sm_number(gpu) in RTX_SMS for gpu in named)
     backend = "--backend tensorrt-rtx" if rtx else "--backend tensorrt on a host that has them, with"
     if precision is None:
@@ -144,32 +142,34 @@ def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> Bac
     if not machine.has("tensorrt-rtx"):
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
-            why="it builds the plans; it needs no GPU for that",
+            why="it builds the plans, which needs no GPU",
             fix=f"{install_to_build(EXTRA_OF['tensorrt-rtx'])}; {_on_cpu(precision, named)}",
         )
     gpus = named or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
-        has = f"those of this machine ({', '.join(map(sm_name, machine.sms))})" if machine.gpus else "no GPU is here"
+        local = f"does not support this machine's GPUs ({', '.join(map(sm_name, machine.sms))})"
         raise UsageError(
             "no GPU to build for was named",
-            why=f"{has}{' are not among its targets' if machine.gpus else ''}: {', '.join(map(sm_name, RTX_SMS))}",
+            why=f"TensorRT-RTX {local}, only {', '.join(map(sm_name, RTX_SMS))}"
+            if machine.gpus
+            else f"this machine has no GPU; TensorRT-RTX supports {', '.join(map(sm_name, RTX_SMS))}",
             fix="name one, for example --gpu sm_120",
         )
     require_targets("tensorrt-rtx", gpus, machine.sms)
-    return BackendChoice("tensorrt-rtx", gpus, "it was asked for")
+    return BackendChoice("tensorrt-rtx", gpus, "requested")
 
 
 def _cannot(
     product: Product, precision: str | None, named: tuple[str, ...], machine: Machine, model: str
 ) -> PeagleError:
-    """The error that says what a build with the full TensorRT lacks, and what can be done here instead."""
+    """Return the error that lists what a build with TensorRT lacks here, and the alternatives."""
     missing = []
     if not machine.gpus:
         missing.append("there is no NVIDIA GPU")
     elif named and not set(named) <= {sm_name(sm) for sm in machine.sms}:
-        missing.append(f"its GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(named)}")
+        missing.append(f"the GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(named)}")
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
-        missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
+        missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-center GPU")
     if not machine.has(product):
         missing.append(f"TensorRT is not installed ({install_to_build(EXTRA_OF[product])})")
     for_gpu = named or tuple(sm_name(sm) for sm in machine.sms if sm in DATA_CENTRE_SMS) or ("b200",)
@@ -181,22 +181,22 @@ def _cannot(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(named)}" if named else ""),
         why="; ".join(missing),
-        fix="run the same command on a host that has it; or "
+        fix="run the same command on a host that meets this; or run "
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
         "--out DIR` here, with the other options of this build, and `peagle-compile build --from DIR` there, which "
-        "needs neither the checkpoints nor torch; "
-        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} builds ahead of time for RTX GPUs{first}; "
+        "needs neither the checkpoints nor torch; or use "
+        f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; "
         + _on_cpu(precision, named),
     )
 
 
 def _cpu_alone() -> set[str]:
-    """The formats that TensorRT does not have."""
+    """Return the formats that TensorRT does not support."""
     return {*NUMBER_FORMATS} - {*available(TENSORRT)}
 
 
 def _instead_on_rtx(precision: str | None) -> str:
-    """The flag with the nearest format that TensorRT-RTX multiplies in, where it does not in the one asked for."""
+    """Return the flag with the nearest format that TensorRT-RTX supports, if it does not support ``precision``."""
 
     def has(kind: str) -> bool:
         return any(supports(sm_name(sm), kind) for sm in RTX_SMS)
@@ -207,10 +207,10 @@ def _instead_on_rtx(precision: str | None) -> str:
 
 
 def _on_cpu(precision: str | None, named: tuple[str, ...]) -> str:
-    """The flags with which ONNX Runtime does it instead."""
+    """Return the flags that use ONNX Runtime instead."""
     without = " and no --gpu" if named else ""
     if is_emulated_format(precision):
-        return f"--backend onnxruntime{without} emulates it, to measure what it costs in accuracy"
+        return f"--backend onnxruntime{without} emulates it, to measure its accuracy"
     if precision and kernels_of(precision):
         return f"--backend onnxruntime{without} builds in {precision} for this CPU"
     asked = " --precision fp32" if precision else ""

@@ -1,4 +1,4 @@
-"""Answers from outside the command line: a file of options (``--config``) and single ones (``--set``), typed."""
+"""Option values from a file (``--config``) and from ``--set``, converted to the types of the options."""
 
 from __future__ import annotations
 
@@ -15,50 +15,56 @@ _KINDS = {str: "a text", int: "a whole number", float: "a number", Path: "a path
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML or JSON file holds. Raises ``UsageError`` for another file."""
+    """Read the mapping in a YAML or JSON file. Raises ``UsageError`` for any other file."""
     import yaml
 
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UsageError(f"--config {path} cannot be read", why=str(error.strerror), fix="name a file") from None
+        raise UsageError(
+            f"--config {path} cannot be read", why=str(error.strerror), fix="name a readable file"
+        ) from None
     except UnicodeDecodeError as error:
         raise _unreadable(path, error) from None
     try:
         content = yaml.safe_load(text)
-    except Exception as error:  # the loader also raises what int(), date() and deep nesting raise
+    except Exception as error:  # the loader also passes on errors of int(), date() and deep nesting
         raise _unreadable(path, error) from None
     if content is not None and not isinstance(content, dict):
         raise UsageError(
-            f"--config {path} holds no options", why="it is not a mapping", fix="for example: max_seq_len: 4096"
+            f"--config {path} holds no options",
+            why="it is not a mapping",
+            fix="write options such as max_seq_len: 4096",
         )
     return content or {}
 
 
 def _unreadable(path: Path, error: Exception) -> UsageError:
-    """The refusal of a file that no mapping can be read from."""
+    """Return the error for a file that is neither YAML nor JSON."""
     why = " ".join(str(error).split()) or type(error).__name__
-    return UsageError(f"--config {path} is neither YAML nor JSON", why=why, fix="for example: max_seq_len: 4096")
+    return UsageError(
+        f"--config {path} is neither YAML nor JSON", why=why, fix="write options such as max_seq_len: 4096"
+    )
 
 
 def read_settings(settings: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and texts of ``a.b=c``. Raises ``UsageError`` for what has no name or no ``=``."""
+    """Split settings ``a.b=c`` into names and texts. Raises ``UsageError`` if the name or the ``=`` is missing."""
     pairs = []
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set {setting} sets nothing", fix="for example --set sizes.max_seq_len=4096")
+            raise UsageError(f"--set {setting} is not NAME=VALUE", fix="for example, use --set sizes.max_seq_len=4096")
         pairs.append((name.strip(), text))
     return pairs
 
 
 def typed(value: Any, kind: Any, option: Option, key: str) -> Any:
-    """``value`` as the type of an option's field; a text is read as the command line reads it.
+    """Convert ``value`` to the type of an option; text is parsed as on the command line.
 
-    Raises ``UsageError`` for a value of another type, or below the least.
+    Raises ``UsageError`` for a value of another type or below the minimum.
     """
     inner = next(each for each in get_args(kind) if each is not types.NoneType) if _optional(kind) else kind
-    if get_args(inner):  # several texts
+    if get_args(inner):  # a list of texts
         return _texts(value, option, key)
     result = _read(value, inner) if isinstance(value, str) and inner not in (str, Path) else _taken(value, inner)
     if result is None:
@@ -69,13 +75,13 @@ def typed(value: Any, kind: Any, option: Option, key: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Write a value for an error, cut short: aliases in a small file can make an enormous one."""
+    """Format a value for an error, shortened: aliases in a small YAML file can make an enormous value."""
     short = reprlib.Repr()
     short.maxlevel, short.maxstring = 2, 80
     try:
         return short.repr(value)
-    except ValueError:  # Python writes no number of more than 4300 digits
-        return "of too many digits"
+    except ValueError:  # Python does not format integers of more than 4300 digits
+        return "(too many digits)"
 
 
 def _optional(kind: Any) -> bool:
@@ -92,7 +98,7 @@ def _texts(value: Any, option: Option, key: str) -> tuple[str, ...]:
 
 
 def _read(text: str | int, kind: Any) -> Any:
-    """The number that a text says; None where it says none."""
+    """Parse a number; None if the text is not one."""
     try:
         return kind(text)
     except (ValueError, OverflowError):
@@ -100,7 +106,7 @@ def _read(text: str | int, kind: Any) -> Any:
 
 
 def _taken(value: Any, kind: Any) -> Any:
-    """A value that has the type, or that it can be made of without loss; None for any other."""
+    """Return a value of the type, converted without loss if needed; None for any other."""
     if kind is Path and isinstance(value, str):
         return Path(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The platform that the plans of an export are built for, held against the form that it was written in."""
+"""The platform of a build from an export, checked against the form of the exported graphs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .request import ONNXRUNTIME, BackendAsked
 def platform_of_export(
     asked: BackendAsked, form: str, gpus: Sequence[str], types: Collection[str], where: str
 ) -> BuildPlatform:
-    """The platform of a build from an export of this ``form`` (``tensorrt-sm100``), made for ``gpus`` if any.
+    """Return the platform of a build from an export of this ``form`` (``tensorrt-sm100``), made for ``gpus`` if any.
 
-    ``types`` are those that its graphs hold, ``where`` is its folder. Raises ``UsageError`` for what it cannot be built
-    for, ``EnvironmentProblem`` for what this machine cannot do, with what to do instead.
+    ``types`` are the types in its graphs, ``where`` is its folder. Raises ``UsageError`` for GPUs that the export does
+    not support, and ``EnvironmentProblem``, with alternatives, for what this machine cannot do.
     """
     machine = look()
     _check(asked)
@@ -32,11 +32,11 @@ def platform_of_export(
         choice = choose_backend(backend, None, named, machine)
     except EnvironmentProblem as error:
         extra = EXTRA_OF["tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt"]
-        whose = f"a host that has {', '.join(named)}" if named else "the host that has the GPU"
+        whose = f"a host with {', '.join(named)}" if named else "the host with the GPU"
         fix = f"copy {where} to {whose} and TensorRT, and run `peagle-compile build --from` there"
         if backend == "tensorrt-rtx" and not machine.has("tensorrt-rtx"):
             fix = install(extra)
-        # Nothing is traced here: what an export needs has not to be installed.
+        # Nothing is traced here, so the export extra is not needed.
         why = error.why.replace(install_to_build(extra), install(extra))
         raise EnvironmentProblem(error.what, why=why, fix=fix) from None
     _require_types(choice.gpus, types, where)
@@ -58,9 +58,9 @@ def platform_of_export(
 def planned_platform(
     asked: BackendAsked, form: str, gpus: Sequence[str], types: Collection[str], where: str
 ) -> BuildPlatform | None:
-    """The platform of the same build on a machine that has all of it; None where no GPU is known.
+    """Return the platform of the same build on a machine that supports it; None if no GPU is known.
 
-    Its version is unknown, and empty. Raises ``UsageError`` for what no machine can build.
+    Its version is empty. Raises ``UsageError`` for what no machine can build.
     """
     _check(asked)
     named = sm_names(asked.gpus or gpus)
@@ -77,18 +77,18 @@ def planned_platform(
 
 
 def _check(asked: BackendAsked) -> None:
-    """Raise ``UsageError`` for a backend that builds nothing of an export."""
+    """Raise ``UsageError`` for a backend that cannot build from an export."""
     asked.check_known()
     if asked.name == ONNXRUNTIME:
         raise UsageError(
             "--from and --backend onnxruntime contradict each other",
-            why="the graphs of the export are for TensorRT's parser",
-            fix="`peagle-compile build --model ... --backend onnxruntime` builds from the checkpoint",
+            why="the exported graphs are for TensorRT's parser",
+            fix="build from the checkpoint: `peagle-compile build --model ... --backend onnxruntime`",
         )
 
 
 def _require_types(gpus: Sequence[str], types: Collection[str], where: str) -> None:
-    """Raise ``UsageError`` for GPUs that do not compute in the types of the export."""
+    """Raise ``UsageError`` for GPUs that do not support the types of the export."""
     lacking = [f"{gpu}: {why}" for gpu in gpus for kind in types if (why := lacks(sm_number(gpu), kind))]
     if lacking:
         raise UsageError(
@@ -100,14 +100,14 @@ def _require_types(gpus: Sequence[str], types: Collection[str], where: str) -> N
 
 def _other_form(form: str, where: str, gpu: str, why: str, instead: str = "") -> UsageError:
     return UsageError(
-        f"the export at {where} is for other GPUs: its form is {form}",
+        f"the export at {where} is for other GPUs (its form is {form})",
         why=why,
         fix=f"export again with `--for tensorrt --gpu {gpu}`{instead}",
     )
 
 
 def _suits(named: Sequence[str], machine: Machine) -> str:
-    """The product for these GPUs: ahead of time where they are not here and it can be."""
+    """Return the product for these GPUs: TensorRT-RTX if it supports them and TensorRT cannot build here."""
     sms = {sm_number(gpu) for gpu in named} or {*machine.sms}
     full = machine.has("tensorrt") and sms <= {*machine.sms}
     return "tensorrt-rtx" if sms and sms <= {*RTX_SMS} and not full else "tensorrt"
@@ -115,7 +115,9 @@ def _suits(named: Sequence[str], machine: Machine) -> str:
 
 def _here(backend: str, machine: Machine) -> tuple[str, ...]:
     if backend == "tensorrt" or machine.gpus:
-        return ()  # those of the machine, or the error that says that it has none
+        return ()  # choose_backend takes the local GPUs, or raises
     raise UsageError(
-        "no GPU to build for was named", why="no GPU is here, and the export names none", fix="for example --gpu sm_120"
+        "no GPU to build for was named",
+        why="this machine has no GPU, and the export names none",
+        fix="name one, for example --gpu sm_120",
     )

@@ -1,4 +1,4 @@
-"""The refusals that need nothing but the request: what each verb asks of it before anything is read."""
+"""Checks of a request that need no checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .request import CompileRequest
 
 
 def check_build(request: CompileRequest) -> None:
-    """Raise ``UsageError`` for what no build can be made of."""
+    """Raise ``UsageError`` for an invalid build request."""
     request.backend.check_known()
     require_known(request.precision.name)
     request.precision.check()
@@ -23,7 +23,7 @@ def check_build(request: CompileRequest) -> None:
     request.backend.check_lowering()
     request.sizes.check(
         why="it is the number of tokens drafted per round",
-        fix="leave it out and the build measures which is fastest here; 0 is for plain decoding, as --draft none",
+        fix="omit it to let the build measure the fastest number; 0 is plain decoding, as with --draft none",
     )
     _check_drafter(request)
     request.plans.check()
@@ -31,18 +31,18 @@ def check_build(request: CompileRequest) -> None:
 
 
 def check_export(request: CompileRequest) -> None:
-    """Raise ``UsageError`` for what no export can be made of."""
+    """Raise ``UsageError`` for an invalid export request."""
     require_known(request.precision.name)
     request.precision.check()
     decide(request.precision, export_lowering(request), gpus=sm_names(request.backend.gpus))
     request.calibration.check()
-    request.sizes.check(fix="it is the number of tokens drafted per round; the caches have room for two rounds of them")
+    request.sizes.check(fix="give the number of tokens drafted per round; the caches have room for two rounds of them")
     _check_drafter(request)
     _check_out(request)
 
 
 def export_lowering(request: CompileRequest) -> Lowering:
-    """What an export is for: of TensorRT's forms that of the GPU named. Raises ``UsageError`` for what there is not."""
+    """Return the lowering of an export; for TensorRT, the one of the GPU. Raises ``UsageError`` for an unknown one."""
     return as_asked(_form_of_export(request), request.backend.experts)
 
 
@@ -54,33 +54,33 @@ def _form_of_export(request: CompileRequest) -> Lowering:
     lowering = best if asked in (None, "tensorrt") else lowering_for(asked)
     if not lowering.is_tensorrt:
         raise UsageError(
-            f"--gpu {','.join(request.backend.gpus)} does not go with --for {asked}",
-            why="what runs on a GPU here is TensorRT",
-            fix="leave one of the two out, or `--for tensorrt`",
+            f"--gpu {','.join(request.backend.gpus)} does not work with --for {asked}",
+            why="only TensorRT engines run on a GPU",
+            fix="omit one of the two, or use --for tensorrt",
         )
     if lowering.has_expert_layer and not best.has_expert_layer:
         raise UsageError(
-            f"--for {asked} does not go with --gpu {','.join(request.backend.gpus)}",
-            why="TensorRT makes no code for its expert layer there",
-            fix="`--for tensorrt` is the form that is built for it",
+            f"--for {asked} does not work with --gpu {','.join(request.backend.gpus)}",
+            why="TensorRT does not support its expert layer on that GPU",
+            fix="use --for tensorrt",
         )
     return lowering
 
 
 def check_quantize(request: CompileRequest) -> None:
-    """Raise ``UsageError`` for what no FP8 checkpoint can be made of."""
+    """Raise ``UsageError`` for an invalid quantize request."""
     require_known(request.precision.name)
     if request.precision.name not in (None, FP8.name):
         raise UsageError(
-            f"no {request.precision.name} checkpoints are made",
-            why="fp8 is the format that is written; other recipes round the weights when an engine is built",
-            fix=f"leave --precision out, or `peagle-compile build --precision {request.precision.name}`",
+            f"quantize does not write {request.precision.name} checkpoints",
+            why="it writes only fp8; other precisions quantize the weights during a build",
+            fix=f"omit --precision, or run `peagle-compile build --precision {request.precision.name}`",
         )
     if request.precision.kv_cache not in (None, FP8.name):
         raise UsageError(
-            f"--kv-cache-dtype {request.precision.kv_cache} cannot be stored",
-            why="scales of cached keys and values are for fp8",
-            fix="--kv-cache-dtype fp8, or leave it out",
+            f"quantize does not support --kv-cache-dtype {request.precision.kv_cache}",
+            why="only fp8 caches have stored scales",
+            fix="use --kv-cache-dtype fp8, or omit it",
         )
     request.calibration.check()
     require_apart(request.out, request.pair.model, request.calibration.scales)
@@ -88,27 +88,27 @@ def check_quantize(request: CompileRequest) -> None:
 
 
 def _check_drafter(request: CompileRequest) -> None:
-    """Refuse taps that are none, drafts where there are to be none, and what is said of a drafter that is left out."""
+    """Raise ``UsageError`` for invalid taps, contradicting numbers of drafts, and options of an absent drafter."""
     request.head.check()
     k, said = request.sizes.num_speculative_tokens, request.pair.draft
     if k and (method := headless_named(said)) and not method.drafts:
         raise UsageError(
             f"--draft {said} and --num-speculative-tokens {k} contradict each other",
             why=f"{said} is plain decoding, which drafts no tokens",
-            fix="leave one of the two out, or `--draft ngram` for drafts without a head",
+            fix="omit one of the two, or use --draft ngram for drafts without a head",
         )
     if said is not None and request.pair.head is None and request.of_head():
         raise UsageError(
-            f"{', '.join(request.of_head())} says nothing with --draft {said}",
-            why="there is no head then",
-            fix=f"leave it out, or name a head in place of {said} (a folder of that name is ./{said})",
+            f"{', '.join(request.of_head())} has no effect with --draft {said}",
+            why="this draft method has no head",
+            fix=f"omit it, or name a head instead of {said} (write ./{said} for a folder of that name)",
         )
     if request.headless and request.precision.drafter is not None:
         spelled = f"--draft {said}" if said is not None and request.pair.head is None else "--num-speculative-tokens 0"
         raise UsageError(
-            f"--draft-precision {request.precision.drafter} says nothing with {spelled}",
-            why="there is no drafter then",
-            fix="leave one of the two out",
+            f"--draft-precision {request.precision.drafter} has no effect with {spelled}",
+            why="the engine has no drafter then",
+            fix="omit one of the two",
         )
 
 

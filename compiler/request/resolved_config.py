@@ -1,4 +1,4 @@
-"""``resolved_config.yaml``: every choice of a build; passed back as ``--config`` it repeats the build."""
+"""``resolved_config.yaml``: all options of a build as resolved; ``--config`` with this file repeats the build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "resolved_config.yaml"
 
 
 def resolved_config(plan: BuildPlan, manifest: Manifest) -> str:
-    """Every choice, enough to repeat the build, and what the precision came to. JSON, which is YAML too."""
+    """Return all resolved options and the recorded recipe, as JSON (which is also YAML)."""
     platform, speculation = plan.platform, manifest.speculation
     content = BUILD.answers(_as_calibrated(plan, manifest)) | {
         **plan.names,
@@ -37,14 +37,14 @@ def resolved_config(plan: BuildPlan, manifest: Manifest) -> str:
 
 
 def calibration_of(config: Mapping[str, Any]) -> CalibrationAsked:
-    """Where the calibrated ranges of such a build come from."""
+    """Return the calibration options of a resolved configuration."""
     names = {entry.option.name for entry in BUILD if entry.group == "calibration"}
     answers = {name: value for name, value in config.items() if name in names}
     return BUILD.request(model=str(Path()), **answers).calibration
 
 
 def _as_calibrated(plan: BuildPlan, manifest: Manifest) -> CompileRequest:
-    """The request, with the samples spelled out that a calibration took where none were named."""
+    """Return the request with the calibration's default samples made explicit."""
     if "calibration" not in manifest.precision:
         return plan.request
     from ..precision.calibration.dataset import default_limits

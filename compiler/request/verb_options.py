@@ -1,4 +1,4 @@
-"""Which options each verb asks for, in the order of its help, and the request that answers make of them."""
+"""The options of each verb, in the order of its help, and the conversion of their values into a request."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ GROUPS = {
     "pair": ModelRef, "": CompileRequest, "backend": BackendAsked, "precision": PrecisionAsked,
     "calibration": CalibrationAsked, "sizes": SizeOptions, "plans": PlanAsked, "head": HeadOptions,
 }  # fmt: skip
-_RECORDS = ("recipe",)  # what a resolved configuration says beside the options
-# What may be said of a build from an export; all else was settled when that was written.
+_RECORDS = ("recipe",)  # entries of a resolved configuration that are not options
+# The options of a build from an export; the export fixes all others.
 _OF_PLANS = (
     "from_export", "out", "backend", "gpus", "num_speculative_tokens", "max_batch_size", "optimization_level",
     "workspace_gb",
 )  # fmt: skip
-_WITHDRAWN = ("weight_streaming",)  # options that there were: one that was not used is no reason to refuse a file
+_WITHDRAWN = ("weight_streaming",)  # removed options; a file that sets one to a false value is still accepted
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One option of a verb, and the field of a request that keeps its answer."""
+    """An option of a verb and the request field that stores its value."""
 
     group: str
     field: str
@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that it has in a file of options; before its group also that of its field."""
+        """The accepted names in an options file; after its group, the field name is accepted too."""
         flags = (self.option.flag, self.option.former) if self.option.former else (self.option.flag,)
         return self.option.name, *map(named, flags)
 
@@ -49,9 +49,9 @@ class Entry:
 def ask(
     group: str, *names: str, flag: str = "", help: str = "", default: str = "", former: str = ""
 ) -> tuple[Entry, ...]:
-    """The options of a group, or those of its fields that are named.
+    """Return the entries of a group, or only those of the named fields.
 
-    A verb may call one otherwise, say other things of it, add what its ``default`` is, or take a ``former`` flag.
+    A verb may use its own ``flag`` or ``help``, append a ``default`` to the help, or accept a ``former`` flag.
     """
     kind = GROUPS[group]
     types = get_type_hints(kind)
@@ -67,7 +67,7 @@ def ask(
 
 @dataclass(frozen=True)
 class Form:
-    """The options of a ``verb``. What it makes is called after the model and ``suffix`` unless told."""
+    """The options of a ``verb``. The default output folder is named after the model and ``suffix``."""
 
     verb: str
     suffix: str
@@ -77,9 +77,9 @@ class Form:
         return (entry for part in self.parts for entry in part)
 
     def request(self, **values: Any) -> CompileRequest:
-        """The request of these answers, by name of the option; None is no answer.
+        """Return the request for these option values; None means not given.
 
-        Raises ``UsageError`` for a name that is no option, or a value of another type.
+        Raises ``UsageError`` for an unknown option or a value of the wrong type.
         """
         groups: dict[str, dict[str, Any]] = {name: {} for name in GROUPS}
         answered = {self.find(key, self.verb).option.name for key, value in values.items() if value is not None}
@@ -93,30 +93,30 @@ class Form:
         if source is not None:
             self._require_of_plans(answered, source)
         elif not pair.model:
-            raise UsageError("no model was named", fix="for example `--model demo`")
+            raise UsageError("no model was named", fix="name one, such as --model demo")
         made_of = Path(os.path.abspath(source or pair.model)).name
         top_level.setdefault("out", Path(f"{made_of.removesuffix('-onnx') if source else made_of}-{self.suffix}"))
         return CompileRequest(pair, **top_level, **{name: GROUPS[name](**content) for name, content in groups.items()})
 
     def _require_of_plans(self, answered: Collection[str], source: Path) -> None:
-        """Refuse what an export has settled already."""
+        """Raise ``UsageError`` for options that the export has fixed."""
         settled = [entry.option.flag for entry in self if entry.option.name in {*answered} - {*_OF_PLANS}]
         if settled:
             raise UsageError(
                 f"{', '.join(settled)} and --from {source} contradict each other",
-                why="models, types, caches and ranges are those that the export was made with",
-                fix=f"leave {'them' if len(settled) > 1 else 'it'} out, or export again with "
-                f"{'them' if len(settled) > 1 else 'it'}; with --from go "
+                why="the export fixes models, types, caches and ranges",
+                fix=f"omit {'them' if len(settled) > 1 else 'it'}, or export again with "
+                f"{'them' if len(settled) > 1 else 'it'}; the options that work with --from are "
                 + ", ".join(entry.option.flag for entry in self if entry.option.name in _OF_PLANS[1:]),
             )
 
     def answers(self, request: CompileRequest) -> dict[str, Any]:
-        """What was answered, by name of the option; the same request follows from it."""
+        """Return the option values of a request by name, from which the same request can be made."""
         groups = {"": request} | {name: getattr(request, name) for name in GROUPS if name}
         return {entry.option.name: getattr(groups[entry.group], entry.field) for entry in self}
 
     def flat(self, content: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Answers by option from a mapping that may have them in groups; ``where`` it is from, for errors."""
+        """Flatten a mapping whose options may be in groups; ``where`` names its origin in errors."""
         answers: dict[str, Any] = {}
         for key, value in content.items():
             if key in _RECORDS or (key in _WITHDRAWN and not value):
@@ -129,9 +129,9 @@ class Form:
         return answers
 
     def find(self, key: str, where: str) -> Entry:
-        """The option of a name such as ``max_seq_len`` or ``sizes.max_seq_len``.
+        """Return the entry for a name such as ``max_seq_len`` or ``sizes.max_seq_len``.
 
-        Raises ``UsageError`` that names what comes near.
+        Raises ``UsageError``, with similar names, for an unknown one.
         """
         group, dot, name = key.rpartition(".")
         name = name.replace("-", "_")
@@ -145,7 +145,7 @@ class Form:
         raise UsageError(
             f"{where}: {self.verb} has no option {key!r}",
             why=f"did you mean {' or '.join(near)}?" if near else f"the options are: {', '.join(known)}",
-            fix=f"`peagle-compile {self.verb} --help` lists them; in a file of options - is _",
+            fix=f"`peagle-compile {self.verb} --help` lists them; in an options file, write _ for -",
         )
 
 
@@ -156,13 +156,13 @@ BUILD = Form(
         ask("pair"),
         ask("head"),
         ask("", "source"),
-        ask("", "out", help="Engine folder to make. (default: MODEL-engine)"),
+        ask("", "out", help="Engine folder to write. (default: MODEL-engine)"),
         ask("backend", "name", "gpus"),
         ask(
             "precision",
             "name",
-            default="fp32 for onnxruntime; for TensorRT fp8 from an FP8 checkpoint with scales for its inputs, else "
-            "bf16 where the checkpoint has any, else fp16",
+            default="fp32 for onnxruntime; for TensorRT, fp8 if the checkpoint is FP8 with input scales, else bf16 if "
+            "it has BF16 weights, else fp16",
         ),
         ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         ask("calibration"),
@@ -183,14 +183,14 @@ EXPORT = Form(
             "backend",
             "lowering",
             flag="--for",
-            help="What will run the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with "
-            "--gpu, what full TensorRT builds for it)",
+            help="Runtime of the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with --gpu, "
+            "the form that TensorRT builds for that GPU)",
         ),
         ask(
             "backend",
             "gpus",
-            help="The GPU that TensorRT will build for, for example b200: `--for tensorrt` is then the form that it "
-            "builds there, for `build --from`. With --dry-run: also whether it fits.",
+            help="GPU that TensorRT will build for, such as b200; selects the form of `--for tensorrt` graphs for "
+            "`build --from`. With --dry-run, also report whether the engine fits.",
         ),
         ask("backend", "experts"),
         ask("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
@@ -199,7 +199,7 @@ EXPORT = Form(
         ask(
             "sizes",
             "num_speculative_tokens",
-            help="Drafts that the caches have room for. (default: the trained depth)",
+            help="Maximum number of drafts per round that the caches have room for. (default: the trained depth)",
         ),
         ask("sizes", "max_seq_len"),
     ),
@@ -211,7 +211,7 @@ QUANTIZE = Form(
     (
         ask("pair", "model", "revision"),
         ask("", "out", default="MODEL-fp8"),
-        ask("precision", "name", help="What the matrices become: fp8. (default: fp8)"),
+        ask("precision", "name", help="Type of the quantized matrices: fp8. (default: fp8)"),
         ask("calibration", "data"),
         ask("calibration", "method", former="--method"),
         ask("calibration", "num_samples", former="--num-samples"),
@@ -220,14 +220,14 @@ QUANTIZE = Form(
         ask(
             "precision",
             "exclude",
-            help="Modules to leave wide, for example 'layers.0.*'. May be given several times. The head, the "
-            "embedding, routers and norms always are.",
+            help="Modules not to quantize, such as 'layers.0.*'. Can be repeated. The LM head, the embedding, routers "
+            "and norms are never quantized.",
         ),
-        ask("precision", "kv_cache", help="fp8: store scales for cached keys and values as well. (default: none)"),
+        ask("precision", "kv_cache", help="fp8: also store scales for cached keys and values. (default: none)"),
         ask(
             "calibration",
             "scales",
-            help="Ranges of an earlier run (the folder calibration/ of what it made), instead of a calibration.",
+            help="Use the ranges of an earlier run (its calibration/ folder) instead of calibrating.",
         ),
     ),
 )

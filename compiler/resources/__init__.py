@@ -1,1 +1,1 @@
-"""What a build or an export takes of disk, memory and time, and whether this machine has it."""
+"""Disk, memory and time that a build or an export needs, compared with this machine."""

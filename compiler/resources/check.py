@@ -1,4 +1,4 @@
-"""Whether this machine has the disk and the memory that a run takes, said before anything is made."""
+"""Checks of disk and memory before the work begins."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ from .work import BUILDER_LEAST, BUILDER_PEAK, BuilderWork, BuildWork, Calibrati
 HERE = "this machine"
 DOWNLOAD = "disk for the download"
 _CACHE = (
-    "`peagle-compile cache prune --older-than 30d` frees what was not used for long, and so does other cleaning; "
-    "or point PEAGLE_CACHE to a larger disk"
+    "free space, for example with `peagle-compile cache prune --older-than 30d`, or set PEAGLE_CACHE to a folder on a "
+    "larger disk"
 )
-_OUT = "point --out to a larger disk"
-_SCALES = "--scales takes ranges that were calibrated on a machine with more memory, and nothing is calibrated then"
-_ELSEWHERE = "`peagle-compile export` here and `build --from` on a machine with more memory"
+_OUT = "set --out to a folder on a larger disk"
+_SCALES = "use --scales with ranges calibrated on a machine with more memory, which skips calibration"
+_ELSEWHERE = "run `peagle-compile export` here and `build --from` on a machine with more memory"
 
 
 class TooLittleRoom(EnvironmentProblem):
-    """The disk or the memory of this machine certainly does not hold what would be made (exit code 3)."""
+    """This machine certainly has too little disk or memory (exit code 3)."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a build takes: about ``bytes`` by ``basis``, and no less than ``least_bytes``, by ``least_basis``.
+    """A resource that a build needs: about ``bytes`` by ``basis``, and at least ``least_bytes`` by ``least_basis``.
 
-    What is taken with others is judged with them: ``before_bytes`` are theirs, of the same disk. ``instead`` is what
-    can be done where it is too little.
+    ``before_bytes`` are taken first by other needs on the same disk. ``instead`` is the advice if there is too little.
     """
 
     name: str
@@ -53,18 +52,18 @@ class Need:
 
     @property
     def is_short(self) -> bool:
-        """Whether it certainly does not fit."""
+        """True if it certainly does not fit."""
         return self.least_bytes > 0 and self.before_bytes + self.least_bytes > self.free_bytes
 
     @property
     def is_tight(self) -> bool:
-        """Whether it does not fit by what was seen, and may all the same."""
+        """True if it may not fit, by the estimate."""
         return not self.is_short and self.before_bytes + self.bytes > self.free_bytes
 
     def said(self, *, least: bool) -> str:
-        """What it takes beside what is there: at ``least``, else about."""
+        """Describe the need, its minimum if ``least``, and the free space."""
         count, basis = (self.least_bytes, self.least_basis) if least else (self.bytes, "")
-        before = f" after {size(self.before_bytes)} that go there first" if self.before_bytes else ""
+        before = f" after {size(self.before_bytes)} for earlier steps" if self.before_bytes else ""
         return (
             f"{self.name}: {size(count)} ({basis or self.basis}){before}, {size(self.free_bytes)} free ({self.where})"
         )
@@ -72,7 +71,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the same command would end here without ``--dry-run``: its exit code, and why if it is not 0.
+    """The expected outcome of the same command without ``--dry-run``: its exit code, and the reason if it is not 0.
 
     The exit code is 0 without a known blocker; ``why`` then names what ``--ignore-limits`` overrides.
     """
@@ -82,7 +81,7 @@ class Outcome:
 
     @classmethod
     def of(cls, error: PeagleError | None, *, ignored: bool = False) -> Outcome:
-        """The end with an error, or in spite of one that is ``ignored``."""
+        """Return the outcome for an error, or for one that is ``ignored``."""
         if error is None:
             return NO_BLOCKER
         return cls(0, f"{error.what}; {error.why}") if ignored else cls(error.exit_code, error.in_a_line)
@@ -90,27 +89,27 @@ class Outcome:
     def row(self) -> tuple[str, str]:
         """The last row of a dry run."""
         if self.exit_code:
-            return ("without --dry-run", f"it ends here with exit code {self.exit_code}: {self.why}")
+            return ("expected outcome", f"fails on this machine with exit code {self.exit_code}: {self.why}")
         if self.why:
-            return ("without --dry-run", f"it begins, as --ignore-limits says, although {self.why}")
-        return ("without --dry-run", "no known blocker on this machine")
+            return ("expected outcome", f"starts because of --ignore-limits, although {self.why}")
+        return ("expected outcome", "no known blocker on this machine")
 
 
 NO_BLOCKER = Outcome()
 
 
 def needs_of(disk: Disk, work: BuildWork, download: Need | None = None) -> tuple[Need, ...]:
-    """What a build, an export or an FP8 checkpoint takes. Steps that take memory do so one after the other.
+    """Return the needs of a build, an export or an FP8 checkpoint. Steps that need memory run one after the other.
 
-    What tracing and writing take of memory is little, and told by a dry run.
+    Tracing and writing need little memory, which only a dry run shows.
     """
     calibration = calibration_needs(work.calibration) if work.calibration else ()
     return (*disk_needs(disk, download), *calibration, *(builder_needs(work.builder) if work.builder else ()))
 
 
 def disk_needs(disk: Disk, download: Need | None = None) -> tuple[Need, ...]:
-    """Kept steps and what comes of them, after a download; what goes to one disk must have room there together."""
-    kept, made, basis = disk.to_keep_bytes, disk.to_copy_bytes, "by the shapes of the weights"
+    """Return the needs of a download, the cache and the output; needs on the same disk add up."""
+    kept, made, basis = disk.to_keep_bytes, disk.to_copy_bytes, "from the weight shapes"
     wanted = [
         *([download] if download else []),
         Need("disk for kept steps", kept, kept, basis, disk.cache, disk.cache_free_bytes, instead=_CACHE),
@@ -126,26 +125,26 @@ def disk_needs(disk: Disk, download: Need | None = None) -> tuple[Need, ...]:
 
 
 def tracing_needs(count: int) -> tuple[Need, ...]:
-    """What the process that traces and writes takes, which refuses nothing."""
-    return (Need("memory to trace and write", count, 0, "on the safe side of what was seen", HERE, free_memory()),)
+    """Return the memory for tracing and writing, which never blocks a build."""
+    return (Need("memory to trace and write", count, 0, "a safe upper estimate", HERE, free_memory()),)
 
 
 def calibration_needs(work: CalibrationWork) -> tuple[Need, ...]:
-    """What the largest layer takes while it is calibrated on the CPU."""
+    """Return the memory of the largest layer during calibration on the CPU."""
     need = Need("memory to calibrate", work.bytes, work.bytes, "a layer in FP32", HERE, free_memory(), instead=_SCALES)
     return (need,) if work.is_here else ()
 
 
 def builder_needs(builder: BuilderWork) -> tuple[Need, ...]:
-    """What the process that builds a plan takes."""
+    """Return the memory of the process that builds a plan."""
     basis = f"{BUILDER_PEAK} times the weights, as measured with TensorRT-RTX"
-    least = f"{BUILDER_LEAST} times the weights, with which it was killed"
+    least = f"{BUILDER_LEAST} times the weights, at which a build was killed"
     count, at_least, free = builder.bytes, builder.least_bytes, free_memory()
     return (Need("memory to build plans", count, at_least, basis, HERE, free, least_basis=least, instead=_ELSEWHERE),)
 
 
 def refusal_of(needs: Iterable[Need]) -> TooLittleRoom | None:
-    """The error for what certainly does not fit; None where everything may."""
+    """Return the error for needs that certainly do not fit; None if all may fit."""
     short = [need for need in needs if need.is_short]
     if not short:
         return None
@@ -154,25 +153,25 @@ def refusal_of(needs: Iterable[Need]) -> TooLittleRoom | None:
     return TooLittleRoom(
         f"this machine has too little {' and '.join(kinds)}",
         why="; ".join(need.said(least=True) for need in short),
-        fix=f"{'; '.join(filter(None, fixes))}; --ignore-limits begins all the same",
+        fix=f"{'; '.join(filter(None, fixes))}; or add --ignore-limits to start anyway",
     )
 
 
 def tight(needs: Iterable[Need]) -> list[str]:
-    """What a user should know of what may not fit."""
-    return [f"{need.said(least=False)}: it may not be enough" for need in needs if need.is_tight]
+    """Return warnings for needs that may not fit."""
+    return [f"{need.said(least=False)}: this may not be enough" for need in needs if need.is_tight]
 
 
 def check_needs(needs: Sequence[Need], *, ignored: bool) -> list[str]:
-    """Raise ``TooLittleRoom`` for what certainly does not fit, unless limits are ``ignored``; return what to tell."""
+    """Raise ``TooLittleRoom`` for needs that certainly do not fit, unless limits are ``ignored``; return warnings."""
     refusal = refusal_of(needs)
     if refusal and not ignored:
         raise refusal
-    told = [f"begun all the same, as --ignore-limits says: {refusal.what}; {refusal.why}"] if refusal else []
-    return [*told, *tight(needs)]
+    warnings = [f"started because of --ignore-limits: {refusal.what}; {refusal.why}"] if refusal else []
+    return [*warnings, *tight(needs)]
 
 
 def tidy(request: CompileRequest, store: StageStore) -> None:
-    """Remove what killed runs left, before it is said that there is no room."""
+    """Remove leftovers of killed runs before checking the free space."""
     clear_killed(store.root)
     clear_leftovers(nearest(Path(os.path.abspath(request.out)).parent))

@@ -1,4 +1,4 @@
-"""What a build or an export takes of the disks that it writes to."""
+"""Disk space that a build or an export needs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..store.copy_file import nearest, shares_blocks
 from ..store.made_for import MadeFor
 from .work import PLAN_LEAST
 
-_WEIGHTS = ("attach-target", "attach-drafter", "plan-target", "plan-drafter")  # the steps that hold them
+_WEIGHTS = ("attach-target", "attach-drafter", "plan-target", "plan-drafter")  # the steps that hold weights
 
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes of weights below the stage cache and below the destination; a download comes on top.
+    """Bytes of weights in the cache and at the destination, without a download.
 
-    An engine's files are copies of the kept ones: ``shares_blocks`` says that they take no room of their own. An
-    export's are moved, so that nothing is ``kept_bytes`` unless it goes to another disk. ``done_bytes`` of what is kept
-    may lie there from an earlier run, or go before anything is written.
+    An engine's files are copies of the cached ones; with ``shares_blocks`` the copies need no space. An export's files
+    are moved, so ``kept_bytes`` is 0 unless the destination is on another disk. ``done_bytes`` of the cached bytes may
+    exist from an earlier run, or are freed before anything is written.
     """
 
     cache: str
@@ -38,35 +38,35 @@ class Disk:
 
     @property
     def to_keep_bytes(self) -> int:
-        """What is still to be written to the cache, at least."""
+        """The bytes still to be written to the cache, at least."""
         return max(self.kept_bytes - self.done_bytes, 0)
 
     @property
     def to_copy_bytes(self) -> int:
-        """What an engine or an export takes beside that."""
+        """The additional bytes of the engine or export."""
         return 0 if self.shares_blocks else self.out_bytes
 
     @property
     def short_bytes(self) -> int:
-        """What is missing, 0 when there is room."""
+        """The missing bytes; 0 if there is enough space."""
         if self.is_one_disk:
             return max(self.to_keep_bytes + self.to_copy_bytes - self.cache_free_bytes, 0)
         short = max(self.to_keep_bytes - self.cache_free_bytes, 0)
         return short + max(self.to_copy_bytes - self.out_free_bytes, 0)
 
     def said(self) -> str:
-        """What goes where, and whether there is room."""
-        done = f", of which {size(self.done_bytes)} may be there already" if self.done_bytes else ""
-        kept = f"{size(self.kept_bytes)} of kept steps in {self.cache} ({size(self.cache_free_bytes)} free){done}"
+        """Describe the space needed in each folder, and any shortage."""
+        done = f", of which {size(self.done_bytes)} may already exist" if self.done_bytes else ""
+        kept = f"{size(self.kept_bytes)} for the cache in {self.cache} ({size(self.cache_free_bytes)} free){done}"
         out = f"{size(self.out_bytes)} for {self.out} ({size(self.out_free_bytes)} free)"
         if not self.kept_bytes:
             text = out
         elif self.shares_blocks:
-            text = f"{kept}; {self.out} shares its blocks and takes no room"
+            text = f"{kept}; {self.out} shares its blocks and needs no extra space"
         else:
             text = f"{kept}, and a copy of {out}"
-        missing = f"; {size(self.short_bytes)} ARE MISSING" if self.short_bytes else ""
-        return f"{text}, by the shapes of the weights{missing}"
+        missing = f"; SHORT BY {size(self.short_bytes)}" if self.short_bytes else ""
+        return f"{text}, from the weight shapes{missing}"
 
 
 def disk_of(
@@ -79,9 +79,10 @@ def disk_of(
     is_moved: bool = False,
     done_bytes: int = 0,
 ) -> Disk:
-    """Return what ``written`` bytes of weights take, at least.
+    """Return the minimum disk use of ``written`` bytes of weights.
 
-    Plans hold them once more, and an engine then has only these; ``has_graphs``: their graphs are made here.
+    With ``has_plans``, plans hold the weights a second time, and the engine has only the plans. ``has_graphs`` is true
+    if the graphs are made in the same run.
     """
     first, second = nearest(cache), nearest(Path(os.path.realpath(out)))
     is_one_disk = first.stat().st_dev == second.stat().st_dev
@@ -101,10 +102,9 @@ def disk_of(
 
 
 def done_bytes(root: Path, made_for: MadeFor, names: Collection[str] = ()) -> int:
-    """Bytes below ``root`` that a build for the same may find done, and those of killed ones, which go first.
+    """Return the bytes below ``root`` that a build may reuse, plus leftovers of killed runs, which are removed first.
 
-    Never less than is found: whether a step is taken again is known when its inputs were hashed. ``names`` are others
-    of the model.
+    An upper bound: only hashed inputs decide whether a step is reused. ``names`` are other names of the model.
     """
     count, largest = 0, dict.fromkeys(_WEIGHTS, 0)
     for entry in entries(root):

@@ -41,9 +41,9 @@ from .workload import Workload, calibration_of
 
 @dataclass(frozen=True)
 class Decided:
-    """The plan of a dry run, from what is known before anything is fetched. ``gpu`` is one whose memory is known.
+    """The plan of a dry run, made before anything is downloaded. ``gpu`` is a GPU with a known memory size.
 
-    ``problem`` is why this machine cannot build it, where the plan is for another.
+    ``problem`` is the reason why this machine cannot build it, if the plan is for another machine.
     """
 
     plan: BuildPlan
@@ -54,33 +54,33 @@ class Decided:
 
 @dataclass(frozen=True)
 class PlannedHead:
-    """What is known of a head: its ``spec`` where its checkpoint lies here, else what to say in its place."""
+    """A head: its ``spec`` if its checkpoint is local, else ``instead``, a note on what is known."""
 
     spec: DrafterSpec | None = None
     instead: str = ""
-    shared: tuple[str, ...] = ()  # its weights that are read from the target's file
+    shared: tuple[str, ...] = ()  # weights read from the target's file
 
 
 def estimate_build(request: CompileRequest, progress: Progress | None = None) -> Estimate:
-    """The estimate of a build. Raises ``UsageError`` or ``BuildError`` for what cannot be made."""
+    """Estimate a build. Raises ``UsageError`` or ``BuildError`` for an impossible one."""
     progress = progress or Quiet()
-    with progress.step("settle backend, GPU, lowering and types"):
+    with progress.step("choose backend, GPU, lowering and types"):
         decided = decide_build(request)
     return _estimate(decided, progress)
 
 
 def estimate_export(request: CompileRequest, progress: Progress | None = None) -> Estimate:
-    """The estimate of an export, with a verdict for a GPU. Raises what an estimate of a build does."""
+    """Estimate an export, with a verdict for a GPU. Raises what ``estimate_build`` does."""
     progress = progress or Quiet()
-    with progress.step("settle lowering and types"):
+    with progress.step("choose lowering and types"):
         decided = decide_export(request)
     return _estimate(decided, progress)
 
 
 def decide_build(request: CompileRequest) -> Decided:
-    """What a build comes to: on the platform that it would choose, refused as it would be.
+    """Plan a build on the platform that it would choose, with the same errors.
 
-    Where this machine cannot build for what was named, the plan is for a machine that can, and says so.
+    If this machine cannot build for the named platform, the plan is for a machine that can, with a note.
     """
     check_build(request)
     notes: list[str] = []
@@ -90,7 +90,7 @@ def decide_build(request: CompileRequest) -> Decided:
         notes += [platform.lacks] if platform.lacks else []
         if platform.makes_plans and platform.runs_here and request.drafts_asked is None:
             notes.append(
-                "K is measured here: where another than the trained depth wins, plans are built and kept twice"
+                "the build measures K here; if another K than the trained depth is fastest, plans are built twice"
             )
     except EnvironmentProblem as error:
         problem = error
@@ -98,18 +98,18 @@ def decide_build(request: CompileRequest) -> Decided:
             raise
         platform = _platform_elsewhere(asked)
         decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
-        notes = [f"this machine cannot build it ({error.why or error.what}): the plan is for one that can"]
+        notes = [f"this machine cannot build it ({error.why or error.what}); the plan is for a machine that can"]
     verdict, more = _gpu(asked.gpus[0] if asked.gpus else None)
     if len(asked.gpus) > 1:
-        verdict, more = None, [f"{', '.join(platform.gpus)}: one GPU by its name, for example b200, gets a verdict"]
+        verdict, more = None, ["to check whether the engine fits, name a single GPU, such as --gpu b200"]
     plan, head = _plan("build", request, platform, [*notes, *more], keeps_own=True)
     return Decided(plan, head, verdict, problem)
 
 
 def decide_export(request: CompileRequest) -> Decided:
-    """What an export comes to; it is for what full TensorRT builds for the GPU, if one is named."""
+    """Plan an export; if a GPU is named, for the form that TensorRT builds for it."""
     named = request.backend.gpus
-    request.sizes.check(fix="leave it out, and it is the depth that the head was trained for")
+    request.sizes.check(fix="omit it to use the depth that the head was trained for")
     platform = platform_of_graphs(request)
     verdict, notes = _gpu(named[0] if len(named) == 1 else None)
     plan, head = _plan("export", request, platform, notes, keeps_own=bool(platform.gpus))
@@ -117,7 +117,7 @@ def decide_export(request: CompileRequest) -> Decided:
 
 
 def _platform_elsewhere(asked: BackendAsked) -> BuildPlatform:
-    """The platform of a machine that has the GPUs and the backend."""
+    """Return the platform of a machine that has the GPUs and the backend."""
     gpus = sm_names(asked.gpus)
     sms = [sm_number(gpu) for gpu in gpus]
     backend = asked.name or ("tensorrt-rtx" if set(sms) <= set(RTX_SMS) else "tensorrt")
@@ -128,7 +128,7 @@ def _platform_elsewhere(asked: BackendAsked) -> BuildPlatform:
 def _plan(
     command: Command, request: CompileRequest, platform: BuildPlatform, notes: list[str], *, keeps_own: bool
 ) -> tuple[BuildPlan, PlannedHead]:
-    """Types by the headers of a checkpoint that lies here. Refuses what a build or an export of it refuses."""
+    """Make the plan, with types from the headers of a local checkpoint. Raises what the build or export raises."""
     request.calibration.check()
     request.precision.check()
     model, asked = request.pair.model, request.precision
@@ -147,7 +147,9 @@ def _plan(
             notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
         decide(asked, lowering, target)
     else:
-        notes.append(f"nothing is written in {asked.name} for {lowering} ({', '.join(known)} are): this is arithmetic")
+        notes.append(
+            f"{lowering} does not support {asked.name} (only {', '.join(known)}); the figures are arithmetic only"
+        )
     plan = BuildPlan(
         command=command,
         request=request,
@@ -164,7 +166,7 @@ def _plan(
 
 
 def _head(plan: BuildPlan, config: Mapping[str, Any], target: Target | None) -> PlannedHead:
-    """The head where its checkpoint lies on this machine, and what is known of one that does not."""
+    """Return the head if its checkpoint is local, else a note on what is known of it."""
     request, pair = plan.request, known_pair(plan.request.pair.model)
     if request.headless:
         return PlannedHead(instead=f"none: {request.headless.help}")
@@ -176,14 +178,14 @@ def _head(plan: BuildPlan, config: Mapping[str, Any], target: Target | None) -> 
         require_runner(spec, plan.lowering)
         return PlannedHead(spec, shared=read_from_target(drafter, spec, target) if plan.shares else ())
     if source is None:
-        return PlannedHead(instead="none named")
+        return PlannedHead(instead="none given")
     if request.pair.draft is None and pair and pair.drafter_size:
         return PlannedHead(instead=f"{pair.drafter_size}; the rest is {UNKNOWN_HEAD}")
     return PlannedHead(instead=UNKNOWN_HEAD)
 
 
 def _speculation(request: CompileRequest, head: DrafterSpec | None) -> Speculation:
-    """The drafts of a round, by what the head, the registry or the method says."""
+    """Return the number of drafts per round, from the head, the registry or the draft method."""
     if not request.drafts:
         return Speculation(0, 0, None)
     pair, asked = known_pair(request.pair.model), request.drafts_asked
@@ -193,7 +195,7 @@ def _speculation(request: CompileRequest, head: DrafterSpec | None) -> Speculati
 
 
 def _estimate(decided: Decided, progress: Progress) -> Estimate:
-    """The estimate for a target and, where its checkpoint lies on this machine, its drafter."""
+    """Estimate a target and, if its checkpoint is local, its drafter."""
     plan, head, request = decided.plan, decided.head, decided.plan.request
     model, lowering = request.pair.model, plan.lowering
     config, origin = target_config(model, request.pair.revision)
@@ -237,7 +239,7 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
 
 
 def _outcome(request: CompileRequest, found: Estimate, needs: Sequence[Need]) -> Outcome:
-    """How the same command ends without ``--dry-run``, as far as it is known before it begins."""
+    """Return the expected outcome of the same command without ``--dry-run``."""
     if found.refusal:
         return Outcome(BuildError.exit_code, found.refusal)
     if found.work.calibration:
@@ -249,7 +251,7 @@ def _outcome(request: CompileRequest, found: Estimate, needs: Sequence[Need]) ->
 
 
 def _local_target(pair: ModelRef) -> Target | None:
-    """The target where its weights lie on this machine."""
+    """Return the target if its weights are local."""
     source = target_source(pair.model, pair.revision)
     if isinstance(source, Local) and (source.path.is_file() or any(source.path.glob("*.safetensors"))):
         return Target.open(source.path)
@@ -257,7 +259,7 @@ def _local_target(pair: ModelRef) -> Target | None:
 
 
 def _lost(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
-    """What an FP8 checkpoint lacks for the recipe. Raises ``BuildError`` for one that it cannot be made of."""
+    """Return notes on what an FP8 checkpoint lacks for the recipe. Raises ``BuildError`` if it cannot be built."""
     source = of_target(target, recipe, lowering) if recipe.quantized_type else None
     if not isinstance(source, StoredFp8):
         return []
@@ -265,11 +267,11 @@ def _lost(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
 
 
 def _gpu(name: str | None) -> tuple[str | None, list[str]]:
-    """The GPU to give a verdict for, and notes. Many GPUs have an architecture, each with its own memory."""
+    """Return the GPU to check, and notes. An architecture has many GPUs with different memory sizes."""
     if name is None:
         return None, []
     if "," in name:
-        raise UsageError(f"--gpu {name} names several GPUs", why="a plan is for one", fix="name one, or plan each")
+        raise UsageError(f"--gpu {name} names several GPUs", why="a dry run is for one GPU", fix="name one at a time")
     if is_architecture(name):
-        return None, [f"{name} says nothing of memory: a GPU's name, for example b200, gets a verdict"]
+        return None, [f"{name} does not determine the GPU memory; to check the fit, name a GPU, such as --gpu b200"]
     return name, []

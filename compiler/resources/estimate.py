@@ -1,4 +1,4 @@
-"""What a build or an export would make, as one record that JSON can hold: exact bytes, and nothing written."""
+"""The estimate of a build or an export: exact weight bytes, memory, time and disk, without writing anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_HEAD = "unknown until downloaded"
 TABLES = "rotary tables"
-_SHARED = "its embedding is the target's, stored once"
+_SHARED = "it shares the target's embedding, which is stored once"
 
 # Rounded up. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
 # graph; 0.23 GB beyond the trace while weights were written.
@@ -43,7 +43,7 @@ _TABLE_COPIES = 4  # angles, values, the graph that holds them, its serialised f
 
 @dataclass(frozen=True)
 class DrafterSize:
-    """The head, as far as it is known: None stands for what only its checkpoint will tell."""
+    """The size of the head; None for what only its checkpoint can tell."""
 
     precision: str
     count: int | None
@@ -53,7 +53,7 @@ class DrafterSize:
 
 @dataclass(frozen=True)
 class KvCache:
-    """Caches in bytes per token, and per slot of T tokens."""
+    """Cache bytes per token, and per slot of T tokens."""
 
     precision: str
     target_token_bytes: int
@@ -75,7 +75,7 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory of the process that traces and writes, about, on the safe side of what was measured."""
+    """Estimated memory of the process that traces and writes, above what was measured."""
 
     libraries_bytes: int
     buffer_bytes: int
@@ -83,13 +83,13 @@ class HostMemory:
 
     @property
     def bytes(self) -> int:
-        """Memory for all of it at once."""
+        """The sum of the parts."""
         return self.libraries_bytes + self.buffer_bytes + self.graph_bytes
 
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds to write the weights, about, at a rate that was recorded (`make bench-export`)."""
+    """Estimated seconds to write the weights, at a recorded rate (`make bench-export`)."""
 
     weight_seconds: float
     bytes_per_second: float
@@ -97,12 +97,12 @@ class Time:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Everything ``--dry-run`` says. ``origin`` is where the facts of the target came from.
+    """The content of a ``--dry-run`` report. ``origin`` is the source of the target's configuration.
 
-    ``refusal`` and ``multiplied`` are said before all else: too little would be multiplied in the recipe's type, and
-    a build would be refused; or less than is stored in it. ``disk``, ``needs`` and ``outcome`` are for a request that
-    says where to write.
-    There is room for ``num_speculative_tokens`` drafts; a round has ``drafts_asked``, with None as many as pay.
+    ``refusal`` and ``multiplied`` are printed first: the reason why a build would fail because too few matmuls run in
+    the recipe's type, or the share that does. ``disk``, ``needs`` and ``outcome`` are for a request with an output
+    folder. The caches have room for ``num_speculative_tokens`` drafts; a round has ``drafts_asked``, or an adaptive
+    number if that is None.
     """
 
     model: str
@@ -133,13 +133,13 @@ class Estimate:
 
     @property
     def drafts(self) -> str:
-        """How many drafts a round verifies, in words."""
+        """The number of drafts per round, in words."""
         most, asked = self.num_speculative_tokens, self.drafts_asked
         if most == 0:
             return "no drafts"
         if asked is None:
-            return f"as many drafts a round as pay, room for {most}"
-        return f"{asked} drafts a round" if asked == most else f"{asked} drafts a round, room for {most}"
+            return f"an adaptive number of drafts per round, room for {most}"
+        return f"{asked} drafts per round" if asked == most else f"{asked} drafts per round, room for {most}"
 
     @property
     def weight_count(self) -> int:
@@ -152,7 +152,7 @@ class Estimate:
         return sum(each.bytes for each in self.weights)
 
     def as_json(self) -> dict[str, Any]:
-        """Every field, and the sums."""
+        """Return every field and the sums."""
         first = {"refusal": self.refusal, MULTIPLIED: self.multiplied}
         content = {name: text for name, text in first.items() if text} | asdict(self)
         content |= {"weight_count": self.weight_count, "weight_bytes": self.weight_bytes}
@@ -178,10 +178,10 @@ def estimate(
     notes: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> Estimate:
-    """Estimate the target whose ``config.json`` is ``config``; traces a few of its layers, without weights.
+    """Estimate the target with the ``config.json`` in ``config``, by tracing a few of its layers without weights.
 
-    ``has_drafter`` says whether a drafter makes the drafts of ``speculation``. ``head_note`` says what is known of a
-    head that is not at hand. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an unknown target.
+    ``has_drafter`` is true if a drafter makes the drafts of ``speculation``. ``head_note`` describes a head that is not
+    local. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an unknown target.
     """
     known_gpu = find_gpu(gpu) if gpu else None
     from ...graphs.layer_trials import run_trials
@@ -190,7 +190,7 @@ def estimate(
     spec = family_for(config).describe(config)
     spec = spec.with_taps(head.taps if head else None) if has_drafter else spec
     possible = min(max_seq_len, spec.max_position_embeddings)
-    cut = (f"max_seq_len is {possible}, the most that the model was trained for",) if possible < max_seq_len else ()
+    cut = (f"max_seq_len is {possible}, the model's maximum",) if possible < max_seq_len else ()
     most = speculation.max_num_speculative_tokens
     length = cache_length(possible, most, lowering)
     progress = progress or Quiet()
@@ -243,6 +243,6 @@ def _token_bytes(caches: tuple[CacheSpec, ...], precision: str) -> int:
 
 
 def _buffers(census: tuple[RoledWeight, ...]) -> int:
-    """Bytes of the pieces that a checkpoint is read in, of which one expert is the least, and that wait for threads."""
+    """Return the bytes of read buffers; a checkpoint is read in pieces of at least one expert, queued for threads."""
     expert = max((math.prod(each.shape[1:]) for each in census if each.role == "experts"), default=0)
     return _PIECES_AT_ONCE * max(PIECE, expert * int(bytes_of(FP32.name))) + ROOM

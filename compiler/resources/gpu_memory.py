@@ -1,4 +1,4 @@
-"""What fits into the memory of a GPU: an engine's weights and slots, or a known model in every precision."""
+"""The fit of engines and known models into GPU memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...plugins.number_formats import BF16, FP32, NumberFormat, quantized_format
 from ..checkpoints.known_pairs import Local, Pair
 from ..hardware.gpus import GPUS, Gpu, lacks
 
-RESERVED_FOR = "activations, workspaces, the driver and fragments"
+RESERVED_FOR = "activations, workspaces, the driver and fragmentation"
 _RESERVE = 0.1
 
 _COPIES = 3  # the step that writes weights, the step that makes the plan, the engine
@@ -18,10 +18,10 @@ _COPIES_ON_CPU = 2  # an engine of ONNX Runtime has no plan
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether weights and the caches of ``slots`` slots fit beside the reserve.
+    """The fit of weights, reserve and the caches of ``slots`` slots into a GPU.
 
-    ``most_slots`` is how many would; ``short_bytes`` what is missing for those asked for, 0 when they fit. ``refusal``
-    says why the GPU cannot run it whatever the size; it is empty otherwise.
+    ``most_slots`` is the number of slots that would fit; ``short_bytes`` the missing bytes for the requested slots, 0
+    if they fit. ``refusal`` is the reason if the GPU cannot run the engine at any size, else empty.
     """
 
     gpu: Gpu
@@ -35,22 +35,24 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the slots asked for fit, on a GPU that can run it."""
+        """True if the requested slots fit and the GPU can run the engine."""
         return not self.short_bytes and not self.refusal
 
 
 def fit(gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, slots: int = 1) -> Verdict:
-    """What ``gpu`` holds of an engine with this many bytes of weights, and per slot, that computes with ``types``."""
+    """Fit an engine with this many bytes of weights and bytes per slot, which computes in ``types``, into ``gpu``."""
     reserve = int(gpu.memory_bytes * _RESERVE)
     room = gpu.memory_bytes - reserve - weight_bytes
-    refusal = "; ".join(f"{reason}: plan it without {kind}" for kind in types if (reason := lacks(gpu.sm, kind)))
+    refusal = "; ".join(
+        f"{reason}: choose a precision without {kind}" for kind in types if (reason := lacks(gpu.sm, kind))
+    )
     most, short = max(room // slot_bytes, 0), max(slots * slot_bytes - room, 0)
     return Verdict(gpu, reserve, weight_bytes, slot_bytes, slots, most, short, refusal)
 
 
 @dataclass(frozen=True)
 class SizeIn:
-    """The size in one precision: bytes of the target's weights, of the disk that a build takes, and who has room."""
+    """The size in one precision: bytes of the target's weights, disk bytes of a build, and GPUs with enough memory."""
 
     precision: str
     weight_bytes: int
@@ -59,18 +61,18 @@ class SizeIn:
 
 
 def download_bytes(pair: Pair) -> int:
-    """Bytes of the target to be fetched; none of a bundled one."""
+    """Return the bytes of the target to download; 0 for a bundled one."""
     return 0 if isinstance(pair.target, Local) else pair.size.published_bytes
 
 
 def sizes(pair: Pair) -> tuple[SizeIn, ...]:
-    """The size of a pair's target in every precision, the drafter left out; ``fp32`` is for ONNX Runtime alone."""
+    """Return the size of a pair's target in every precision, without the drafter; ``fp32`` is for ONNX Runtime."""
     wide = {each.bits: each for each in wide_formats()}  # one for each size
     return tuple(_in(pair, kind) for kind in (*wide.values(), *quantized_formats()))
 
 
 def _in(pair: Pair, kind: NumberFormat) -> SizeIn:
-    """The size in a format: of the matrices of layers, and what is not in layers stays wide."""
+    """Return the size in a format; weights outside the layers are not quantized."""
     size, on_cpu = pair.size, kind is FP32
     wide = FP32.bits if on_cpu else BF16.bits
     weights = int(size.in_layers * kind.bits + (size.parameters - size.in_layers) * wide) // 8

@@ -1,4 +1,4 @@
-"""An estimate as the command line shows it."""
+"""Formatting of an estimate for the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .work import duration
 
 
 def render(estimate: Estimate) -> str:
-    """The estimate as aligned text."""
+    """Format the estimate as aligned text."""
     return "\n\n".join((columns(_asked(estimate)), columns(_weights(estimate)), columns(_rest(estimate))))
 
 
@@ -18,13 +18,13 @@ def _asked(estimate: Estimate) -> list[tuple[str, str]]:
     layers = ", ".join(f"{count} {kind}" for kind, count in estimate.layers.items())
     lengths = f"max_seq_len {estimate.max_seq_len}, {estimate.drafts}"
     return [
-        *([("refused", f"it would be refused: {estimate.refusal}")] if estimate.refusal else []),
+        *([("error", f"the build would fail: {estimate.refusal}")] if estimate.refusal else []),
         *([("multiplied", estimate.multiplied)] if estimate.multiplied else []),
-        ("plan", f"{estimate.model} for {estimate.lowering} in {estimate.precision}; nothing is written"),
-        ("  facts from", estimate.origin),
+        ("plan", f"{estimate.model} for {estimate.lowering} in {estimate.precision} (dry run; nothing is written)"),
+        ("  config from", estimate.origin),
         ("  architecture", f"{estimate.architecture}; layers: {layers}"),
         ("  precision", estimate.recipe),
-        ("  lengths", f"{lengths}: a slot of the KV cache has {estimate.cache_length} tokens"),
+        ("  lengths", f"{lengths}: {estimate.cache_length} tokens per KV-cache slot"),
     ]
 
 
@@ -38,22 +38,22 @@ def _weights(estimate: Estimate) -> list[tuple[str, str, str, str]]:
 
 def _rest(estimate: Estimate) -> list[tuple[str, str]]:
     graph, host, time, kv = estimate.graph, estimate.host, estimate.time, estimate.kv
-    # All weights were counted in one width; what quantizes some of them comes after.
+    # Nodes are counted without quantization, which adds some.
     width = f"in {estimate.drafter.precision}"
-    width += "" if estimate.drafter.precision == estimate.precision else f": {estimate.precision} adds to them"
+    width += "" if estimate.drafter.precision == estimate.precision else f"; {estimate.precision} adds nodes"
     rows = [
         ("drafter", _drafter(estimate)),
-        ("KV cache", f"{kv.target_token_bytes:,} bytes a token, {size(kv.target_slot_bytes)} a slot"),
+        ("KV cache", f"{kv.target_token_bytes:,} bytes per token, {size(kv.target_slot_bytes)} per slot"),
         (
             "  of the drafter",
-            "unknown, as the drafter is"
+            "unknown"
             if kv.drafter_token_bytes is None or kv.drafter_slot_bytes is None
-            else f"{kv.drafter_token_bytes:,} bytes a token, {size(kv.drafter_slot_bytes)} a slot",
+            else f"{kv.drafter_token_bytes:,} bytes per token, {size(kv.drafter_slot_bytes)} per slot",
         ),
         (
             "nodes",
             f"{graph.semantic:,} in the target's semantic graph, {graph.lowered:,} lowered for {estimate.lowering}; "
-            f"from {graph.traced_layers} of {sum(estimate.layers.values())} layers, {width}",
+            f"extrapolated from {graph.traced_layers} of {sum(estimate.layers.values())} layers, {width}",
         ),
         (
             "host memory",
@@ -62,8 +62,8 @@ def _rest(estimate: Estimate) -> list[tuple[str, str]]:
         ),
         (
             "time",
-            f"about {duration(time.weight_seconds)} to write weights at {size(time.bytes_per_second)}/s, below what "
-            "`make bench-export` wrote; tracing, a download and the steps below come on top",
+            f"about {duration(time.weight_seconds)} to write weights at {size(time.bytes_per_second)}/s, below the "
+            "rates of `make bench-export`; tracing, a download and the steps below are not included",
         ),
         *estimate.work.rows(),
         *([("disk", estimate.disk.said())] if estimate.disk else []),
@@ -77,7 +77,7 @@ def _rest(estimate: Estimate) -> list[tuple[str, str]]:
         gpu = verdict.gpu
         rows.append(("GPU", f"{gpu.name} (sm_{gpu.sm}, {size(gpu.memory_bytes)}; {gpu.source})"))
         rows.append(("  verdict", _verdict(verdict, estimate)))
-        rows.append(("  kept free", f"{size(verdict.reserve_bytes)}, for {RESERVED_FOR}"))
+        rows.append(("  reserved", f"{size(verdict.reserve_bytes)} for {RESERVED_FOR}"))
     rows += [("note", note) for note in estimate.notes]
     return [*rows, estimate.outcome.row()] if estimate.disk else rows
 
@@ -92,12 +92,12 @@ def _drafter(estimate: Estimate) -> str:
 
 def _verdict(verdict: Verdict, estimate: Estimate) -> str:
     if verdict.refusal:
-        return f"does not run: {verdict.refusal}"
+        return f"cannot run: {verdict.refusal}"
     slots = f"{verdict.slots:,} slot{'' if verdict.slots == 1 else 's'} of {estimate.cache_length:,} tokens"
-    beside = f"beside {size(verdict.weight_bytes)} of weights"
-    beside += ", without the drafter's" if estimate.drafter.bytes is None else ""
+    beside = f"with {size(verdict.weight_bytes)} of weights"
+    beside += ", not counting the drafter's" if estimate.drafter.bytes is None else ""
     if verdict.fits:
-        most = "" if verdict.most_slots == verdict.slots else f", {verdict.most_slots:,} at most"
+        most = "" if verdict.most_slots == verdict.slots else f" (at most {verdict.most_slots:,})"
         return f"fits: {slots}{most}, {beside}"
     less = f"; {verdict.most_slots:,} would fit" if verdict.most_slots else ""
     return f"does not fit: {slots} {beside}, short by {size(verdict.short_bytes)}{less}"

@@ -1,4 +1,4 @@
-"""Whether a build could be made on this machine: what it needs of disk, memory and packages, and what is missing."""
+"""Readiness of this machine for a build: needed disk, memory and packages, and what is missing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Readiness:
-    """What a build of a model in a precision needs here. ``missing`` is empty where nothing is.
+    """The needs of a build of a model in a precision, and what is ``missing`` here.
 
-    ``fixes`` are for what is missing, ``notes`` what a build will say. What cannot be estimated has no ``needs``.
+    ``fixes`` are for what is missing, ``notes`` are warnings of the build. ``needs`` is empty if there is no estimate.
     """
 
     model: str
@@ -36,18 +36,18 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether a build can begin."""
+        """True if a build can start."""
         return not self.missing
 
     def as_json(self) -> dict[str, Any]:
-        """Every field, and whether it is ready."""
+        """Return every field and ``ready``."""
         return asdict(self) | {"ready": self.ready}
 
 
 def readiness(request: CompileRequest) -> Readiness:
-    """What ``build`` of this request takes here. Raises ``UsageError`` or ``BuildError`` where no machine can build it.
+    """Check a build of this request. Raises ``UsageError`` or ``BuildError`` if no machine can build it.
 
-    Of a download the part is counted that is not in the Hub's cache yet.
+    A download counts without the part that is in the Hub's cache already.
     """
     problems: list[EnvironmentProblem] = []
     platform = _unless_missing(problems, lambda: platform_of(request))
@@ -73,7 +73,7 @@ def readiness(request: CompileRequest) -> Readiness:
 
 
 def _unless_missing(problems: list[EnvironmentProblem], attempt: Callable[[], T]) -> T | None:
-    """The result of an attempt; None where this machine lacks something, which joins ``problems``."""
+    """Return the result of an attempt; on ``EnvironmentProblem``, add it to ``problems`` and return None."""
     try:
         return attempt()
     except EnvironmentProblem as problem:
@@ -82,11 +82,11 @@ def _unless_missing(problems: list[EnvironmentProblem], attempt: Callable[[], T]
 
 
 def _verdict(found: Estimate | None) -> tuple[str, bool]:
-    """What a named GPU holds, in words, and whether that is too little."""
+    """Describe the fit into a named GPU, and return True if it does not fit."""
     if found is None or (verdict := found.gpu) is None:
         return "", False
     if verdict.refusal:
-        return f"{verdict.gpu.name} does not run it: {verdict.refusal}", True
+        return f"{verdict.gpu.name} cannot run it: {verdict.refusal}", True
     if not verdict.fits:
-        return f"{verdict.gpu.name} does not hold it: short by {size(verdict.short_bytes)}", True
-    return f"{verdict.gpu.name} holds it, and {verdict.most_slots:,} slots", False
+        return f"it does not fit {verdict.gpu.name}: short by {size(verdict.short_bytes)}", True
+    return f"it fits {verdict.gpu.name}, with {verdict.most_slots:,} slots", False

@@ -1,4 +1,4 @@
-"""How many bytes a target's weights take in a precision, role by role, by arithmetic alone."""
+"""Bytes of a target's weights in a precision, by role, computed from shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POWERS = "e8m0"  # scales that are powers of two
 
 @dataclass(frozen=True)
 class WeightLine:
-    """The weights of one role together."""
+    """All weights of one role and type."""
 
     role: str
     count: int
@@ -37,10 +37,10 @@ class WeightLine:
 def weight_lines(
     census: Iterable[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Mapping[str, str] | None = None
 ) -> tuple[WeightLine, ...]:
-    """A line for every role and type that the target has weights of, and one for each type of their scales.
+    """Return a line for every role and type of the target's weights, and one for each type of their scales.
 
-    ``kept`` are the types of the blocks of a GGUF file that are taken as they are, by weight. Raises ``UsageError``
-    for an exclusion that names nothing.
+    ``kept`` are the block types of GGUF weights that are used unchanged, by weight. Raises ``UsageError`` for an
+    exclusion that matches nothing.
     """
     from ..precision.quantization_schemes import serves_embedding, stored_scheme
 
@@ -71,7 +71,7 @@ def weight_lines(
 def too_wide(
     census: tuple[RoledWeight, ...], head: DrafterSpec | None, recipe: Recipe, lowering: Lowering
 ) -> list[str]:
-    """Notes on a target or a drafter of whose weights too few fit the type that they are to be in."""
+    """Return notes on a target or a drafter if too few of its weights support the recipe's type."""
     notes = share_note("the weights", _share(Selection.of_target(census, recipe), lowering), recipe)
     if head and recipe.drafter != recipe.wide:
         selection = Selection.of_drafter(head, recipe, lowering)
@@ -80,25 +80,25 @@ def too_wide(
 
 
 def share_note(what: str, share: float, recipe: Recipe) -> list[str]:
-    """A note that a build fails, where the share of the weights that are quantized is below the recipe's."""
+    """Return a note that a build fails, if the quantized share of the weights is below the recipe's minimum."""
     if share >= recipe.share:
         return []
     return [
-        f"{share:.1%} of {what} that {recipe.name} narrows can be {recipe.title}: a build, or an export, of less than "
-        f"{recipe.share:.0%} fails"
+        f"only {share:.1%} of {what} that {recipe.name} quantizes can be {recipe.title}; a build or an export with "
+        f"less than {recipe.share:.0%} fails"
     ]
 
 
 def _share(selection: Selection, lowering: Lowering) -> float:
-    """The share of the selected numbers whose columns fit a block."""
+    """Return the share of the selected weights whose columns fit a block."""
     taken = sum(w.count for w in selection.weights.values() if _scales(w, selection.recipe, lowering))
     return taken / max(selection.count, 1)
 
 
 def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[str]:
-    """How many of which type go with a quantized weight and its input; none where its columns fit no block.
+    """Count the scales of a quantized weight and its input, by type; none if its columns fit no block.
 
-    Experts' gate, up and down projections have theirs each.
+    The gate, up and down projections of experts have their own scales.
     """
     from ..precision.quantization_schemes import rounds_input, scheme_of
 
@@ -113,14 +113,14 @@ def _scales(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> Counter[
 
 
 def _of_blocks(weight: RoledWeight, how: Scheme, stored: int, wide: str = "fp16") -> Counter[str]:
-    """The numbers beside the codes of ``stored`` numbers in blocks: their scales, and least values where they have."""
+    """Count the scales, and minimum values if there are any, of ``stored`` numbers in blocks."""
     kind = _POWERS if how.powers else "fp16" if how.packed else wide
     block = how.block_for(weight.shape[-1])
     return Counter({kind: stored // block * how.of_block} if block else {})
 
 
 def _stored(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> int:
-    """The numbers of a quantized weight, with the zeros that make its last blocks whole."""
+    """Count the numbers of a quantized weight, with the zero padding of its last blocks."""
     from ..precision.quantization_schemes import scheme_of
 
     columns = weight.shape[-1]
@@ -129,21 +129,21 @@ def _stored(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> int:
 
 
 def bytes_of(precision: str) -> float:
-    """The bytes of a number in a format, its scale apart; of a power of two that scales (``e8m0``) as well."""
+    """Return the bytes of a number in a format, without its scale; also of power-of-two scales (``e8m0``)."""
     return (E8M0 if precision == _POWERS else NUMBER_FORMATS[precision].number_type).bits / 8
 
 
 def line(role: str, precision: str, count: int) -> WeightLine:
-    """``count`` weights stored in ``precision``."""
+    """Return the line for ``count`` weights stored in ``precision``."""
     return WeightLine(role, count, precision, math.ceil(count * bytes_of(precision)))
 
 
 def head_weights(
     head: DrafterSpec, recipe: Recipe, lowering: Lowering, shared: Collection[str] = ()
 ) -> tuple[int, int]:
-    """How many weights the drafter's graph has, and their bytes with scales.
+    """Return the number of weights of the drafter's graph, and their bytes with scales.
 
-    Its ids stay integers; what is ``shared`` lies in the target's file.
+    Its ids stay integers; ``shared`` weights are in the target's file.
     """
     counts = {name: math.prod(shape) for name, shape in head.expected_shapes().items() if name not in shared}
     ids = counts.pop("d2t", 0)

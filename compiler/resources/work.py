@@ -1,6 +1,6 @@
-"""The steps of a build that take long or much memory, by rates that were measured once: nothing is timed here.
+"""Time and memory of the expensive steps of a build, from recorded rates; nothing is measured here.
 
-None of it is a bound but what is called least. Where a rate changes, it is changed here, and its command says so again.
+Only values called ``least`` are bounds. The comment at each rate names the command that measured it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LAYERS = "layers"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """Format seconds."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
@@ -62,13 +62,13 @@ class Calibration:
     device: str = "cpu"
 
     def share(self, weight: RoledWeight) -> float:
-        """The share of a weight that a token is multiplied with."""
+        """Return the share of a weight that each token is multiplied with."""
         return min(self.experts / weight.shape[0], 1.0) if weight.role == "experts" else 1.0
 
 
 @dataclass(frozen=True)
 class CalibrationWork:
-    """What a calibration takes of its ``device``: ``bytes`` of the largest layer in FP32, and ``operations``."""
+    """The cost of a calibration on its ``device``: ``bytes`` of the largest layer in FP32, and ``operations``."""
 
     bytes: int
     tokens: int
@@ -77,12 +77,12 @@ class CalibrationWork:
 
     @property
     def is_here(self) -> bool:
-        """Whether it takes memory and processors of this machine."""
+        """True if it uses this machine's memory and processors."""
         return self.device == "cpu"
 
     @classmethod
     def of(cls, census: Iterable[RoledWeight], calibration: Calibration) -> CalibrationWork:
-        """Work it out from the weights of a target."""
+        """Compute the cost from the weights of a target."""
         layers: Counter[str] = Counter()
         passed = 0.0  # weights that a token meets
         for weight in census:
@@ -93,23 +93,23 @@ class CalibrationWork:
         return cls(_FP32 * max(layers.values(), default=0), tokens, 2 * passed * tokens, calibration.device)
 
     def said(self) -> str:
-        """Operations and memory; the time depends on the machine and its load, so only the recorded rate is given."""
+        """Describe operations and memory; the time is given only at the recorded rate, as it depends on the machine."""
         hours = self.operations / CALIBRATED_BY_A_CORE / 3600
         rate = f"{CALIBRATED_BY_A_CORE / 1e9:.0f} GFLOP/s that an idle one with AVX-512 reached"
         time = f"{hours:.2g} hours of one core at the {rate} (benchmarks/calibration.py)"
         whose = "memory" if self.is_here else f"{self.device}'s memory"
         time = time if self.is_here else f"the speed of {self.device} was not measured"
         return (
-            f"{self.tokens:,} tokens at most, {self.operations:.1e} operations: {time}; about {size(self.bytes)} of "
-            f"{whose} for the largest layer in FP32. --scales takes saved ranges instead"
+            f"at most {self.tokens:,} tokens, {self.operations:.1e} operations: {time}; about {size(self.bytes)} of "
+            f"{whose} for the largest layer in FP32; --scales uses saved ranges instead"
         )
 
 
 @dataclass(frozen=True)
 class BuilderWork:
-    """The process in which ``product`` builds a plan: bytes at its peak, about, and without which it was killed.
+    """The cost of the process in which ``product`` builds a plan: estimated peak bytes, minimum bytes and seconds.
 
-    ``least_bytes`` and ``seconds`` are 0 of a product that was never measured.
+    ``least_bytes`` and ``seconds`` are 0 for a product that was never measured.
     """
 
     product: str
@@ -119,7 +119,7 @@ class BuilderWork:
 
     @classmethod
     def of(cls, product: str, weight_bytes: int, layers: int) -> BuilderWork:
-        """Work it out from the bytes of a plan's weights, and its layers."""
+        """Compute the cost from the bytes of a plan's weights and its number of layers."""
         known = product == _MEASURED
         return cls(
             product=product,
@@ -129,26 +129,26 @@ class BuilderWork:
         )
 
     def memory(self) -> str:
-        """The memory of the process, and where the figure is from."""
-        least = f", and {size(self.least_bytes)} without which it was killed" if self.least_bytes else ""
+        """Describe the memory of the process and the origin of the figure."""
+        least = f"; a build with {size(self.least_bytes)} was killed" if self.least_bytes else ""
         return (
-            f"about {size(self.bytes)} of memory in a process of its own, {BUILDER_PEAK} times the weights as measured "
-            f"with TensorRT-RTX{least or '; full TensorRT was not measured'}"
+            f"about {size(self.bytes)} in a separate process, {BUILDER_PEAK} times the weights, as measured with "
+            f"TensorRT-RTX{least or '; TensorRT was not measured'}"
         )
 
     def time(self) -> str:
-        """How long it takes, as far as that is known."""
+        """Describe the build time, if it was measured."""
         if not self.seconds:
-            return "what full TensorRT takes of time was not measured"
+            return "the build time of TensorRT was not measured"
         return f"about {duration(self.seconds)}, from the single layers and the small stack of `make bench-aot`"
 
 
 @dataclass(frozen=True)
 class BuildWork:
-    """The steps of a build that take long or much: None, and 0 seconds, where there is no such step.
+    """The expensive steps of a build; None or 0 seconds for a step that it does not have.
 
-    ``rounding_seconds`` are spent while weights are written, if the checkpoint holds them wide. ``builder`` is there
-    where TensorRT builds plans.
+    ``rounding_seconds`` are spent while weights are written, if the build quantizes them. ``builder`` is for TensorRT
+    plans.
     """
 
     calibration: CalibrationWork | None
@@ -165,7 +165,7 @@ class BuildWork:
 
 
 def layer_of(name: str) -> str:
-    """The layer that a weight is in, as a prefix of its name; empty for those of none."""
+    """Return the layer of a weight, as a prefix of its name; empty if it is in none."""
     parts = name.split(".")
     return ".".join(parts[: parts.index(_LAYERS) + 2]) if _LAYERS in parts else ""
 
@@ -173,7 +173,7 @@ def layer_of(name: str) -> str:
 def has_to_calibrate(
     census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
 ) -> bool:
-    """Whether something is rounded by what is measured before, but for weights ``kept`` as the checkpoint has them."""
+    """Return True if quantization needs calibration, not counting weights ``kept`` as in the checkpoint."""
     from ..precision.quantization_schemes import rounds_input, scheme_of
     from ..precision.weight_selection import Selection
 
@@ -191,7 +191,10 @@ def has_to_calibrate(
 def rounding_seconds(
     census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
 ) -> float:
-    """A weight with few scales is read twice, one with blocks of them once, and one that is ``kept`` not at all."""
+    """Estimate the seconds of quantization.
+
+    A weight with few scales is read twice, one with block scales once, and one that is ``kept`` not at all.
+    """
     from ..precision.quantization_schemes import scheme_of
     from ..precision.weight_selection import Selection
 

@@ -1,4 +1,4 @@
-"""What is to be made, as far as disk, memory and time depend on it: the same for a build and for its dry run."""
+"""The workload of a build or its dry run, from which disk, memory and time are estimated."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class Workload:
     """The weights of a target and perhaps a head, in a recipe for a lowering.
 
-    ``shared`` are weights of the head that are read from the target's file, ``kept`` those of the target that are taken
-    as the blocks of a GGUF file, ``product`` is the TensorRT that builds plans, if one does. Without ``calibration``
-    ranges are given; ``calibrates`` is what a checkpoint was found to need, None where it does not lie here, and
-    ``stored`` are weights whose codes it holds.
+    ``shared`` are head weights read from the target's file, ``kept`` target weights used as blocks of a GGUF file, and
+    ``product`` is the TensorRT that builds plans, if any. ``calibration`` is None if ranges are given; ``calibrates``
+    tells whether the checkpoint needs calibration, None if it is not local. ``stored`` are weights that the checkpoint
+    holds as codes.
     """
 
     census: tuple[RoledWeight, ...]
@@ -55,7 +55,7 @@ class Workload:
 
     @cached_property
     def of_head(self) -> tuple[int, int]:
-        """How many weights the head's graph has, and their bytes; none where it is not known."""
+        """The number of weights of the head's graph and their bytes; zeros if it is unknown."""
         return head_weights(self.head, self.recipe, self.lowering, self.shared) if self.head else (0, 0)
 
     @property
@@ -70,7 +70,7 @@ class Workload:
 
     @cached_property
     def work(self) -> BuildWork:
-        """The memory and the time of the steps."""
+        """The memory and time of the expensive steps."""
         taken, needed = {*self.kept, *self.stored}, self.calibrates
         if needed is None:
             needed = has_to_calibrate(self.census, self.recipe, self.lowering, taken)
@@ -84,13 +84,13 @@ class Workload:
     def disk(
         self, store: StageStore, out: Path, made_for: MadeFor, names: Sequence[str] = (), *, is_moved: bool = False
     ) -> Disk:
-        """What goes to the cache and to ``out``; ``names`` are others of the model that ``made_for`` names."""
+        """Return the bytes for the cache and ``out``; ``names`` are other names of the model in ``made_for``."""
         done = 0 if store.force else done_bytes(store.root, made_for, names)
         has_plans = self.product is not None
         return disk_of(store.root, out, self.bytes, has_plans=has_plans, is_moved=is_moved, done_bytes=done)
 
     def found_in(self, target: Target) -> Workload:
-        """Return the workload of a checkpoint that lies here: what is taken as it is, and what is calibrated."""
+        """Return the workload of a local checkpoint: the weights used unchanged, and the need for calibration."""
         from ..precision.weight_source import kept_blocks, of_target, uncalibrated, unweighted
         from ..precision.weights_stored_quantized import StoredFp8
 
@@ -106,9 +106,9 @@ class Workload:
 
 
 def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[str]:
-    """Refuse what certainly has no room, before hours of work, and return what to tell; see ``check_needs``.
+    """Check disk and memory before hours of work, and return warnings; see ``check_needs``.
 
-    Raises ``BuildError`` where too little would be multiplied as the recipe says.
+    Raises ``BuildError`` if too few matmuls would run in the recipe's type.
     """
     from ..precision.multiplied_share import require_multiplied
     from ..precision.weight_source import selection_of
@@ -133,7 +133,7 @@ def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[
 def calibration_of(
     asked: CalibrationAsked, config: Mapping[str, Any], lowering: Lowering = TENSORRT
 ) -> Calibration | None:
-    """What a calibration sends through a decoder with this ``config``; None where ranges are given."""
+    """Return the calibration of a decoder with this ``config``; None if ranges are given."""
     if asked.scales is not None:
         return None
     from ..precision.calibration.dataset import default_limits

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..console.progress import Progress
     from ..pipeline.assemble_engine import BuildResult
 
-_RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
+_RESUME = "nothing was published; finished steps are cached, and the same command resumes from them"
 
 
 @interruptible(_RESUME)
@@ -32,9 +32,9 @@ def build(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Build an engine from a model and its P-EAGLE drafter, or from a model alone with a --draft that needs no head.
+    """Build an engine from a model and its P-EAGLE or EAGLE-3 head, or from a model alone.
 
-    An interrupted build leaves no engine and resumes; one that is repeated skips what has not changed.
+    A repeated build skips steps whose inputs have not changed. An interrupted build publishes nothing and resumes.
 
     Example: peagle-compile build --model demo --out demo-engine
     """
@@ -78,7 +78,10 @@ def build(
 
 
 def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[str, str]]:
-    """The rows of ``build --from DIR --dry-run``. Raises what no machine could build, and where no GPU is known."""
+    """Return the rows of ``build --from DIR --dry-run``.
+
+    Raises ``UsageError`` for what no machine can build, and ``EnvironmentProblem`` if no GPU is known.
+    """
     from ..pipeline.build_from_export import check_from, plan_of_plans_anywhere, takes
     from ..resources.check import Outcome, builder_needs, disk_needs, refusal_of, tight
     from ..store.stages import StageStore
@@ -92,7 +95,7 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
     outcome = Outcome.of(problem) if problem else Outcome.of(refusal_of(needs), ignored=request.ignore_limits)
     product = " ".join(filter(None, (platform.title, platform.version)))
     return [
-        ("plan", f"{manifest.target.origin.id} from {export.path}; nothing is written"),
+        ("plan", f"{manifest.target.origin.id} from {export.path} (dry run; nothing is written)"),
         ("platform", f"{product} for {', '.join(platform.gpus)}, form {platform.lowering}"),
         ("precision", manifest.precision.get("recipe", "")),
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in weights.items())),
@@ -106,7 +109,7 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
 
 def _drafts(manifest: Manifest) -> str:
     number = f"{manifest.speculation.num_speculative_tokens}"
-    k = f"{number} at first, as many as pay then" if manifest.speculation.adapts else number
+    k = f"{number} initially, then adaptive" if manifest.speculation.adapts else number
     method = manifest.draft_method
     if not method.drafts:
         return f"none: {method.help}"
@@ -126,7 +129,7 @@ def _summary(result: BuildResult) -> str:
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else lowering)),
         *precision_rows(result.manifest.precision, report),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
-        ("drafts per round", _drafts(result.manifest)),
+        ("speculative tokens", _drafts(result.manifest)),
         ("time", f"{sum(phase['seconds'] for phase in report['phases']):.1f} s"),
     ]
     if "choose_k" in report:
@@ -138,7 +141,7 @@ def _summary(result: BuildResult) -> str:
 
 
 def _next(result: BuildResult, *, here: bool) -> str:
-    """What to try with an engine, which runs ``here`` or elsewhere."""
+    """Return the command to try next with an engine, which runs ``here`` or elsewhere."""
     from ...engines.text.template_files import read_templates
 
     if not here:

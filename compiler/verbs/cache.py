@@ -1,4 +1,4 @@
-"""``peagle-compile cache``: the finished steps that builds keep, listed and removed."""
+"""``peagle-compile cache``: list and prune the build cache."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 _NUMBER = r"(\d{1,15}(?:\.\d+)?)"
 _AGE = re.compile(rf"{_NUMBER}({'|'.join(_HOURS)})", re.ASCII)
 
-cache = program(help="List and remove the finished steps that builds keep.")
+cache = program(help="List or prune the build cache.")
 
 OlderThan = Annotated[
     str | None,
-    typer.Option(metavar="AGE", help="Remove what was not used for this long: 12h, 30d, 8w.", show_default=False),
+    typer.Option(metavar="AGE", help="Remove entries unused for this long: 12h, 30d, 8w.", show_default=False),
 ]
 MaxSize = Annotated[
     int | None,
     typer.Option(
         metavar="SIZE",
         parser=size_option("--max-size"),
-        help="Remove what was used longest ago until this much is left: 50GB, 0.",
+        help="Remove the least recently used entries until at most this much is left: 50GB, 0.",
         show_default=False,
     ),
 ]
-Preview = Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")]
+Preview = Annotated[bool, typer.Option("--dry-run", help="Show what would be removed without removing it.")]
 
 
 @cache.callback(invoke_without_command=True)
@@ -48,7 +48,7 @@ def _cache(context: typer.Context) -> None:
 
 @interruptible("nothing was changed")
 def list_cache(as_json: Json = False) -> None:
-    """List the finished steps that builds keep: what for, how large, and when each was last used.
+    """List the entries of the build cache with their size, last use and purpose.
 
     Example: peagle-compile cache list
     """
@@ -66,13 +66,13 @@ def list_cache(as_json: Json = False) -> None:
     print(f"{size(total)} in {len(found)} steps below {root}")
 
 
-@interruptible("what was not named yet is still there")
+@interruptible("entries not listed above were not removed")
 def prune_cache(
     older_than: OlderThan = None, max_size: MaxSize = None, dry_run: Preview = False, as_json: Json = False
 ) -> None:
-    """Remove kept steps, those first that were used longest ago; without an option, only what killed builds left.
+    """Remove cache entries, least recently used first; without options, only leftovers of killed builds.
 
-    No engine needs them, and what a running command uses stays. A build makes again what it misses.
+    Engines do not depend on the cache, and entries in use are kept. A later build recreates what it needs.
 
     Example: peagle-compile cache prune --older-than 30d --max-size 50GB
     """
@@ -95,13 +95,13 @@ def prune_cache(
     else:
         print(_summary(done, dry_run))
         if older_than is None and max_size is None:
-            note("only what killed builds left is removed unless --older-than or --max-size asks for more")
+            note("only leftovers of killed builds are removed; use --older-than or --max-size to remove more")
 
 
 def _summary(done: Pruned, dry_run: bool) -> str:
-    verb = "would go" if dry_run else "removed"
+    verb = "would be removed" if dry_run else "removed"
     rows = [(verb, *_row(entry)) for entry in done.removed]
-    rows += [("in use, stays", *_row(entry)) for entry in done.in_use]
+    rows += [("kept (in use)", *_row(entry)) for entry in done.in_use]
     table = [columns(rows) + "\n"] if rows else []
     freed = f"{size(done.freed_bytes)} {'would be' if dry_run else 'were'} freed, {size(done.remaining_bytes)} remain"
     return "\n".join([*table, freed])
@@ -134,5 +134,5 @@ def _seconds(age: str | None) -> float | None:
     if age is None:
         return None
     if not (match := _AGE.fullmatch(age)):
-        raise UsageError(f"--older-than {age} is not an age", fix="hours, days or weeks: 12h, 30d, 8w")
+        raise UsageError(f"--older-than {age} is not an age", fix="use hours, days or weeks, such as 12h, 30d or 8w")
     return float(match[1]) * _HOURS[match[2]] * 3600

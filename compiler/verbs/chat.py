@@ -16,6 +16,7 @@ from ..console.given_text import argument_text
 from ..console.printing import interruptible, note
 from ..console.result_record import lossy, record
 from ..console.streams import reader_has_gone
+from .flags.help_text import RUN
 from .flags.shared_flags import (
     AcceptanceTolerance,
     Check,
@@ -35,7 +36,7 @@ from .flags.shared_flags import (
 )
 
 
-@interruptible("the answers above are what was said until then")
+@interruptible("the answers above were generated before the interruption")
 def chat(
     engine: EngineFolder,
     system: System = None,
@@ -50,19 +51,24 @@ def chat(
     stop: Stop = None,
     acceptance_tolerance: AcceptanceTolerance = 0.0,
     no_color: Annotated[
-        bool, typer.Option("--no-color", help="No colours, as with the environment variable NO_COLOR.")
+        bool,
+        typer.Option("--no-color", help="Disable colors; the variable NO_COLOR does the same.", rich_help_panel=RUN),
     ] = False,
     threads: Threads = None,
     check: Check = "hashes",
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Read questions from standard input, and print a JSON object a line for each."),
+        typer.Option(
+            "--json",
+            help="Read questions from standard input and print one JSON object per line.",
+            rich_help_panel=RUN,
+        ),
     ] = False,
 ) -> None:
-    """Talk with a model that was trained to, in the terminal.
+    """Chat with an instruction-tuned model in the terminal.
 
-    Answers are written as they come, the words of accepted drafts in green. Ctrl-C ends an answer, Ctrl-D the chat.
-    Where standard input or output is no terminal, every line of input is a question of one dialogue.
+    Answers are printed as they are generated, with text from accepted drafts in green. Ctrl-C stops an answer, Ctrl-D
+    ends the chat. If standard input or output is not a terminal, each line of input is a question of one dialogue.
 
     Example: peagle-compile chat engine --system "Be brief."
     """
@@ -88,7 +94,7 @@ def chat(
         raise typer.Exit(code)
     for question in piped():
         if dropped := dialogue.ask(question):
-            note(f"warning: the context is full: the oldest {dropped} turns were left out")
+            note(f"warning: the context is full; the oldest {dropped} turns were dropped")
         stream = loaded.stream_chat(dialogue.messages, params, num_speculative_tokens=k, draft=draft)
         for delta in stream:
             _print("" if as_json else delta.text)

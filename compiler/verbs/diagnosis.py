@@ -1,4 +1,4 @@
-"""What this machine and installation can build and run, and why not the rest."""
+"""Diagnosis of this machine: which backends it can build for and run, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CUDA_PACKAGES = ("cuda-core", "cuda-bindings")
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether a backend can build, from checkpoints or an export, and run here, and in which precisions.
+    """The abilities of a backend here: to build from checkpoints or an export, to run, and its precisions.
 
-    An empty reason means that it can.
+    Each ``cannot_...`` is a reason; an empty one means that it can.
     """
 
     backend: str
@@ -43,7 +43,7 @@ class Ability:
 
 @dataclass(frozen=True)
 class Cuda:
-    """The tools that run and compile kernels. Empty: not there; ``nvrtc_problem`` says why."""
+    """Versions of the CUDA tools; empty for a missing one. ``nvrtc_problem`` is the reason why NVRTC is missing."""
 
     driver: str
     driver_supports: str
@@ -54,9 +54,10 @@ class Cuda:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything `doctor` prints.
+    """The content of `doctor`'s report.
 
-    ``cache_problem`` says why no build uses the cache; ``rtx_link`` is about a file that TensorRT-RTX's wheel lacks.
+    ``cache_problem`` is the reason why builds cannot use the cache; ``rtx_link`` is the state of a library link that
+    the TensorRT-RTX wheel lacks.
     """
 
     python: str
@@ -77,11 +78,11 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether at least one backend can run engines."""
+        """True if at least one backend can run engines."""
         return any(not ability.cannot_run for ability in self.abilities)
 
     def as_json(self) -> dict[str, Any]:
-        """Every field, and whether it is healthy; of a GPU its architecture."""
+        """Return every field and ``healthy``, with GPU architectures by name."""
         gpus = [
             {"name": gpu.name, "sm": sm_name(gpu.sm), "memory": gpu.memory, "driver": gpu.driver} for gpu in self.gpus
         ]
@@ -89,7 +90,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look at this machine; changes nothing."""
+    """Inspect this machine without changing anything."""
     machine = look()
     packages = {name: _installed(name) for name in (*RUNTIME_PACKAGES, *EXPORT_PACKAGES, *CUDA_PACKAGES)}
     packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
@@ -132,7 +133,7 @@ def _tensorrt(
     packages: Mapping[str, str | None],
     link_problem: str,
 ) -> Ability:
-    """Whether a TensorRT product builds and runs; both read a plan on a GPU of theirs, TensorRT builds there too."""
+    """Return the abilities of a TensorRT product. Both run plans on a supported GPU; TensorRT also builds there."""
     ours = [sm_name(sm) for sm in machine.sms if product == "tensorrt" or sm in RTX_SMS]
     installed = "" if product in machine.products else f"not installed: {install(EXTRA_OF[product])}"
     cannot_plan = installed or cannot_compile or link_problem
@@ -145,14 +146,14 @@ def _tensorrt(
     )
     if not cannot_run and not ours:
         architectures = ", ".join(sm_name(sm) for sm in machine.sms)
-        cannot_run = f"it has no code for {architectures}" if architectures else "there is no NVIDIA GPU"
+        cannot_run = f"it does not support {architectures}" if architectures else "there is no NVIDIA GPU"
     return Ability(
         product, installed or cannot_trace or cannot_plan, cannot_plan, cannot_run, support(product, machine)
     )
 
 
 def _cache_problem(root: Path) -> str:
-    """Why no build uses the cache, and the cure; empty when builds use it."""
+    """Return the reason why builds cannot use the cache, with the fix; empty if they can."""
     try:
         require_trusted(root)
     except PeagleError as error:
@@ -161,12 +162,12 @@ def _cache_problem(root: Path) -> str:
 
 
 def _named(product: str) -> list[str]:
-    """A GPU that a build could name where there is none."""
+    """Return a GPU to name in a trial build on a machine that has none."""
     return [sm_name(RTX_SMS[-2])] if product == "tensorrt-rtx" else []
 
 
 def _problem(attempt: Callable[[], object]) -> str:
-    """Why it cannot be done; empty when it can."""
+    """Return the reason why an attempt fails; empty if it succeeds."""
     try:
         attempt()
     except PeagleError as error:
@@ -182,7 +183,7 @@ def _installed(package: str) -> str | None:
 
 
 def _onnxruntime() -> tuple[tuple[str, ...], str]:
-    """The execution providers of ONNX Runtime, and why it does not work if it does not."""
+    """Return the execution providers of ONNX Runtime, and the reason if it does not work."""
     try:
         import onnxruntime
     except Exception as error:  # a broken native library raises many things
@@ -191,7 +192,7 @@ def _onnxruntime() -> tuple[tuple[str, ...], str]:
 
 
 def _cpu_compiler() -> str:
-    """The command of the compiler that CPU kernels are tried with first; empty where there is none."""
+    """Return the command of the first compiler for CPU kernels; empty if there is none."""
     from ...plugins.cpu.compile import find_compilers
 
     try:
@@ -201,16 +202,16 @@ def _cpu_compiler() -> str:
 
 
 def _rtx_link() -> tuple[str, str]:
-    """Whether the parser of TensorRT-RTX finds its library, in words, and why it cannot be used if it cannot."""
+    """Describe whether the parser of TensorRT-RTX finds its library, and the problem if it cannot."""
     from ...plugins.tensorrt import import_tensorrt
 
     link = import_tensorrt.link_state()
     where = f" in {link.folder}" if link.folder else ""
     words = {
         "present": f"present{where}",
-        "missing": f"missing{where}; the first build makes it",
-        "cured": f"made{where}",
-        "cannot": f"missing{where}, and cannot be made: {link.why}",
+        "missing": f"missing{where}; the first build creates it",
+        "cured": f"created{where}",
+        "cannot": f"missing{where}, and cannot be created: {link.why}",
         "absent": "",
     }[link.state]
     return words, words if link.state == "cannot" else ""
@@ -227,13 +228,13 @@ def _cuda(gpus: tuple[LocalGpu, ...]) -> Cuda:
     try:
         path = compilers.find_nvcc()
         nvcc = f"{compilers.nvcc_version(path)}, {path}"
-    except PeagleError:  # it is needed by those alone who make packages
+    except PeagleError:  # needed only for packaging
         nvcc = ""
     return Cuda(gpus[0].driver if gpus else "", _driver_cuda(), nvrtc, problem, nvcc)
 
 
 def _driver_cuda() -> str:
-    """The newest CUDA that the driver runs, such as ``13.0``; empty without a driver."""
+    """Return the newest CUDA version that the driver supports, such as ``13.0``; empty without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         number = ctypes.c_int()

@@ -29,36 +29,34 @@ def doctor(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Whether this model can be built here: disk, memory and what is missing.",
+            help="Check whether this model can be built here: disk, memory and missing packages.",
             show_default=False,
             autocompletion=one_of(model_names),
         ),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(help="With --model: its head, or a draft method that needs none.", show_default=False)
+        str | None, typer.Option(help="With --model: head or draft method, as for `build`.", show_default=False)
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="With --model: in this recipe.", show_default=False, autocompletion=one_of(recipe_names)),
+        typer.Option(help="With --model: precision.", show_default=False, autocompletion=one_of(recipe_names)),
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="With --model: for this backend.", show_default=False, autocompletion=one_of(backend_names)),
+        typer.Option(help="With --model: backend.", show_default=False, autocompletion=one_of(backend_names)),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            help="With --model: for this GPU, for example b200.", show_default=False, autocompletion=one_of(gpu_names)
-        ),
+        typer.Option(help="With --model: GPU, for example b200.", show_default=False, autocompletion=one_of(gpu_names)),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="With --model: where the engine would lie.", show_default=False)
+        Path | None, typer.Option(help="With --model: engine folder to be made.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what this machine can build and run, and why not the rest; with --model, whether that can be built here.
+    """Show what this machine can build and run, or check with --model whether that model can be built here.
 
-    Exits 3 where something is missing.
+    The exit code is 3 if something is missing.
 
     Example: peagle-compile doctor --model qwen3-coder-30b --precision fp8 --gpu b200
     """
@@ -68,7 +66,7 @@ def doctor(
         return
     alone = [f"--{name.removesuffix('s')}" for name, value in asked.items() if value is not None]
     if alone:
-        raise UsageError(f"{', '.join(alone)} says nothing without --model", fix="for example `doctor --model demo`")
+        raise UsageError(f"{', '.join(alone)} has no effect without --model", fix="add --model, such as --model demo")
     from .diagnosis import diagnose
 
     report = diagnose()
@@ -84,11 +82,11 @@ def doctor(
                 "disk",
                 f"{size(report.folder_free_bytes)} free here, {size(report.cache_free_bytes)} free for {report.cache}",
             ),
-            *([("cache", f"not used: {report.cache_problem}")] if report.cache_problem else []),
+            *([("cache", f"unusable: {report.cache_problem}")] if report.cache_problem else []),
             ("GPUs", "; ".join(f"{gpu.name} (sm_{gpu.sm}, {gpu.memory})" for gpu in report.gpus) or "none found"),
             ("driver", _driver(report.cuda)),
             ("NVRTC", report.cuda.nvrtc or f"no: {report.cuda.nvrtc_problem}"),
-            ("nvcc", report.cuda.nvcc or "not found; only packaging needs it"),
+            ("nvcc", report.cuda.nvcc or "not found; needed only to package peagle-compile"),
             ("CPU kernels", _cpu_kernels(report.cpu_compiler)),
             ("providers", ", ".join(report.providers) or "none"),
         ]
@@ -108,7 +106,7 @@ def doctor(
 
 
 def _doctor_of(request: CompileRequest, *, as_json: bool) -> None:
-    """Print what a build of this request takes here. Raises ``EnvironmentProblem`` where something is missing."""
+    """Print the resources that a build of this request needs. Raises ``EnvironmentProblem`` if something is missing."""
     from ..request.refusals import check_build
 
     check_build(request)
@@ -119,7 +117,7 @@ def _doctor_of(request: CompileRequest, *, as_json: bool) -> None:
     if as_json:
         emit(report.as_json())
     else:
-        rows = [("build", f"{report.model} in {report.precision or 'its own precision'}{_for(report)}")]
+        rows = [("build", f"{report.model} in {report.precision or 'its default precision'}{_for(report)}")]
         rows += [(need.name, _need(need)) for need in report.needs]
         rows += [("GPU", report.verdict)] if report.verdict else []
         rows += [("note", text) for text in report.notes]
@@ -127,16 +125,18 @@ def _doctor_of(request: CompileRequest, *, as_json: bool) -> None:
         typer.echo(columns(rows))
     if not report.ready:
         raise EnvironmentProblem(
-            f"{report.model} cannot be built here as asked", why="; ".join(report.missing), fix="; ".join(report.fixes)
+            f"{report.model} cannot be built here with these options",
+            why="; ".join(report.missing),
+            fix="; ".join(report.fixes),
         )
 
 
 def _cpu_kernels(compiler: str) -> str:
     if is_off():
-        return f"off, by {SWITCH}: builds have none, and engines run without theirs"
+        return f"disabled by {SWITCH}: builds do not compile them, and engines do not use them"
     if compiler:
-        return f"builds have them, compiled by {compiler}"
-    return f"builds have none, and verify drafts at a higher cost, without a C++ compiler: {install('cpu')}"
+        return f"available, compiled by {compiler}"
+    return f"not available without a C++ compiler, which makes verification slower: {install('cpu')}"
 
 
 def _for(report: Readiness) -> str:
@@ -145,8 +145,8 @@ def _for(report: Readiness) -> str:
 
 
 def _need(need: Need) -> str:
-    verdict = "not enough" if need.is_short else "it may not be enough" if need.is_tight else "enough"
-    before = f", with {size(need.before_bytes)} before it" if need.before_bytes else ""
+    verdict = "not enough" if need.is_short else "may not be enough" if need.is_tight else "enough"
+    before = f", after {size(need.before_bytes)} for earlier steps" if need.before_bytes else ""
     return f"about {size(need.bytes)}{before} of {size(need.free_bytes)} free ({need.where}): {verdict}"
 
 
@@ -159,7 +159,7 @@ def _built(ability: Ability) -> str:
     answer = _answer(ability.cannot_build, ability.precisions)
     if not ability.cannot_build or ability.cannot_build_exports:
         return answer
-    return f"what was exported elsewhere, with `build --from`; of checkpoints {answer}"
+    return f"only from an export made elsewhere, with `build --from`; from checkpoints {answer}"
 
 
 def _answer(why_not: str, precisions: Sequence[PrecisionSupport] = ()) -> str:
@@ -169,7 +169,7 @@ def _answer(why_not: str, precisions: Sequence[PrecisionSupport] = ()) -> str:
 
 
 def _supported(precisions: Sequence[PrecisionSupport]) -> str:
-    """The precisions that there are, those of the same GPUs together, and then why the others are not."""
+    """List the supported precisions, grouped by GPU, and then the others with the reason."""
     groups: dict[str, list[str]] = {}
     for each in precisions:
         if each.cannot:

@@ -16,7 +16,7 @@ from .flags.speaks import Voice, speaks
 if TYPE_CHECKING:
     from ..pipeline.export import ExportResult
 
-_RESUME = "nothing was published; finished steps are kept, and the same command goes on from there"
+_RESUME = "nothing was published; finished steps are cached, and the same command resumes from them"
 
 
 @interruptible(_RESUME)
@@ -30,10 +30,10 @@ def export(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write a model and its drafter as ONNX graphs with external data, to keep or to run elsewhere.
+    """Export a model and its drafter as ONNX graphs with external weights.
 
-    Each gets semantic.onnx (one node per meaning, operators of the domain peagle) and model.onnx (lowered for what will
-    run it); both share one file of weights.
+    Each model gets semantic.onnx (backend-independent, with operators of the peagle domain) and model.onnx (lowered for
+    one backend). The two share one weight file.
 
     Example: peagle-compile export --model demo --out demo-onnx
     """
@@ -78,7 +78,7 @@ def _summary(result: ExportResult) -> str:
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),
         (
             "peak memory",
-            f"{size(report['peak_rss_bytes'])}, {size(report['peak_rss_beyond_imports_bytes'])} beyond the imports",
+            f"{size(report['peak_rss_bytes'])}, {size(report['peak_rss_beyond_imports_bytes'])} above imports",
         ),
         ("time", f"{report['seconds']:.1f} s"),
     ]

@@ -14,19 +14,19 @@ from .flags.shared_flags import Json
 
 Folder = Annotated[
     Path,
-    typer.Argument(metavar="FOLDER", help="What `build`, `export` or `quantize` made.", show_default=False),
+    typer.Argument(metavar="FOLDER", help="Folder made by `build`, `export` or `quantize`.", show_default=False),
 ]
 
 
 @interruptible("nothing was changed")
 def inspect(
     folder: Folder,
-    hashes: Annotated[bool, typer.Option(help="Check the hash of every file.")] = True,
+    hashes: Annotated[bool, typer.Option(help="Verify the hash of every file.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Show what an engine, an export or a quantized checkpoint holds, after checking that it is whole.
+    """Check the integrity of an engine, an export or a quantized checkpoint, and show its contents.
 
-    Needs no GPU and no TensorRT.
+    Neither a GPU nor TensorRT is needed.
 
     Example: peagle-compile inspect demo-engine
     """
@@ -48,7 +48,7 @@ def inspect(
 
 
 def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
-    """Return what an export says of itself, as rows and as it is."""
+    """Return the record of an export, as rows and as JSON content."""
     from ..pipeline.reports.recorded_contents import inspect_export
     from .precision_rows import first_rows
 
@@ -62,7 +62,7 @@ def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[
         ("model", said.model),
         ("drafter", _drafter_of(said.draft)),
         ("max_seq_len", f"{said.max_seq_len} (caches hold {said.cache_length})"),
-        ("drafts per round", f"up to {said.max_num_speculative_tokens}"),
+        ("speculative tokens", f"up to {said.max_num_speculative_tokens}"),
         *((f"{name} checkpoint", revision[:16]) for name, revision in said.checkpoints.items()),
         *((name, size(entry.size)) for name, entry in said.files.items()),
     ]
@@ -71,13 +71,13 @@ def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[
 
 def _drafter_of(draft: str | None) -> str:
     if draft is None:
-        return "none: the target was exported alone"
+        return "none: the target was exported without a drafter"
     method = headless_named(draft)
     return f"none: {method.help}" if method else draft
 
 
 def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
-    """Return what a quantized checkpoint says of itself, as rows and as it is."""
+    """Return the record of a quantized checkpoint, as rows and as JSON content."""
     from ..pipeline.reports.recorded_contents import inspect_quantized
 
     said, content = inspect_quantized(folder)
@@ -88,7 +88,7 @@ def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
         ("model", said.model),
         ("  checkpoint", f"{said.source_fingerprint[:16]}, {size(said.source_bytes)}"),
         ("FP8", f"{said.fp8_matrices} matrices, {size(said.fp8_bytes)}"),
-        ("excluded", ", ".join(said.exclude) or "nothing more than the recipe leaves wide"),
+        ("excluded", ", ".join(said.exclude) or "only what the recipe excludes"),
         ("KV cache", said.kv_cache_dtype or "no scales"),
         ("calibrated with", f"{ranges.num_tokens} tokens in {ranges.num_samples} samples of {ranges.dataset}"),
         *(("warning", warning) for warning in said.warnings),
@@ -98,8 +98,8 @@ def _quantized(folder: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
 
 
 def _k(speculation: dict[str, Any]) -> str:
-    """K as the engine uses it where a call says nothing."""
-    return f"{speculation['num_speculative_tokens']}{' at first, as many as pay then' if speculation['adapts'] else ''}"
+    """Return the engine's default number of speculative tokens, in words."""
+    return f"{speculation['num_speculative_tokens']}{' initially, then adaptive' if speculation['adapts'] else ''}"
 
 
 def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -110,7 +110,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     speculation, shapes, backend = engine["speculation"], engine["shapes"], engine["backend"]
     gpus = f" for {', '.join(backend['gpus'])}" if backend["gpus"] else ""
     drafts = [
-        ("drafts per round", f"{_k(speculation)} (trained for {speculation['trained_depth']})"),
+        ("speculative tokens", f"{_k(speculation)} (trained for {speculation['trained_depth']})"),
         ("taps", ", ".join(map(str, shapes["taps"]))),
     ]
     method = method_named(engine["method"])
@@ -118,8 +118,8 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         drafts.insert(1, ("method", f"{method.title}: {method.note}" if method.note else method.title))
     else:
         most = speculation["max_num_speculative_tokens"]
-        k = f"{_k(speculation)}, {method.note or method.title}, of {most} at most: there is no drafter"
-        drafts = [("drafts per round", k if method.drafts else f"none: {method.help}, without a drafter")]
+        k = f"{_k(speculation)}, {method.note or method.title}, at most {most}; no drafter"
+        drafts = [("speculative tokens", k if method.drafts else f"none: {method.help}, no drafter")]
     heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [
         *first_rows(first_words(engine["precision"])),
@@ -130,10 +130,10 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         *_precision(engine["precision"]),
         *drafts,
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
-        *([("KV caches", f"{size(engine['cache_bytes'])} a request")] if engine["cache_bytes"] else []),
+        *([("KV caches", f"{size(engine['cache_bytes'])} per request")] if engine["cache_bytes"] else []),
         ("vocabulary", f"{shapes['vocab_size']}{heads}"),
-        ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in engine["evidence"]) or "none stated"),
-        ("reports", ", ".join(engine["reports"]) or "none: `peagle-compile verify` writes verify.json"),
+        ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in engine["evidence"]) or "none"),
+        ("reports", ", ".join(engine["reports"]) or "none; `peagle-compile verify` writes verify.json"),
     ]
     for name, part in ((name, engine[name]) for name in ("target", "drafter") if engine[name]):
         rows += [
@@ -160,7 +160,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _precision(table: dict[str, str]) -> list[tuple[str, Any]]:
-    """The recipe, and below it what is of which type where not all is of one."""
+    """Return the recipe and, if it mixes types, a row for each part and its type."""
     from ..precision.recipes import rows_of
 
     (_, recipe), *types = rows_of(table)
@@ -214,11 +214,11 @@ def _kernel(kernel: dict[str, Any]) -> str:
 
 
 def _cpu_kernels(library: dict[str, Any]) -> str:
-    runs = f"they run here with {library['instructions']}" if library["instructions"] else library["why"]
+    runs = f"run here with {library['instructions']}" if library["instructions"] else library["why"]
     return f"{library['machine']}, {size(library['bytes'])}, by {library['compiler']}; {runs}"
 
 
 def _names(names: list[str]) -> str:
-    """Names in a line; those of caches are counted, not listed."""
+    """Join names in a line; caches are counted, not listed."""
     caches = [name for name in names if "_cache." in name]
     return ", ".join(name for name in names if name not in caches) + (f", {len(caches)} caches" if caches else "")

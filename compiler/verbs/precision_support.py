@@ -1,4 +1,4 @@
-"""Which precisions a backend has, on which GPUs, and which it only emulates; why not the rest."""
+"""Precisions that each backend supports or emulates, by GPU, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..request.request import ONNXRUNTIME
 
 @dataclass(frozen=True)
 class PrecisionSupport:
-    """Whether a backend has a precision. ``gpus`` (``sm_120``) are for TensorRT; an empty ``cannot`` means yes."""
+    """Support of a backend for a precision. ``gpus`` (``sm_120``) are for TensorRT; an empty ``cannot`` means yes."""
 
     precision: str
     gpus: tuple[str, ...]
@@ -24,7 +24,10 @@ class PrecisionSupport:
 
 
 def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
-    """What a backend has: ONNX Runtime on this CPU, TensorRT on this machine's GPUs, TensorRT-RTX on all of its own."""
+    """Return the support of ONNX Runtime on this CPU, TensorRT on this machine's GPUs, or TensorRT-RTX on all of its.
+
+    One entry for each recipe.
+    """
     if backend == ONNXRUNTIME:
         return tuple(_on_cpu(name) for name in RECIPES)
     sms = RTX_SMS if backend == "tensorrt-rtx" else tuple(sorted(set(machine.sms)))

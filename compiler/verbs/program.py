@@ -1,4 +1,4 @@
-"""The verbs as one program: its name, its help and its version."""
+"""The ``peagle-compile`` program: its verbs, help and version."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from .triton import triton
 from .verify import verify
 
 EXIT_CODES = (
-    "Exit codes: 0 ok, 1 unexpected fault, 2 usage, 3 environment, "
+    "Exit codes: 0 ok, 1 internal error, 2 usage, 3 environment, "
     "4 verification failed, 5 build failed, 130 interrupted."
 )
+_REFERENCE = "Full reference: docs/cli.md."
 
 app = program(
     name="peagle-compile",
-    help="Turn a language model and its P-EAGLE drafter into an engine, and run it.",
-    epilog=EXIT_CODES,
+    help="Build and run inference engines for P-EAGLE speculative decoding.",
+    epilog=f"{EXIT_CODES} {_REFERENCE}",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (build, export, quantize, run, chat, serve, sagemaker, triton, verify, inspect, models, doctor):
-    app.command(cls=Verb, epilog=EXIT_CODES, short_help=first_sentence(verb.__doc__))(verb)
+    app.command(cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=first_sentence(verb.__doc__))(verb)
 for name, part in (("list", list_cache), ("prune", prune_cache)):
-    cache.command(name, cls=Verb, epilog=EXIT_CODES, short_help=first_sentence(part.__doc__))(part)
+    cache.command(name, cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=first_sentence(part.__doc__))(part)
 app.add_typer(cache, name="cache")
 
 

@@ -15,7 +15,7 @@ from .flags.speaks import Voice, speaks
 if TYPE_CHECKING:
     from ..pipeline.quantize import QuantizeResult
 
-_RESUME = "nothing was published; calibrated layers are kept, and the same command goes on from there"
+_RESUME = "nothing was published; calibrated layers are cached, and the same command resumes from them"
 
 
 @interruptible(_RESUME)
@@ -28,9 +28,9 @@ def quantize(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Make an FP8 checkpoint of a BF16, FP16 or FP32 one, in the format of NVIDIA ModelOpt, to build from.
+    """Quantize a BF16, FP16 or FP32 checkpoint to FP8, in the format of NVIDIA ModelOpt.
 
-    Calibrates layer by layer, so that one layer's weights are in memory. The drafter is not quantised.
+    Calibration runs layer by layer, with the weights of one layer in memory. The drafter is not quantized.
 
     Example: peagle-compile quantize --model demo --out demo-fp8
     """
@@ -56,14 +56,14 @@ def _summary(result: QuantizeResult) -> str:
     rows = [
         ("checkpoint", f"{result.path}, {size(report['bytes'])} (from {size(report['source_bytes'])})"),
         ("FP8", f"{report['fp8_matrices']} matrices, {size(report['fp8_bytes'])}"),
-        ("left wide", listed(report["exclude_modules"])),
+        ("not quantized", listed(report["exclude_modules"])),
         (
             "calibrated",
             f"{calibration['method']['name']} over {calibration['num_tokens']} tokens in {calibration['num_samples']} "
             f"samples of {calibration['dataset']}",
         ),
         (
-            "cached keys and values",
+            "KV cache",
             f"scales for {report['kv_cache_dtype']}" if report["kv_cache_dtype"] else "no scales",
         ),
         ("time", f"{report['seconds']:.1f} s, peak memory {size(report['peak_rss_bytes'])}"),

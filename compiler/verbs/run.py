@@ -14,6 +14,7 @@ from ..console.printing import columns, emit, interruptible, note
 from ..console.result_record import decoding_speed, lossy, record
 from ..console.sampling_json import more_parameters
 from ..console.streams import reader_has_gone
+from .flags.help_text import SAMPLING
 from .flags.shared_flags import (
     AcceptanceTolerance,
     Check,
@@ -37,23 +38,19 @@ from .flags.shared_flags import (
 if TYPE_CHECKING:
     from ...engines import Acceptance, RequestOutput
 
-_MOST_BYTES = 64 * 2**20  # of a prompt on standard input: more than any cache holds, and a pipe need not end
+_MAX_BYTES = 64 * 2**20  # of a prompt on standard input: more than any cache holds, and a pipe may never end
 
 
-@interruptible("the text above is what was generated until then")
+@interruptible("the text above was generated before the interruption")
 def run(
     engine: EngineFolder,
-    text: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The same as --prompt.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Same as --prompt.", show_default=False)] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(
-            help="What to continue. (default: read from standard input, without its final newline)", show_default=False
-        ),
+        typer.Option(help="Text to continue. (default: standard input, without its final newline)", show_default=False),
     ] = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="The prompt is a question: put it through the model's chat template.")
+        bool, typer.Option("--chat", help="Treat the prompt as a user message and apply the model's chat template.")
     ] = False,
     system: System = None,
     max_tokens: MaxTokens = 128,
@@ -71,29 +68,38 @@ def run(
         str | None,
         typer.Option(
             metavar="JSON",
-            help="More sampling parameters by their names in Python, such as "
+            help="More sampling parameters by their Python names, such as "
             """'{"repetition_penalty": 1.1, "prompt_logprobs": 0}'.""",
             show_default=False,
+            rich_help_panel=SAMPLING,
         ),
     ] = None,
     json_schema: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write JSON of the schema in this file, on ONNX Runtime.", show_default=False
+            metavar="FILE",
+            help="Generate JSON that matches the schema in this file (ONNX Runtime only).",
+            show_default=False,
+            rich_help_panel=SAMPLING,
         ),
     ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Print speed and acceptance on standard error.")] = False,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Continue past the end-of-text token.", rich_help_panel=SAMPLING),
+    ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print speed and acceptance statistics on standard error.")
+    ] = False,
     threads: Threads = None,
     check: Check = "hashes",
     as_json: Json = False,
 ) -> None:
-    """Continue a prompt, or answer it with --chat, and print the text as it is generated.
+    """Generate text from a prompt and print it as it is generated.
 
     Example: peagle-compile run demo-engine --prompt "def gcd(a, b):" --stats
     """
     if system is not None and not chat:
-        raise UsageError("--system is for a chat", why="a text that is continued has no messages", fix="add --chat")
+        raise UsageError("--system requires --chat", why="only a chat has a system message", fix="add --chat")
     full_prompt = _one_prompt(text, prompt)
     from ...engines import Engine, SamplingParams
 
@@ -112,7 +118,7 @@ def run(
     more = more_parameters("--sampling", sampling, flags)
     if json_schema is not None:
         if more.get("structured_outputs") is not None:
-            raise UsageError("--json-schema and --sampling both say a form", fix="give one of them")
+            raise UsageError("--json-schema and --sampling both set an output format", fix="give only one of them")
         more["structured_outputs"] = {"json": file_text("--json-schema", json_schema)}
     params = SamplingParams(**flags, **more)
     k = drafts_asked(num_speculative_tokens)
@@ -141,28 +147,30 @@ def run(
 
 def _one_prompt(text: str | None, prompt: str | None) -> str:
     if text is not None and prompt is not None:
-        raise UsageError("two prompts were given", fix="PROMPT and --prompt mean the same: give one")
+        raise UsageError("two prompts were given", fix="PROMPT and --prompt mean the same; give only one")
     given = prompt if text is None else text
     if given is not None:
         return argument_text("the prompt" if prompt is None else "--prompt", given)
-    if sys.stdin is None or sys.stdin.isatty():  # None: the handle is closed
+    if sys.stdin is None or sys.stdin.isatty():  # None: standard input is closed
         raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe one in")
     try:
-        content = sys.stdin.buffer.read(_MOST_BYTES + 1)
-    except OSError as error:  # a handle for writing only
+        content = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    except OSError as error:  # a write-only handle
         raise UsageError(
             "no prompt was given", why=f"standard input cannot be read: {error.strerror}", fix="add --prompt TEXT"
         ) from None
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         raise UsageError(
-            f"standard input has more than {_MOST_BYTES // 2**20} MiB", why="no prompt is that long", fix="pipe in less"
+            f"standard input has more than {_MAX_BYTES // 2**20} MiB",
+            why="this is longer than any prompt can be",
+            fix="pipe in a shorter prompt",
         )
     piped = decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")
-    return piped.removesuffix("\n")  # `echo` and editors end a text with one that nobody typed
+    return piped.removesuffix("\n")  # `echo` and editors append one
 
 
 def _all_rounds(acceptance: Acceptance) -> str:
-    return f"{acceptance.tokens_per_round:.2f} tokens per round of either kind"
+    return f"{acceptance.tokens_per_round:.2f} tokens per round over all rounds"
 
 
 def _stats(output: RequestOutput) -> str:
@@ -182,9 +190,9 @@ def _stats(output: RequestOutput) -> str:
             ("drafts accepted", f"{acceptance.accepted} of {acceptance.drafted} in {acceptance.rounds} rounds"),
         ]
         verify, draft = acceptance.milliseconds_per_round
-        rows += [("a round", f"{verify:.1f} ms of the target, {draft:.1f} ms of the drafter")] if verify else []
+        rows += [("time per round", f"{verify:.1f} ms target, {draft:.1f} ms drafter")] if verify else []
         if said := lossy(acceptance):
-            rows.append(("not the target's own", said))
+            rows.append(("lossy", said))
         if acceptance.undrafted:
             rows.append(("rounds without drafts", f"{acceptance.undrafted}: {_all_rounds(acceptance)}"))
     return columns(rows)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..console.printing import columns, emit, interruptible, size
+from .flags.help_text import RUN
 from .flags.shared_flags import EngineFolder, Json
 from .flags.speaks import Voice, speaks
 
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 def sagemaker(
     engine: EngineFolder,
     voice: Voice,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The archive to write, model.tar.gz.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Archive to write; its name ends in .tar.gz.")] = Path(
         "model.tar.gz"
     ),
     level: Annotated[
-        int, typer.Option("--compression-level", min=0, max=9, help="gzip's; 0 only packs, as fast as the disk is.")
+        int, typer.Option("--compression-level", min=0, max=9, help="gzip level; 0 stores without compression.")
     ] = 1,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file, if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing archive.", rich_help_panel=RUN)] = False,
     as_json: Json = False,
 ) -> None:
-    """Pack an engine as the model.tar.gz that an endpoint of Amazon SageMaker starts from.
+    """Pack an engine as a model.tar.gz for an Amazon SageMaker endpoint.
 
-    The engine is checked first. The same engine gives the same bytes. A container in which `peagle-compile serve` is
-    the entry point finds it by itself; docs/sagemaker.md has the rest.
+    The engine is checked first, and the same engine always gives the same bytes. A container whose entry point is
+    `peagle-compile serve` loads it automatically; see docs/sagemaker.md.
 
     Example: peagle-compile sagemaker demo-engine --out model.tar.gz
     """

@@ -15,6 +15,7 @@ import typer
 from ..console import interrupts
 from ..console.sizes import size_option
 from .flags.from_variables import find_in_container
+from .flags.help_text import DRAFT, RUN
 from .flags.shared_flags import Check, Threads
 
 if TYPE_CHECKING:
@@ -28,43 +29,48 @@ def serve(
         Path | None,
         typer.Argument(
             metavar="[ENGINE]",
-            help="Engine folder made by `peagle-compile build`. (default: in a container of SageMaker's, its model)",
+            help="Engine folder made by `peagle-compile build`. (default in a SageMaker container: its model)",
             is_eager=True,
             callback=find_in_container,
             show_default=False,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all interfaces.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
     served_model_name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The model's name in requests. (default: its checkpoint's)", show_default=False
+            metavar="NAME", help="Model name in requests. (default: the checkpoint's name)", show_default=False
         ),
     ] = None,
-    max_batch_size: Annotated[int, typer.Option(min=1, help="Requests that run at once; more wait.")] = 4,
-    max_queue_size: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused (429).")] = 256,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of requests that run at once.")] = 4,
+    max_queue_size: Annotated[
+        int, typer.Option(min=1, help="Maximum number of waiting requests; further ones get HTTP 429.")
+    ] = 256,
     prefix_cache_bytes: Annotated[
         int,
         typer.Option(
             metavar="SIZE",
             parser=size_option("--prefix-cache-bytes"),
-            help="Memory to keep prompts in, for others that begin alike (ONNX Runtime): 1GB.",
+            help="Memory for the prefix cache, such as 1GB; 0 disables it (ONNX Runtime only).",
         ),
     ] = 0,
     speculative_config: Annotated[
         str | None,
         typer.Option(
             metavar="JSON",
-            help="Drafts where a request says nothing, as vLLM takes it; also from $SM_VLLM_SPECULATIVE_CONFIG.",
+            help="Default speculation settings for requests, in vLLM's format; also read from "
+            "$SM_VLLM_SPECULATIVE_CONFIG.",
             show_default=False,
+            rich_help_panel=DRAFT,
         ),
     ] = None,
     structured_outputs_config: Annotated[
         str | None,
         typer.Option(
             metavar="JSON",
-            help="Defaults of JSON forms as vLLM takes them: disable_additional_properties, disable_any_whitespace.",
+            help="Defaults for structured outputs, in vLLM's format: disable_additional_properties, "
+            "disable_any_whitespace.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +79,7 @@ def serve(
         typer.Option(
             metavar="KEY",
             envvar=KEY_VARIABLE,
-            help="Answer only who sends this key; may be repeated.",
+            help="Require this API key in requests. Can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +87,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="ORIGIN",
-            help="Let pages of this site use the server: https://example.com; may be repeated. (default: none)",
+            help="Allow browser requests from this origin, such as https://example.com. Can be repeated. (default: "
+            "none)",
             show_default=False,
         ),
     ] = None,
@@ -89,7 +96,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Answer requests for this host name too; may be repeated. (default: on 127.0.0.1, localhost alone)",
+            help="Also accept requests for this host name. Can be repeated. (default: only localhost on 127.0.0.1)",
             show_default=False,
         ),
     ] = None,
@@ -98,26 +105,37 @@ def serve(
         typer.Option(
             metavar="SIZE",
             parser=size_option("--max-body-bytes", 1024),
-            help="Longest body of a request (413). (default: 4MiB)",
+            help="Maximum size of a request body; larger ones get HTTP 413. (default: 4MiB)",
             show_default=False,
         ),
     ] = 4 << 20,
-    max_choices: Annotated[int, typer.Option(min=1, help="Most answers of a request, prompts times n (400).")] = 16,
-    request_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a whole answer (408).")] = 600.0,
-    drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds for what runs when told to stop.")] = 60.0,
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts and answers to the log.")] = False,
+    max_choices: Annotated[
+        int, typer.Option(min=1, help="Maximum choices per request (prompts times n); more get HTTP 400.")
+    ] = 16,
+    request_timeout: Annotated[
+        float, typer.Option(min=0.001, help="Time limit of a request in seconds; then it gets HTTP 408.")
+    ] = 600.0,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds that running requests get to finish at shutdown.")
+    ] = 60.0,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log prompts and answers.")] = False,
     threads: Threads = None,
     check: Check = "hashes",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print where it answers as JSON on standard output, and nothing else.")
+        bool,
+        typer.Option(
+            "--json", help="Print only the server's URL and model, as JSON, on standard output.", rich_help_panel=RUN
+        ),
     ] = False,
 ) -> None:
-    """Answer OpenAI's HTTP API with an engine, and show a chat page.
+    """Start an OpenAI-compatible HTTP server with a built-in chat page.
 
-    /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, and SageMaker's /ping
-    and /invocations. The log, JSON lines, is on standard error. SIGTERM or Ctrl-C lets what runs end; a second one
-    does not. Without ENGINE it follows SageMaker's contract: the engine of /opt/ml/model, port 8080, and options from
-    variables such as SM_PEAGLE_MAX_BATCH_SIZE.
+    Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, and
+    SageMaker's /ping and /invocations. Logs are JSON lines on standard error.
+
+    SIGTERM or Ctrl-C stops the server after running requests finish; a second one stops it immediately. Without ENGINE,
+    the server follows the SageMaker contract: it loads the engine from /opt/ml/model, listens on port 8080, and reads
+    options from variables such as SM_PEAGLE_MAX_BATCH_SIZE.
 
     Example: peagle-compile serve engine --port 8000
     """
@@ -136,11 +154,11 @@ def serve(
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
-    folder = cast(Path, engine)  # named, or found, or refused before this is called
+    folder = cast(Path, engine)  # the callback of the argument found one or raised
     forms = form_defaults_of(structured_outputs_config)
     origins = tuple(map(check_origin, cors_origin or ()))
     names = tuple(map(check_host_name, allowed_host or ()))
-    address = bound(host, port)  # now, for a large engine takes minutes to load
+    address = bound(host, port)  # first: a large engine takes minutes to load
     loaded = Engine.load(
         folder,
         max_batch_size=max_batch_size,
@@ -167,7 +185,7 @@ def serve(
         log(sentence)
     log("loaded", engine=str(folder), checked=loaded.checked)
     if tolerance := settings.drafts.acceptance_tolerance:
-        log("lossy where a request does not say otherwise", acceptance_tolerance=tolerance)
+        log("lossy by default: requests may override acceptance_tolerance", acceptance_tolerance=tolerance)
     answers = f"{server.url} answers for {settings.model}, from {folder}"
     _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else answers)
 
@@ -175,16 +193,16 @@ def serve(
 def _run(server: Server, said: str) -> None:
     from ...engines.serving.access import log
 
-    told = 0
+    stop_signals = 0
 
-    def told_to_stop() -> None:
-        nonlocal told
-        told += 1
-        server.stop(at_once=told > 1)
+    def stop() -> None:
+        nonlocal stop_signals
+        stop_signals += 1
+        server.stop(at_once=stop_signals > 1)
 
-    with interrupts.taken(told_to_stop, (signal.SIGINT, signal.SIGTERM)):
+    with interrupts.taken(stop, (signal.SIGINT, signal.SIGTERM)):
         server.start()
         print(said, flush=True)
         while not server.wait(1.0):
             pass
-    log("the server has ended")
+    log("the server has stopped")

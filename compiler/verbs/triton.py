@@ -9,45 +9,49 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
+from .flags.help_text import RUN
 from .flags.shared_flags import EngineFolder, Json, Threads
 from .flags.speaks import Voice, speaks
 
 
-@interruptible("models that were written are whole, and the same command goes on from there")
+@interruptible("models written so far are complete, and the same command resumes from them")
 @speaks
 def triton(
     engine: EngineFolder,
     repository: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="The model repository; other models in it are left alone.")
+        Path, typer.Option(metavar="FOLDER", help="Model repository; other models in it are left unchanged.")
     ],
     voice: Voice,
     name: Annotated[
-        str | None, typer.Option(help="The model's name. (default: that of the engine's folder)", show_default=False)
+        str | None, typer.Option(help="Model name. (default: the name of the engine folder)", show_default=False)
     ] = None,
-    max_batch_size: Annotated[int, typer.Option(min=1, help="Requests that run at once; more wait.")] = 4,
-    max_queue_size: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are refused.")] = 256,
-    request_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a whole answer.")] = 600.0,
-    instances: Annotated[int, typer.Option(min=1, help="Copies of the engine in memory, on each GPU.")] = 1,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of requests that run at once.")] = 4,
+    max_queue_size: Annotated[
+        int, typer.Option(min=0, help="Maximum number of waiting requests; further ones are refused.")
+    ] = 256,
+    request_timeout: Annotated[float, typer.Option(min=0.001, help="Time limit of a request, in seconds.")] = 600.0,
+    instances: Annotated[int, typer.Option(min=1, help="Copies of the engine per GPU.")] = 1,
     gpus: Annotated[
-        str | None, typer.Option(metavar="IDS", help="GPUs, such as 0,1. (default: 0)", show_default=False)
+        str | None, typer.Option(metavar="IDS", help="GPU indices, such as 0,1. (default: 0)", show_default=False)
     ] = None,
     threads: Threads = None,
     link: Annotated[
-        bool, typer.Option("--link", help="Link to the engine, by a relative path, and do not copy it.")
+        bool, typer.Option("--link", help="Link to the engine by a relative path instead of copying it.")
     ] = False,
     engine_path: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH", help="Where the server finds the engine, which is not copied then.", show_default=False
-        ),
+        typer.Option(metavar="PATH", help="Path of the engine on the server, instead of a copy.", show_default=False),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace folders of that name, whatever they hold.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace existing model folders, whatever they contain.", rich_help_panel=RUN),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a model repository of Triton Inference Server that serves an engine.
+    """Write a model repository for Triton Inference Server.
 
-    The models run in Triton's Python backend, whose Python needs this package. The engine is copied into the
-    repository, which then holds no path to anything outside.
+    The models run in Triton's Python backend, whose Python environment needs this package. By default the engine is
+    copied into the repository, which is then self-contained.
 
     Example: peagle-compile triton demo-engine --repository models
     """
@@ -55,7 +59,7 @@ def triton(
     from ..deploy.triton.repository import write_repository
 
     if link and engine_path is not None:
-        raise UsageError("--link and --engine-path contradict each other", fix="give one")
+        raise UsageError("--link and --engine-path contradict each other", fix="give only one")
     options = RepositoryOptions(
         name=name_of(engine) if name is None else name,
         placing="path" if engine_path is not None else "link" if link else "copy",
@@ -83,7 +87,7 @@ def triton(
         ("repository", written.repository),
         ("models", ", ".join(written.models)),
         ("engine", engine_path or f"{written.engine} of {written.models[0]}"),
-        ("written", ", ".join(written.changed) or "nothing: all was there"),
+        ("written", ", ".join(written.changed) or "nothing: the repository is up to date"),
         ("next", f"tritonserver --model-repository {written.repository}"),
     ]
     print(columns(rows))
@@ -94,5 +98,5 @@ def _ids(text: str | None) -> tuple[int, ...]:
         return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts) or len(set(parts)) < len(parts):
-        raise UsageError(f"--gpus is {text!r}", why="it takes numbers, each once", fix="give some, such as 0,1")
+        raise UsageError(f"--gpus {text!r} is not a list of GPU indices", fix="use distinct numbers, such as 0,1")
     return tuple(map(int, parts))

@@ -10,26 +10,28 @@ import typer
 from ...engines.draft_methods import METHODS
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
+from .flags.help_text import PRECISION
 from .flags.shared_flags import EngineFolder, Json, Threads
 from .flags.speaks import Voice, speaks
 
 
-@interruptible("verify.json in the engine folder holds the parts that were done")
+@interruptible("verify.json in the engine folder holds the checks completed so far")
 @speaks
 def verify(
     engine: EngineFolder,
     voice: Voice,
-    prompts: Annotated[int, typer.Option(min=1, help="How many of the bundled prompts.")] = 24,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens generated after each.")] = 128,
+    prompts: Annotated[int, typer.Option(min=1, help="Number of bundled prompts to use.")] = 24,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per prompt.")] = 128,
     num_speculative_tokens: Annotated[
-        str, typer.Option(metavar="K,K,...", help="Several, with commas: each K is compared with plain decoding.")
+        str,
+        typer.Option(metavar="K,K,...", help="Numbers of speculative tokens, each compared with plain decoding."),
     ] = "1,3,5,8",
     draft: Annotated[
         str | None,
         typer.Option(
             metavar="METHOD",
-            help=f"Who drafts: {', '.join(each.name for each in METHODS.values() if each.drafts)}. "
-            "(default: the engine's own)",
+            help=f"Draft method: {', '.join(each.name for each in METHODS.values() if each.drafts)}. "
+            "(default: the engine's)",
             show_default=False,
         ),
     ] = None,
@@ -37,59 +39,74 @@ def verify(
         int | None,
         typer.Option(
             min=1,
-            help="The most prompts at once, against each alone. (default: 4 on a CPU, else 1)",
+            help="Largest batch to compare with single prompts. (default: 4 on a CPU, else 1)",
             show_default=False,
         ),
     ] = None,
     acceptance_tolerance: Annotated[
-        float, typer.Option(help="Above 0: count what lossy drafts change, and what they gain, instead of judging.")
+        float,
+        typer.Option(
+            help="Above 0: report how many tokens lossy acceptance changes and what it gains, without a verdict."
+        ),
     ] = 0.0,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="JSON Lines to measure the precision on: text, messages or input_ids in each line. (default: bundled "
-            "texts that nothing is calibrated with)",
+            help="JSON Lines file to measure precision on, with text, messages or input_ids in each line. (default: "
+            "bundled held-out texts)",
             show_default=False,
+            rich_help_panel=PRECISION,
         ),
     ] = None,
     max_perplexity_increase: Annotated[
         float | None,
-        typer.Option(min=0, help="In percent. (default: the limit of the precision)", show_default=False),
+        typer.Option(
+            min=0,
+            help="Largest accepted increase, in percent. (default: the limit of the precision)",
+            show_default=False,
+            rich_help_panel=PRECISION,
+        ),
     ] = None,
     bisect: Annotated[
-        bool, typer.Option("--bisect", help="Find the layers that cost most, and what to leave wide with --exclude.")
+        bool,
+        typer.Option(
+            "--bisect",
+            help="Rank layers by quantization cost and suggest what to --exclude.",
+            rich_help_panel=PRECISION,
+        ),
     ] = False,
     reference: Annotated[
         str | None,
         typer.Option(
             metavar="streamed|pair",
-            help="Compare with the target in FP32 layer by layer, one in memory at a time (logits alone), or with the "
-            "whole pair. (default: streamed for engines that run on a GPU, else pair)",
+            help="FP32 reference: streamed runs the target layer by layer, one in memory at a time, and compares only "
+            "logits; pair loads the whole pair. (default: streamed for GPU engines, else pair)",
             show_default=False,
+            rich_help_panel=PRECISION,
         ),
     ] = None,
     only: Annotated[
         str | None,
         typer.Option(
             metavar="PART,PART,...",
-            help="Check these parts alone: losslessness (needs the engine alone), text, parity, precision. "
-            "(default: all)",
+            help="Run only these checks: losslessness (needs no checkpoints), text, parity, precision. (default: all)",
             show_default=False,
         ),
     ] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Prove that speculation changes no token, and measure what the precision costs.
+    """Check that speculation does not change the output, and measure the accuracy cost of the precision.
 
-    losslessness: greedy and seeded sampling, with speculation on and off, alone and among others. text: tokenizer,
-    token ids, chat template and end-of-text tokens against the checkpoint. parity: logits against torch, for an FP32
-    engine. precision: for every other one perplexity, logits, layers, greedy text and acceptance length against the
-    same pair in FP32; on a GPU perplexity and logits alone, unless --reference pair.
+    losslessness: compares output with speculation on and off, greedy and with seeded sampling, single and in batches.
+    text: compares tokenizer, token ids, chat template and end-of-text tokens with the checkpoint. parity: compares
+    logits with torch, for FP32 engines. precision: for all other engines, compares perplexity, logits, layers, greedy
+    text and acceptance length with the same pair in FP32; for GPU engines only perplexity and logits, unless
+    --reference pair.
 
-    All but the first take the checkpoints that the engine was built from. A part that cannot be checked has not passed:
-    the exit code is 3 then, unless --only leaves the part out, and 4 if a part failed. Writes verify.json into the
-    engine's folder, after each part, and its hash into engine.json.
+    All checks except losslessness need the checkpoints that the engine was built from. The exit code is 4 if a check
+    fails, and 3 if one cannot run; --only skips checks. After each check, verify.json in the engine folder and its hash
+    in engine.json are updated.
 
     Example: peagle-compile verify demo-engine
     """
@@ -127,5 +144,5 @@ def _depths(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(
-            f"--num-speculative-tokens {text!r} is not a list of numbers from 1", fix="for example 1,3,5,8"
+            f"--num-speculative-tokens {text!r} is not a list of numbers from 1", fix="for example, use 1,3,5,8"
         ) from None

@@ -13,7 +13,7 @@ from peagle.plugins.errors import PeagleError
 from tests.attacks.world import Outcome, World
 
 CODES = {0, 2, 3, 4, 5}
-_NEVER_SAID = ("fault in peagle-compile", "Traceback", "Exception ignored")
+_NEVER_SAID = ("internal error of peagle-compile", "Traceback", "Exception ignored")
 _WORDS = 400
 
 

@@ -103,7 +103,7 @@ def test_models_lists_what_has_a_name(cli: Run) -> None:
     assert found["demo"]["evidence"][0][0] == "parity"
     assert found["gpt-oss-20b"]["evidence"] == []
     assert found["gpt-oss-20b"]["target"] == {"repo": "openai/gpt-oss-20b", "revision": None, "otherwise": None}
-    assert "No revision is pinned" in text
+    assert "Revisions are not pinned" in text
 
 
 def test_run_streams_text_and_reports_on_the_side(cli: Run, demo_engine: Path) -> None:

@@ -236,7 +236,7 @@ def test_instructions_that_are_not_there_are_refused(folder: Path, monkeypatch: 
         Engine.load(folder)
 
 
-LACKS = "ONNX Runtime's own kernels are used, with which verifying drafts costs more than with ours; "
+LACKS = "falling back to ONNX Runtime's own kernels, with which verifying drafts is slower; "
 
 
 def test_a_build_that_is_asked_for_nothing_has_our_kernels_where_it_can(

@@ -148,20 +148,20 @@ def test_a_drafter_that_is_named_all_the_same_is_not_read(cli: Run, plain: Path,
     done = cli("build", "demo", *ZERO, *named, "--out", tmp_path / "engine", "--json")
     assert done.code == 0, done.err
     (warning,) = json.loads(done.out)["warnings"]
-    assert "nowhere, --taps was not read" in warning
+    assert "nowhere, --taps has no effect" in warning
     assert Manifest.read(tmp_path / "engine").drafter is None
     for spelled in (ZERO, PLAIN):
         done = cli("build", "demo", *spelled, "--draft-precision", "int8", "--out", tmp_path / "other")
-        assert (done.code, f"says nothing with {spelled[0]} {spelled[1]}" in done.err) == (2, True)
+        assert (done.code, f"has no effect with {spelled[0]} {spelled[1]}" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("said", "refusal"),
     [
         (("--num-speculative-tokens", 4), "--draft none and --num-speculative-tokens 4 contradict each other"),
-        (("--taps", "1,2"), "--taps says nothing with --draft none"),
-        (("--draft-revision", "main"), "--draft-revision main says nothing with --draft none"),
-        (("--mask-token-id", 3), "--mask-token-id says nothing with --draft none"),
+        (("--taps", "1,2"), "--taps has no effect with --draft none"),
+        (("--draft-revision", "main"), "--draft-revision main has no effect with --draft none"),
+        (("--mask-token-id", 3), "--mask-token-id has no effect with --draft none"),
     ],
 )
 @pytest.mark.parametrize("verb", ["build", "export"])

@@ -232,9 +232,9 @@ def test_experts_can_be_asked_to_be_dense_and_are_still_multiplied_in_fp8(
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(("--for", "tensorrt", "--experts", "layer"), "from version 11 on"),
-     (("--for", "ort", "--experts", "dense"), "cannot be had with ONNX Runtime"),
-     (("--for", "tensorrt-sm100", "--experts", "sparse"), "it is layer or dense")],
+    [(("--for", "tensorrt", "--experts", "layer"), "since version 11"),
+     (("--for", "ort", "--experts", "dense"), "does not work with ONNX Runtime"),
+     (("--for", "tensorrt-sm100", "--experts", "sparse"), "the forms are layer and dense")],
 )  # fmt: skip
 def test_a_form_of_experts_that_is_not_there_is_refused(
     arguments: tuple[str, ...], told: str, coder: Path, cli: Run, tmp_path: Path

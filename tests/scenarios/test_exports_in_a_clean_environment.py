@@ -114,6 +114,6 @@ def test_without_a_compiler_the_library_of_the_plugins_is_missed_and_nothing_els
 def test_what_can_be_done_there_is_told(environment: Path, tmp_path: Path) -> None:
     told = _peagle(environment, tmp_path, "doctor")
     assert told.returncode == 0, told.stderr
-    assert "what was exported elsewhere, with `build --from`" in told.stdout
+    assert "only from an export made elsewhere, with `build --from`" in told.stdout
     refused = _peagle(environment, tmp_path, "build", "--model", "demo", "--out", tmp_path / "engine")
     assert (refused.returncode, "[export]'" in refused.stderr) == (3, True), refused.stderr

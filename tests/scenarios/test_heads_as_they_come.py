@@ -92,7 +92,7 @@ def test_what_a_config_does_not_say_may_be_said_by_hand(cli: Run, shallow: Pair,
 @pytest.mark.parametrize("taps", ["2,x", "-1", "1.5", "2,,3", "9" * 5000])
 def test_taps_that_are_no_layers_are_wrong_usage(cli: Run, shallow: Pair, tmp_path: Path, taps: str) -> None:
     done = build(cli, shallow, shallow.head, tmp_path / "engine", f"--taps={taps}")
-    assert (done.code, "are no layers" in done.err) == (2, True)
+    assert (done.code, "invalid layer ids" in done.err) == (2, True)
 
 
 def test_a_head_of_an_unknown_architecture_is_built_with_a_warning(cli: Run, shallow: Pair, tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ def test_too_little_memory_is_refused_as_the_dry_run_said(
     free(monkeypatch, bytes_of_memory=MB)
     ask = ("build", "demo", "--precision", "fp8", "--backend", "onnxruntime", "--out", tmp_path / "out")
     said = cli(*ask, "--dry-run").out
-    assert re.search(r"without --dry-run +it ends here with exit code 3: this machine has too little memory; ", said)
+    assert re.search(
+        r"expected outcome +fails on this machine with exit code 3: this machine has too little memory; ", said
+    )
     done = cli(*ask)
     assert done.code == 3
     assert "memory to calibrate: " in done.err
@@ -90,10 +92,10 @@ def test_limits_may_be_ignored_and_what_killed_builds_left_goes_first(
     monkeypatch.setattr(disk, "free_bytes", lambda _: 0 if left.exists() else MB)
     ask = ("export", "demo", "--ignore-limits", "--out", tmp_path / "out")
     said = cli(*ask, "--dry-run").out
-    assert "it begins, as --ignore-limits says, although this machine has too little disk; " in said
+    assert "starts because of --ignore-limits, although this machine has too little disk; " in said
     done = cli(*ask)
     assert done.code == 0, done.err
-    assert "warning: begun all the same, as --ignore-limits says: this machine has too little disk; " in done.err
+    assert "warning: started because of --ignore-limits: this machine has too little disk; " in done.err
     assert "1.0 MB free" in done.err
 
 

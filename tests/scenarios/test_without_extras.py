@@ -50,7 +50,7 @@ def test_every_verb_names_the_extra_where_it_is_missing(demo_engine: Path, tmp_p
     assert [code for code, _ in told] == [3] * len(told)
     for _, text in told:
         assert re.search(r"fix: .*pip install .*\[export(,rtx)?\]", text), text
-        assert "fault in peagle-compile" not in text
+        assert "internal error of peagle-compile" not in text
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,1 +1,1 @@
-"""Engines as model repositories of Triton Inference Server: what lies in one, and how it is written."""
+"""Model repositories of Triton Inference Server: their content, and how it is written."""

@@ -1,4 +1,4 @@
-"""The folders of a repository, as texts: a template each, filled in."""
+"""The text files of a model repository, filled in from templates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENGINE = "engine"  # the folder of the engine, beside model.py
 
 
 def model_folders(options: RepositoryOptions, manifest: Manifest) -> dict[str, dict[str, str]]:
-    """The text files of every model by their paths in its folder; the first is the model that holds the engine."""
+    """Return the text files of every model by path in its folder; the first model is the one that holds the engine."""
     values = {
         "name": options.name,
         "repository_format": FORMAT,

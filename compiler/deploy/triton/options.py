@@ -1,4 +1,4 @@
-"""How the models of a repository are to run, as ``peagle-compile triton`` is asked for it."""
+"""Options of a model repository, from the flags of ``peagle-compile triton``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True)
 class RepositoryOptions:
-    """The name of the models, and what their ``config.pbtxt`` says.
+    """The name of the models and the values in their ``config.pbtxt``.
 
-    ``path`` is where the server finds the engine, which then is neither copied nor linked. ``threads`` 0 leaves it to
-    the engine; ``gpus`` are those that get ``instances`` of it each.
+    ``path`` is the engine's path on the server, if it is neither copied nor linked. ``threads`` 0 leaves it to the
+    engine; each of ``gpus`` gets ``instances`` of the engine.
     """
 
     name: str
@@ -33,31 +33,33 @@ class RepositoryOptions:
     gpus: tuple[int, ...] = ()
 
     def require_possible(self, manifest: Manifest) -> None:
-        """Raise ``UsageError`` for a name that is none, GPUs for an engine of a CPU, and a path that no config has."""
+        """Raise ``UsageError`` for an invalid name or path, or for GPUs with a CPU engine."""
         if not _NAME.fullmatch(self.name):
             raise UsageError(
-                f"{self.name!r} cannot be the name of a model",
-                why="Triton and its clients write it in paths and addresses",
-                fix="give a --name of letters, digits, points, - and _, which begins with a letter or a digit",
+                f"{self.name!r} is not a valid model name",
+                why="Triton and its clients use it in paths and URLs",
+                fix="choose a --name of letters, digits, dots, - and _, starting with a letter or a digit",
             )
         if self.gpus and not manifest.backend.gpus:
             raise UsageError(
-                "--gpus was given for an engine of a CPU",
+                "--gpus was given for a CPU engine",
                 why=f"it was built for {manifest.backend.name}",
-                fix="leave it out",
+                fix="omit --gpus",
             )
         if self.placing == "path" and not re.fullmatch(r"[^\x00-\x1f\"\\]+", self.path):
             raise UsageError(
-                f"--engine-path is {self.path!r}", why="config.pbtxt cannot say it", fix="give a plain path"
+                f"invalid --engine-path {self.path!r}",
+                why="config.pbtxt cannot hold quotes, backslashes or control characters",
+                fix="use a path without them",
             )
 
     def kind(self, manifest: Manifest) -> str:
-        """What ``instance_group`` says of the device."""
+        """Return the device entry of ``instance_group``."""
         if not manifest.backend.gpus:
             return "kind: KIND_CPU"
         return f"kind: KIND_GPU gpus: [ {', '.join(map(str, self.gpus or (0,)))} ]"
 
 
 def name_of(engine: Path) -> str:
-    """The name that an engine's models have where none is given: that of its folder."""
+    """Return the default model name: the name of the engine folder."""
     return engine.resolve().name

@@ -1,4 +1,4 @@
-"""Writes models into a repository: each folder whole or not at all, and none over what somebody else wrote."""
+"""Writing of models into a repository: each folder atomically, and never over files written by others."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from ...store.publish import folder_beside
 from .model_folders import ENGINE, model_folders
 from .options import RepositoryOptions
 
-INVENTORY = ".peagle-compile.json"  # in a model's folder: what was written there
+INVENTORY = ".peagle-compile.json"  # in a model's folder: the list of files written there
 
 
 @dataclass(frozen=True)
 class Written:
-    """The models of a repository, and which of them had to be written."""
+    """The models of a repository, and those that had to be written."""
 
     repository: Path
     models: tuple[str, ...]
     changed: tuple[str, ...]
-    engine: str  # where the server finds it, seen from the folder of the first model, or as it was asked for
+    engine: str  # path relative to the folder of the first model, or the given --engine-path
 
 
 def write_repository(
     engine: Path, repository: Path, options: RepositoryOptions, progress: Progress, *, force: bool
 ) -> Written:
-    """Check an engine folder, and write the models that serve it into ``repository``, which may hold others.
+    """Check an engine folder and write the models that serve it into ``repository``, which may hold others.
 
-    What is there already is left as it is, and the same engine and options give the same bytes. Raises ``UsageError``
-    for options that cannot be, and for folders of those names that hold anything else, unless ``force`` replaces them;
-    ``EnvironmentProblem`` for a folder that is no engine, or was changed.
+    Models that are up to date are left unchanged, and the same engine and options give the same bytes. Raises
+    ``UsageError`` for invalid options and, without ``force``, for model folders with other content;
+    ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
     manifest = Manifest.read(engine)
     options.require_possible(manifest)
@@ -73,7 +73,7 @@ def write_repository(
 
 
 class _Engine:
-    """An engine folder that is copied: its files, the manifest among them."""
+    """An engine folder to copy, with all its files including the manifest."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class _Engine:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the folder of a model is to hold: ``texts`` by path, the ``copied`` engine, or a ``link`` to it."""
+    """The planned content of a model folder: ``texts`` by path, and the ``copied`` engine or a ``link`` to it."""
 
     folder: Path
     texts: Mapping[str, str]
@@ -95,34 +95,34 @@ class _Plan:
     link: str | None
 
     def inventory(self) -> dict[str, Any]:
-        """What is written beside the files: the hash of each, and the link."""
+        """Return the inventory: the hash of each file, and the link."""
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self.texts.items()}
         if self.copied is not None:
             hashes |= {f"1/{ENGINE}/{name}": entry.sha256 for name, entry in self.copied.files.items()}
         return {"files": dict(sorted(hashes.items())), "link": self.link}
 
     def is_there(self) -> bool:
-        """Whether the folder holds just that."""
+        """Return True if the folder holds exactly this content."""
         return _stored(self.folder) == self.inventory() and not _strange(self.folder)
 
     def require_free(self, engine: Path, *, force: bool) -> None:
-        """Refuse a folder that cannot be replaced, or without ``force`` ought not to."""
+        """Raise ``UsageError`` for a folder that cannot be replaced or, without ``force``, should not be."""
         if engine.resolve().is_relative_to(self.folder):
             raise UsageError(
-                f"the engine {engine} lies in {self.folder}, which is to be written",
-                why="the folder would be replaced with the engine in it",
-                fix="give the folder that the engine was built as, or another --name",
+                f"the engine {engine} is inside {self.folder}, which would be replaced",
+                why="replacing the folder would delete the engine",
+                fix="use the original engine folder, or another --name",
             )
         strange = _strange(self.folder)
         if strange and not force:
             raise UsageError(
-                f"{self.folder} holds what this command did not write: {listed(strange, 5)}",
-                why="it was changed by hand, or is somebody else's",
-                fix="give another --name or --repository, or replace the folder with --force",
+                f"{self.folder} contains files that this command did not write: {listed(strange, 5)}",
+                why="the folder was modified or created by something else",
+                fix="use another --name or --repository, or replace the folder with --force",
             )
 
     def publish(self, progress: Progress) -> None:
-        """Write the folder beside its place, and put it there."""
+        """Write a temporary folder and move it into place."""
         with folder_beside(self.folder) as aside:
             for name, text in self.texts.items():
                 path = aside / name
@@ -155,7 +155,7 @@ def _plan(folder: Path, texts: Mapping[str, str], engine: _Engine | None, option
 
 
 def _stored(folder: Path) -> Any:
-    """The inventory of a folder; None where there is none that can be read."""
+    """Read the inventory of a folder; None if there is no valid one."""
     try:
         stored = json.loads((folder / INVENTORY).read_bytes())
         return stored if isinstance(stored.get("files"), dict) else None
@@ -164,7 +164,7 @@ def _stored(folder: Path) -> Any:
 
 
 def _strange(folder: Path) -> list[str]:
-    """What lies in a folder and was not written by this command as it is, by paths in it."""
+    """Return the paths in a folder that this command did not write, or that were changed since."""
     if not os.path.lexists(folder):
         return []
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The options of TensorRT-LLM and vLLM in a file, in ``--set`` and in ``--speculative-config``, read as ours."""
+"""Options of TensorRT-LLM and vLLM in ``--config``, ``--set`` and ``--speculative-config``."""
 
 from __future__ import annotations
 

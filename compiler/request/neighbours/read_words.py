@@ -1,4 +1,4 @@
-"""Answers for a form out of a mapping of ours, of TensorRT-LLM's or of vLLM's names, or of all of them."""
+"""Translation of mappings with option names of TensorRT-LLM, vLLM and this program into option values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = "docs/from-tensorrt-llm.md lists the names that are read"
 
 @dataclass(frozen=True)
 class Said:
-    """Answers by the name of our option, and what was left out of them, for people."""
+    """Option values by name, and messages on what was ignored."""
 
     answers: Mapping[str, Any]
     left_out: tuple[str, ...] = field(default=())
@@ -27,7 +27,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Spoken:
-    """One ``answer`` for an ``option``, as it was ``spelled``; ``left`` out of it is this, and ``told`` is why."""
+    """The ``answer`` for an ``option``, ``spelled`` as given; ``left`` is what was ignored and ``told`` the reason."""
 
     spelled: str
     option: str = ""
@@ -37,10 +37,10 @@ class Spoken:
 
 
 def read_answers(form: Form, content: Mapping[Any, Any], where: str, beside: Mapping[str, Any] | None = None) -> Said:
-    """What ``content`` answers; ``where`` it is from, for errors, and ``beside`` are answers that were said with it.
+    """Translate ``content``; ``where`` names its origin in errors, and ``beside`` are values given along with it.
 
-    Raises ``UsageError`` for a name that nobody has, for what no option here means, and for two names that mean one
-    option and do not say the same.
+    Raises ``UsageError`` for an unknown name, for a value without an equivalent here, and for two names of one option
+    with different values.
     """
     found = [Spoken(form.find(name, where).option.flag, name, value) for name, value in (beside or {}).items()]
     for key, value in content.items():
@@ -54,7 +54,7 @@ def read_answers(form: Form, content: Mapping[Any, Any], where: str, beside: Map
 
 
 def before(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The answers of both, the ``first`` where both have one; that some head drafts is said by any that is named."""
+    """Merge values; ``first`` takes precedence, except that a named head satisfies its request for any head."""
     merged = {**second, **first}
     if first.get("draft") is ANY_HEAD:
         named = second.get("draft")
@@ -63,61 +63,64 @@ def before(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def final(answers: Mapping[str, Any]) -> dict[str, Any]:
-    """The answers for ``Form.request``; that some head drafts is what is asked for by saying nothing."""
+    """Return the values for ``Form.request``, where None stands for any head."""
     return {option: None if answer is ANY_HEAD else answer for option, answer in answers.items()}
 
 
 def read_speculative_config(form: Form, text: str, beside: Mapping[str, Any]) -> Said:
-    """What ``--speculative-config`` answers ``beside`` the other options of a command line. Raises ``UsageError``."""
+    """Translate ``--speculative-config``, given ``beside`` other options of a command line. Raises ``UsageError``."""
     where = "--speculative-config"
     return read_answers(form, {SPECULATIVE_CONFIG: _parsed(text, where)}, where, beside)
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
-    """The JSON object that a text is."""
+    """Parse a JSON object. Raises ``UsageError``."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is no JSON", why=str(error), fix="give an object, as vLLM takes it") from None
+        raise UsageError(f"{where} is not valid JSON", why=str(error), fix="give an object in vLLM's format") from None
     if not isinstance(content, dict):
-        raise UsageError(f"{where} is no JSON object", fix='for example {"method": "ngram"}')
+        raise UsageError(f"{where} is not a JSON object", fix='give an object such as {"method": "ngram"}')
     return content
 
 
 def is_theirs(name: str) -> bool:
-    """Whether a name of ``--set`` is a neighbour's."""
+    """Return True if a name of ``--set`` is one of TensorRT-LLM or vLLM."""
     return _is_theirs(_normal(name))
 
 
 def read_settings_of_theirs(form: Form, settings: Iterable[tuple[str, str]], beside: Mapping[str, Any]) -> Said:
-    """What ``--set NAME=TEXT`` answers in a neighbour's words, ``beside`` those of ours. Raises ``UsageError``."""
+    """Translate ``--set NAME=TEXT`` with names of TensorRT-LLM or vLLM; ``beside`` are this program's own.
+
+    Raises ``UsageError``.
+    """
     content: dict[str, Any] = {}
     for name, text in settings:
         path = _normal(name)
         value = _listed(name, text) if text.lstrip().startswith(("{", "[")) else text
         word = _word(path)
-        if word is not None and word.several and isinstance(value, str):  # one of them each time
+        if word is not None and word.several and isinstance(value, str):  # one element at a time
             value = [*content.get(path, []), value]
         content[path] = value
     return read_answers(form, content, "--set", beside)
 
 
 def _listed(name: str, text: str) -> Any:
-    """The list or mapping that a text is."""
+    """Parse a list or mapping. Raises ``UsageError``."""
     import yaml
 
     try:
         return yaml.safe_load(text)
-    except Exception as error:  # as of a file: the loader also raises what int(), date() and deep nesting raise
+    except Exception as error:  # the loader also passes on errors of int(), date() and deep nesting
         why = " ".join(str(error).split())
         raise UsageError(f"--set {name} is neither YAML nor JSON", why=why, fix='for example ["a", "b"]') from None
 
 
 def _read(form: Form, key: Any, value: Any, where: str) -> Iterator[Spoken]:
     path = _normal(key)
-    if path == SPECULATIVE_CONFIG and isinstance(value, str):  # as vLLM's files have it
+    if path == SPECULATIVE_CONFIG and isinstance(value, str):  # vLLM's files hold it as JSON text
         value = _parsed(value, f"{where}: {path}")
-    ours = isinstance(value, Mapping) and path == "backend"  # ours is a group as well
+    ours = isinstance(value, Mapping) and path == "backend"  # also the name of an option group here
     if ours or not _is_theirs(path):
         for option, answer in form.flat({key: value}, where).items():
             yield Spoken(str(key), option, answer)
@@ -147,14 +150,14 @@ def _in_group(form: Form, path: str, value: Any, where: str) -> Iterator[Spoken]
             entry = form.find(said.option, where)
         except UsageError:
             raise UsageError(
-                f"{where}: {path} is {said.option} here, which {form.verb} does not ask for", fix="leave it out"
+                f"{where}: {path} corresponds to {said.option}, which is not an option of {form.verb}", fix="omit it"
             ) from None
         typed(said.answer, entry.type, entry.option, f"{where}: {path}")
     yield said
 
 
 def _answer(word: Word, path: str, value: Any, where: str) -> Spoken:
-    """What a word makes of a value."""
+    """Translate the value of a mapped option."""
     if value is None or value in ("", [], {}, ()):
         return Spoken(path)
     text = _text(value)
@@ -162,7 +165,7 @@ def _answer(word: Word, path: str, value: Any, where: str) -> Spoken:
         answer = word.spelled[text]
         return Spoken(path, left=path, told=word.why) if answer is UNREAD else Spoken(path, word.option, answer)
     if word.only:
-        raise UsageError(f"{where}: {path} {shown(value)} is not to be had here", why=word.why, fix=word.fix)
+        raise UsageError(f"{where}: {path} {shown(value)} is not supported", why=word.why, fix=word.fix)
     if not word.option:
         return Spoken(path, left=path, told=word.why)
     answer, left = word.turned(value) if word.turned else (value, [])
@@ -170,7 +173,7 @@ def _answer(word: Word, path: str, value: Any, where: str) -> Spoken:
 
 
 def _one_of(form: Form, first: Spoken, second: Spoken, where: str) -> Spoken:
-    """Which of two that mean one option says it. Raises ``UsageError`` if they do not say the same."""
+    """Return the more specific of two values of one option. Raises ``UsageError`` if they differ."""
     if ANY_HEAD in (first.answer, second.answer):
         other = first if second.answer is ANY_HEAD else second
         same = other.answer is ANY_HEAD or head_named(other.answer) is not None
@@ -183,7 +186,7 @@ def _one_of(form: Form, first: Spoken, second: Spoken, where: str) -> Spoken:
     raise UsageError(
         f"{where}: {_in_words(first)} and {_in_words(second)} contradict each other",
         why=f"both mean {form.find(first.option, where).option.flag}",
-        fix="leave one of the two out",
+        fix="omit one of the two",
     )
 
 
@@ -192,13 +195,13 @@ def _in_words(said: Spoken) -> str:
 
 
 def _together(found: Iterable[Spoken], where: str) -> Iterator[str]:
-    """What is left out, told once for all that have one reason."""
+    """Yield a message for each reason, with all names ignored for it."""
     names: dict[str, list[str]] = {}
     for each in found:
         if each.left:
             names.setdefault(each.told, []).append(each.left)
     for why, left in names.items():
-        yield f"{where}: not read: {', '.join(left)} ({why})"
+        yield f"{where}: ignored {', '.join(left)} ({why})"
 
 
 def _normal(key: Any) -> str:
@@ -206,7 +209,7 @@ def _normal(key: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A scalar as it is spelled in the table; empty for what is none, or of too many digits."""
+    """Normalize a scalar as in the table; empty for other values and numbers with too many digits."""
     if not isinstance(value, str | int | float):
         return ""
     try:
@@ -221,7 +224,7 @@ def _is_theirs(path: str) -> bool:
 
 
 def _word(path: str) -> Word | None:
-    """The word of a path, or of what it is below where that has no option."""
+    """Return the mapping of a path, or of its parent if that has no option."""
     bare = path.removeprefix(f"{BUILD_CONFIG}.")
     if bare in WORDS:
         return WORDS[bare]
@@ -232,7 +235,7 @@ def _word(path: str) -> Word | None:
 def _unknown(path: str, where: str) -> UsageError:
     near = nearest(path, WORDS)
     return UsageError(
-        f"{where}: {path!r} is not known here",
-        why=f"did you mean {' or '.join(near)}?" if near else "it is no option of TensorRT-LLM or vLLM that is read",
+        f"{where}: unknown option {path!r}",
+        why=f"did you mean {' or '.join(near)}?" if near else "it is not a supported option of TensorRT-LLM or vLLM",
         fix=_PAGE,
     )

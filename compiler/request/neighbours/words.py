@@ -1,8 +1,8 @@
-"""A table of TensorRT-LLM's and vLLM's names: which option of ours means the same, or why none does.
+"""A table of the option names of TensorRT-LLM and vLLM, with the equivalent option here or the reason for none.
 
-Read from ``llmapi/llm_args.py``, ``commands/build.py`` and ``commands/serve.py`` of TensorRT-LLM, line 1.2 (and 1.3's
+Taken from ``llmapi/llm_args.py``, ``commands/build.py`` and ``commands/serve.py`` of TensorRT-LLM, line 1.2 (and 1.3's
 release candidates, which renamed ``speculative_model_dir``), and from vLLM's ``config/speculative.py`` and
-``engine/arg_utils.py`` of 2026. ``docs/from-tensorrt-llm.md`` has it for people.
+``engine/arg_utils.py`` of 2026. ``docs/from-tensorrt-llm.md`` documents it for users.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ....plugins.number_formats import FP8, INT8, NUMBER_FORMATS
 
 @dataclass(frozen=True)
 class Word:
-    """What becomes of the ``keys``, options of a neighbour's by their paths.
+    """The mapping of ``keys``, option paths of TensorRT-LLM or vLLM.
 
-    ``option`` is ours that means the same. ``spelled`` is what a value of theirs, in lower case, is here: None asks for
-    nothing, and ``UNREAD`` is left out. Another value goes through ``turned``, which also returns what it left out, or
-    is taken as it is; with ``only`` it is refused. Where there is no option it is left out. What is left out is told,
-    with ``why``; what is refused, with ``fix`` as well. Of ``several`` texts ``--set`` may give one at a time.
+    ``option`` is the equivalent here; without one, values are ignored. ``spelled`` maps their values, in lower case, to
+    values here: None sets nothing, and ``UNREAD`` is ignored. Other values are converted by ``turned``, which also
+    returns what it ignored, or used as they are; with ``only`` they are rejected. ``why`` is printed with ignored
+    values, ``why`` and ``fix`` with rejected ones. If ``several``, ``--set`` may give one element at a time.
     """
 
     keys: str
@@ -37,7 +37,7 @@ class Word:
 
 
 UNREAD: Final = object()
-ANY_HEAD: Final = object()  # of ``draft``: a head, whichever was named or the model brings
+ANY_HEAD: Final = object()  # of ``draft``: the named head or the one known for the model
 GROUPS = ("kv_cache_config", "quant_config", "calib_config", "speculative_config")
 BUILD_CONFIG = "build_config"  # whose keys are also those of a file for `trtllm-build --build_config`
 _UNITS = {"k": 1000, "K": 1 << 10, "m": 1000_000, "M": 1 << 20}
@@ -45,7 +45,7 @@ _ALWAYS_WIDE = ("lm_head", "embed_tokens", "gate", "router", "norm")
 
 
 def _inputs_of_layers(value: Any) -> tuple[Any, list[str]]:
-    """Taps of the layers whose output is captured there: here a tap is the layer that reads it."""
+    """Convert ids of layers whose output is captured to taps, which are the ids of the layers that read it."""
     captured = [*value] if isinstance(value, list | tuple) else str(value).split(",")
     try:
         return [str(int(layer) + 1) for layer in captured], []
@@ -54,13 +54,13 @@ def _inputs_of_layers(value: Any) -> tuple[Any, list[str]]:
 
 
 def _number(value: Any) -> tuple[Any, list[str]]:
-    """A number as vLLM's options are written: 16k is 16,000 and 16K 16,384."""
+    """Parse a number in vLLM's notation: 16k is 16,000 and 16K is 16,384."""
     unit = _UNITS.get(value[-1:]) if isinstance(value, str) else None
     return (int(value[:-1]) * unit, []) if unit and value[:-1].isdecimal() and len(value) < 10 else (value, [])
 
 
 def _rounded_modules(value: Any) -> tuple[Any, list[str]]:
-    """Patterns without those of what a recipe leaves wide by itself."""
+    """Drop the patterns of modules that a recipe never quantizes."""
     patterns = [value] if isinstance(value, str) else value
     if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
         return value, []
@@ -69,13 +69,13 @@ def _rounded_modules(value: Any) -> tuple[Any, list[str]]:
 
 
 def _of_speculation(entry: NoCounterpart) -> Word:
-    """What is said of speculation and read neither by a build nor by the engine that it makes."""
+    """Return the mapping of a speculation option that neither a build nor an engine reads."""
     keys = " ".join(f"speculative_config.{key}" for key in entry.keys.split())
     return Word(keys, spelled=_nothing(*entry.same), only=bool(entry.fix), why=entry.why, fix=entry.fix)
 
 
 class DraftSpellings(Mapping[str, Any]):
-    """What the names of draft methods mean to ``--draft``; read from the table of methods whenever one is looked up."""
+    """A mapping of draft method names to values of ``--draft``, computed from the table of methods on each access."""
 
     def __getitem__(self, name: str) -> Any:
         return self._all()[name]
@@ -89,31 +89,31 @@ class DraftSpellings(Mapping[str, Any]):
     @staticmethod
     def _all() -> dict[str, Any]:
         vllm = {name: ANY_HEAD if each.needs_head else each.name for name, each in methods_in_vllm().items()}
-        return {**vllm, "auto": ngram.METHOD.name, "none": None}  # as TensorRT-LLM has them
+        return {**vllm, "auto": ngram.METHOD.name, "none": None}  # of TensorRT-LLM
 
 
 def _nothing(*texts: str) -> dict[str, None]:
     return dict.fromkeys(texts)
 
 
-_WHOLE = "caches are allocated whole when an engine is loaded, max_batch_size rows of max_seq_len tokens"
-_PASSES = "the columns of a pass follow from max_batch_size, K and the prompts that wait"
-_SERVING = "that is said to `serve`, or in a request"
-_OTHER_DRAFTS = "drafts come from a P-EAGLE or EAGLE-3 head, or are looked up in the text"
-_DRAFTS_FIX = "name a head, or say ngram or none"
+_WHOLE = "caches are allocated in full when an engine is loaded: max_batch_size rows of max_seq_len tokens"
+_PASSES = "the tokens of a pass follow from max_batch_size, K and the waiting prompts"
+_SERVING = "an option of `serve` or of a request"
+_OTHER_DRAFTS = "the draft methods are P-EAGLE and EAGLE-3 heads and n-gram lookup"
+_DRAFTS_FIX = "name a head, or use ngram or none"
 _SAME: Mapping[str, str | None] = {each.name: each.name for each in NUMBER_FORMATS.values() if each.elsewhere}
-_PLAN = "TensorRT's own choice of kernels and plugins has no such switch here"
-_MODELS = "the model is what its config.json says"
+_PLAN = "TensorRT's choice of kernels and plugins is not configurable here"
+_MODELS = "the model is defined by its config.json"
 
 TABLE: tuple[Word, ...] = (
     # ------------------------------------------------------------------------------------------ sizes
     Word("max_num_seqs", "max_batch_size"),
     Word("max_decoder_seq_len", "max_seq_len"),
     Word("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, turned=_number,
-         why="--max-seq-len is 2048 unless told"),
-    Word("max_input_len", why="a prompt may be as long as max_seq_len leaves room for"),
+         why="the default of --max-seq-len is 2048"),
+    Word("max_input_len", why="max_seq_len limits prompt plus output"),
     Word("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
-    Word("max_beam_width", spelled=_nothing("1"), only=True, why="there is no beam search", fix="leave it out, or 1"),
+    Word("max_beam_width", spelled=_nothing("1"), only=True, why="there is no beam search", fix="omit it, or use 1"),
     # ------------------------------------------------------------------------------------------ several GPUs
     Word(
         "tensor_parallel_size pipeline_parallel_size context_parallel_size data_parallel_size "
@@ -131,34 +131,34 @@ TABLE: tuple[Word, ...] = (
     Word(
         "checkpoint_dir",
         only=True,
-        why="checkpoints of TensorRT-LLM's own format are not read",
+        why="checkpoints in TensorRT-LLM's own format are not supported",
         fix="name the Hugging Face checkpoint that it was converted from: model: FOLDER",
     ),
     Word(
         "backend",
         "backend",
         {"pytorch": UNREAD, "_autodeploy": UNREAD, "trt": "tensorrt"},
-        why="--backend is what runs an engine here: onnxruntime, tensorrt-rtx or tensorrt",
+        why="--backend is the runtime of the engine: onnxruntime, tensorrt-rtx or tensorrt",
     ),
-    Word("dtype", spelled=_nothing("auto"), why="what is not quantized has the checkpoint's type unless --precision "
-         "says fp16, bf16 or fp32"),
-    Word("tokenizer tokenizer_revision custom_tokenizer", only=True, why="an engine has its checkpoint's tokenizer",
-         fix="leave it out, or put its files into the checkpoint's folder"),
-    Word("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read as the package tokenizers reads it"),
-    Word("skip_tokenizer_init", spelled=_nothing("false"), why="requests may always be of token ids"),
-    Word("trust_remote_code", spelled=_nothing("false"), why="no code of a checkpoint is run"),
+    Word("dtype", spelled=_nothing("auto"), why="what is not quantized keeps the checkpoint's type unless --precision "
+         "is fp16, bf16 or fp32"),
+    Word("tokenizer tokenizer_revision custom_tokenizer", only=True, why="an engine uses its checkpoint's tokenizer",
+         fix="omit it, or put its files into the checkpoint folder"),
+    Word("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
+    Word("skip_tokenizer_init", spelled=_nothing("false"), why="requests may always contain token ids"),
+    Word("trust_remote_code", spelled=_nothing("false"), why="code in checkpoints is never run"),
     Word("load_format", spelled=_nothing("auto", "hf", "safetensors"), only=True,
-         why="weights are read from safetensors or GGUF", fix="leave it out"),
-    Word("checkpoint_format checkpoint_loader download_dir", why="the format of a checkpoint is found by its files"),
+         why="weights are read from safetensors or GGUF", fix="omit it"),
+    Word("checkpoint_format checkpoint_loader download_dir", why="checkpoint formats are detected from the files"),
     Word("model_kwargs hf_overrides rope_scaling sparse_attention_config", only=True, why=_MODELS,
-         fix="leave it out, or change the checkpoint"),
-    Word("enable_lora enable_prompt_adapter", spelled=_nothing("false"), only=True, why="there are no adapters",
+         fix="omit it, or change the checkpoint"),
+    Word("enable_lora enable_prompt_adapter", spelled=_nothing("false"), only=True, why="adapters are not supported",
          fix="merge them into the checkpoint"),
-    Word("lora_config peft_cache_config lora_dir", only=True, why="there are no adapters",
+    Word("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
          fix="merge them into the checkpoint"),
     Word("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"), only=True,
-         why="plans hold all their weights as they are", fix="leave it out"),
-    Word("dry_run", spelled=_nothing("false"), only=True, why="a file does not say it", fix="build --dry-run"),
+         why="plans hold all their weights", fix="omit it"),
+    Word("dry_run", spelled=_nothing("false"), only=True, why="it is a command-line flag only", fix="build --dry-run"),
     Word(
         "plugin_config strongly_typed force_num_profiles profiling_verbosity fast_build speculative_decoding_plugin "
         "input_timing_cache output_timing_cache enable_debug_output visualize_network monitor_memory kv_cache_type "
@@ -172,39 +172,39 @@ TABLE: tuple[Word, ...] = (
         "precision",
         {**_SAME, "no_quant": None},
         only=True,
-        why=f"the recipes that mean the same are {' and '.join(_SAME).upper()}",
-        fix="leave it out for a checkpoint that is quantized, or choose a recipe with --precision",
+        why=f"the equivalent precisions are {' and '.join(_SAME).upper()}",
+        fix="omit it for a quantized checkpoint, or choose another with --precision",
     ),
     Word(
         "quantization",
         "precision",
         {**_SAME} | dict.fromkeys(("modelopt", "compressed-tensors", "mxfp4", "gguf", "auto"), UNREAD),
         only=True,
-        why="how a checkpoint is quantized is read from it",
-        fix="leave it out, or choose a recipe with --precision",
+        why="the quantization of a checkpoint is detected",
+        fix="omit it, or choose another with --precision",
     ),
     Word("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
-         only=True, why="caches are kept in fp8 (TensorRT) or int8 (ONNX Runtime)", fix="leave it out"),
+         only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit it"),
     Word("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
          {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
     Word("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
-         why="of head, embedding, routers and norms the recipe decides; see --lm-head-precision"),
-    Word("quant_config.group_size", why="blocks are of 32"),
+         why="the recipe decides for head, embedding, routers and norms; see --lm-head-precision"),
+    Word("quant_config.group_size", why="the block size is 32"),
     Word("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
-         why="ranges are calibrated with --calib-method max, percentile or mse", fix="leave it out"),
+         why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit it"),
     Word("quant_config.has_zero_point quant_config.pre_quant_scale quant_config.use_meta_recipe",
          spelled=_nothing("false"), only=True, why="codes are symmetric, and inputs are scaled as a whole",
-         fix="leave it out"),
+         fix="omit it"),
     Word("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", spelled=_nothing("auto"),
-         only=True, why="there are no such layers in the families that are read", fix="leave it out"),
+         only=True, why="the supported model families have no such layers", fix="omit it"),
     Word("calib_config.calib_batches", "calib_samples"),
     Word("calib_config.calib_batch_size", spelled=_nothing("1"), only=True,
-         why="samples are counted one by one", fix="calib_batches times calib_batch_size is --calib-samples"),
+         why="samples are counted individually", fix="use --calib-samples with calib_batches times calib_batch_size"),
     Word("calib_config.calib_max_seq_length", "calib_length"),
     Word("calib_config.calib_dataset", only=True, why="samples are JSON Lines with text, messages or input_ids",
-         fix="leave it out for the bundled ones, or calib_data: FILE"),
+         fix="omit it for the bundled ones, or use calib_data: FILE"),
     Word("calib_config.device calib_config.random_seed calib_config.tokenizer_max_seq_length",
-         why="samples are taken in their order, layer by layer"),
+         why="samples are used in file order, layer by layer"),
     # ------------------------------------------------------------------------------------------ drafts
     Word("speculative_config.max_draft_len speculative_config.num_speculative_tokens max_draft_len",
          "num_speculative_tokens", {"auto": None}),
@@ -223,12 +223,12 @@ TABLE: tuple[Word, ...] = (
     Word("speculative_config.mask_token_id", "mask_token_id"),
     Word("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers, several=True),
     Word("speculative_config.posterior_threshold speculative_config.acceptance_tolerance", why=_SERVING),
-    Word("speculative_config.quantization", only=True, why="a head is read as its files are",
-         fix="--draft-precision rounds it"),
+    Word("speculative_config.quantization", only=True, why="the format of a head is detected",
+         fix="use --draft-precision to quantize it"),
     *map(_of_speculation, NO_COUNTERPARTS),
     # ------------------------------------------------------------------------------------------ caches
     Word("kv_cache_config.max_attention_window kv_cache_config.sink_token_length", only=True,
-         why="attention windows and sinks are the model's own", fix="leave it out"),
+         why="attention windows and sinks are defined by the model", fix="omit it"),
     Word(
         "kv_cache_config.free_gpu_memory_fraction kv_cache_config.max_tokens kv_cache_config.max_gpu_total_bytes "
         "kv_cache_config.host_cache_size kv_cache_config.tokens_per_block kv_cache_config.onboard_blocks "
@@ -240,7 +240,7 @@ TABLE: tuple[Word, ...] = (
         why=_WHOLE,
     ),
     Word("kv_cache_config.enable_block_reuse kv_cache_config.enable_partial_reuse "
-         "kv_cache_config.copy_on_partial_reuse enable_prefix_caching", why="prompts that begin alike are kept by "
+         "kv_cache_config.copy_on_partial_reuse enable_prefix_caching", why="prefix caching is enabled with "
          "`serve --prefix-cache-bytes`"),
     # ------------------------------------------------------------------------------------------ while it runs
     Word(
@@ -261,7 +261,7 @@ TABLE: tuple[Word, ...] = (
         why=NO_SUCH_RUNTIME,
     ),
     Word("cache_transceiver_config kv_connector_config kv_transfer_config", only=True,
-         why="prompts are read where they are answered", fix="leave it out"),
+         why="prefill and decoding run in the same engine", fix="omit it"),
 )  # fmt: skip
 
 WORDS: Mapping[str, Word] = {key: word for word in TABLE for key in word.keys.split()}

@@ -1,1 +1,1 @@
-"""How the options of a verb become what is asked for, and what a shell completes."""
+"""Command-line flags: declaration, parsing into requests, help and shell completion."""

@@ -1,4 +1,4 @@
-"""What a shell is offered for a value: names that are known without a look at any checkpoint."""
+"""Shell completion of option values, from names known without reading a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Complete = Callable[[str], list[str]]
 
 
 def completion(entry: Entry) -> Complete | None:
-    """What completes the value of an option; None leaves it to the shell, which knows files."""
+    """Return the completer of an option's value; None leaves it to the shell, which completes file names."""
     names = _NAMES.get((entry.group, entry.field))
     if names is None:
         return None
@@ -21,7 +21,7 @@ def completion(entry: Entry) -> Complete | None:
 
 
 def one_of(names: Callable[[], Iterable[str]]) -> Complete:
-    """Completes one of ``names``, which are asked for when a shell asks."""
+    """Return a completer for one of ``names``, which are looked up when the shell asks."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
@@ -30,7 +30,7 @@ def one_of(names: Callable[[], Iterable[str]]) -> Complete:
 
 
 def _several(names: Callable[[], Iterable[str]]) -> Complete:
-    """Completes the last of names that commas part."""
+    """Return a completer for the last of several comma-separated names."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -40,7 +40,7 @@ def _several(names: Callable[[], Iterable[str]]) -> Complete:
 
 
 def model_names() -> Iterable[str]:
-    """The short names of pairs."""
+    """Return the short names of model pairs."""
     from ...checkpoints.known_pairs import PAIRS
 
     return PAIRS
@@ -53,21 +53,21 @@ def _draft_names() -> Iterable[str]:
 
 
 def recipe_names() -> Iterable[str]:
-    """The names that ``--precision`` takes."""
+    """Return the values of ``--precision``."""
     from ...precision.recipes import RECIPES
 
     return RECIPES
 
 
 def backend_names() -> Iterable[str]:
-    """What runs engines."""
+    """Return the values of ``--backend``."""
     from ...request.request import BACKENDS
 
     return BACKENDS
 
 
 def gpu_names() -> Iterable[str]:
-    """The GPUs whose memory is known, and the architectures that plans are made for."""
+    """Return the GPUs with known memory sizes, and the architectures that plans are built for."""
     from ...hardware.gpus import GPUS, sm_name
 
     return [*GPUS, *sorted({sm_name(gpu.sm) for gpu in GPUS.values()})]

@@ -1,4 +1,4 @@
-"""A verb's options from what a container's host has put around it, where the command line names no engine."""
+"""Options of ``serve`` from a SageMaker container's environment, used when the command line names no engine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...console.printing import note
 
 
 def find_in_container(context: typer.Context, engine: Path | None) -> Path | None:
-    """The ``engine`` that was named, or else that of SageMaker's contract, whose options become the defaults then.
+    """Return the named ``engine``, or else the engine of the SageMaker container, with its options as defaults.
 
-    What the command line says comes before them. Raises ``UsageError`` for a variable with a value that its option
-    does not take, and ``EnvironmentProblem`` for data beside the engine that it cannot be served with.
+    The command line overrides these defaults. Raises ``UsageError`` for a variable with an invalid value, and
+    ``EnvironmentProblem`` for additional model data that the engine cannot be served with.
     """
     if engine is not None or context.resilient_parsing:
         return engine
@@ -27,7 +27,7 @@ def find_in_container(context: typer.Context, engine: Path | None) -> Path | Non
     found = sagemaker.find_engine(base)
     sagemaker.check_additional_data(base, Manifest.read(found))
     if others := sagemaker.unread(os.environ):
-        note(f"warning: not read here, for they are vLLM's: {', '.join(others)}")
+        note(f"warning: ignored vLLM settings: {', '.join(others)}")
     flags = {flag: param for param in context.command.params for flag in param.opts if flag.startswith("--")}
     defaults: dict[str, object] = dict(sagemaker.CONTRACT)
     if port := os.environ.get(sagemaker.PORT_VARIABLE):
@@ -43,8 +43,10 @@ def _checked(context: typer.Context, param: Any, variable: str, value: object) -
     try:
         param.process_value(context, given)
     except Exception as error:
-        why = getattr(error, "message", None)  # of the argument parser's own
+        why = getattr(error, "message", None)  # set by the argument parser's errors
         if why is None:
             raise
-        raise UsageError(f"{variable} is {value!r}", why=why, fix=f"it is read as {param.opts[0]} is") from None
+        raise UsageError(
+            f"{variable}={value} is invalid", why=why, fix=f"use a value that {param.opts[0]} accepts"
+        ) from None
     return given

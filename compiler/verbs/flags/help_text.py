@@ -1,6 +1,6 @@
-"""The text of ``--help``: plain lines in which every name stays whole, so that it can be copied.
+"""The text of ``--help``: options in named sections, as plain lines in which every name stays whole for copying.
 
-typer's tables cut option names and environment variables on a terminal of 80 columns, and its plain text breaks lines
+Typer's tables cut option names and environment variables on a terminal of 80 columns, and its plain text breaks lines
 after hyphens.
 """
 
@@ -11,23 +11,27 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-_HYPHEN = "\u2011"  # at which no line is broken
+# Sections of options, in this order, after the common options, which have none.
+MODEL, DRAFT, SAMPLING, PRECISION, SIZES = "Model", "Draft", "Sampling", "Precision", "Sizes"
+ONNX_RUNTIME, TENSORRT, RUN = "ONNX Runtime", "TensorRT", "Run"
+_ORDER = (MODEL, DRAFT, SAMPLING, PRECISION, SIZES, ONNX_RUNTIME, TENSORRT, RUN)
+_HYPHEN = "\u2011"  # lines do not break at this one
 _context: Any = TyperCommand.context_class  # typer's own or click's, by its version
 
 
 class _WholeNames(_context.formatter_class):
-    """Breaks lines at spaces alone."""
+    """A formatter that breaks lines only at spaces."""
 
     def write_text(self, text: str) -> None:
         """Write a paragraph."""
         super().write_text(_kept(text))
 
     def write_dl(self, rows: Any, *args: Any, **kwargs: Any) -> None:
-        """Write a list of names and what is said of each."""
+        """Write a list of names and their descriptions."""
         super().write_dl([(name, _kept(text)) for name, text in rows], *args, **kwargs)
 
     def getvalue(self) -> str:
-        """Return all that was written."""
+        """Return the formatted text."""
         return str(super().getvalue()).replace(_HYPHEN, "-")
 
 
@@ -36,13 +40,20 @@ class _Context(_context):
 
 
 class Verb(TyperCommand):
-    """A verb with such a help text."""
+    """A verb whose options are listed in sections."""
 
     context_class = _Context
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and each section of options."""
+        for title, params in sections(self):
+            if rows := [row for param in params if (row := param.get_help_record(ctx))]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
 
 class Verbs(TyperGroup):
-    """A program or a group of verbs with such a help text."""
+    """A program or a group of verbs."""
 
     context_class = _Context
 
@@ -52,8 +63,24 @@ def program(**options: Any) -> typer.Typer:
     return typer.Typer(cls=Verbs, rich_markup_mode=None, **options)
 
 
+def sections(verb: Any) -> list[tuple[str, list[Any]]]:
+    """Return the titles of a verb's help sections, with the arguments or options of each."""
+    arguments = [param for param in verb.params if param.param_type_name == "argument"]
+    found: dict[str, list[Any]] = {}
+    for param in verb.get_params(typer.Context(verb)):
+        if param.param_type_name != "argument" and not param.hidden:
+            found.setdefault(getattr(param, "rich_help_panel", None) or "", []).append(param)
+    common = found.pop("", [])
+    for param in [param for param in common if param.name == "help" and found]:
+        common.remove(param)
+        found.setdefault(RUN, []).append(param)
+    parts = [("Arguments", arguments), ("Common options" if found else "Options", common)]
+    parts += sorted(found.items(), key=lambda item: _ORDER.index(item[0]))
+    return [(title, params) for title, params in parts if params]
+
+
 def first_sentence(text: str | None) -> str:
-    """Return the first paragraph of a docstring in one line, for the list of verbs; typer would cut it short."""
+    """Return the first paragraph of a docstring in one line, for the list of verbs; Typer would cut it short."""
     return " ".join((text or "").split("\n\n")[0].split())
 
 

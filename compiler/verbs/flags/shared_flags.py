@@ -1,4 +1,4 @@
-"""Flags and arguments that are spelt once for all verbs that have them."""
+"""Flags and arguments shared by several verbs."""
 
 from __future__ import annotations
 
@@ -9,83 +9,119 @@ import typer
 
 from ....engines.draft_methods import METHODS
 from ....plugins.errors import UsageError
+from .help_text import DRAFT, RUN, SAMPLING
 
-Force = Annotated[bool, typer.Option("--force", help="Make every step anew.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Run every step again instead of reusing cached results.", rich_help_panel=RUN)
+]
 DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print the plan (weights, caches, nodes, memory, disk, time), and how it would end here; write nothing.",
+        help="Print the plan (weights, caches, nodes, memory, disk, time) and the expected outcome on this machine; "
+        "write nothing.",
     ),
 ]
 IgnoreLimits = Annotated[
-    bool, typer.Option("--ignore-limits", help="Begin though this machine has too little disk or memory for it.")
+    bool,
+    typer.Option(
+        "--ignore-limits", help="Start even if this machine has too little disk or memory.", rich_help_panel=RUN
+    ),
 ]
 EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine folder made by `peagle-compile build`.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
-_THREADS = "CPU threads. (default: one for each 4 MiB of weights, one per core at most)"
-Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print only the result, as JSON, on standard output.", rich_help_panel=RUN)
+]
+_THREADS = "CPU threads. (default: one per 4 MiB of weights, at most one per core)"
+Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False, rich_help_panel=RUN)]
 Check = Annotated[
     Literal["hashes", "sizes"],
-    typer.Option(help="Compare the files with the manifest by hash, or by size alone, which takes no time."),
+    typer.Option(
+        help="Check the engine's files against the manifest by hash, or only by size, which is faster.",
+        rich_help_panel=RUN,
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and errors are still told.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more about each step, on standard error.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Hide progress; show only warnings and errors.", rich_help_panel=RUN)
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print details of each step on standard error.", rich_help_panel=RUN)
+]
 Log = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Add everything that is done and told, with times and versions, to this file.",
+        help="Append a detailed log, with times and versions, to this file.",
         show_default=False,
+        rich_help_panel=RUN,
     ),
 ]
-MaxTokens = Annotated[int, typer.Option(help="Tokens to generate at most.")]
+MaxTokens = Annotated[int, typer.Option(help="Maximum number of tokens to generate.")]
 NumSpeculativeTokens = Annotated[
     str | None,
     typer.Option(
         metavar="K|auto",
-        help="Tokens drafted per round: 0 is plain decoding, auto as many as pay. (default: the engine's)",
+        help="Tokens drafted per round. 0 disables speculation, auto adapts the number while decoding. (default: the "
+        "engine's)",
         show_default=False,
+        rich_help_panel=DRAFT,
     ),
 ]
 DraftAsked = Annotated[
     str | None,
     typer.Option(
         metavar="METHOD",
-        help="Who drafts: "
+        help="Draft method: "
         + ", ".join(f"{each.name} ({each.help})" for each in METHODS.values() if not each.needs_head)
-        + ", or with such a head "
+        + "; or, if the engine has the head for it, "
         + ", ".join(each.name for each in METHODS.values() if each.needs_head)
-        + ". (default: the engine's own)",
+        + ". (default: the engine's)",
         show_default=False,
+        rich_help_panel=DRAFT,
     ),
 ]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is all.")]
-TopP = Annotated[float, typer.Option(help="Sample within this much probability.")]
-MinP = Annotated[float, typer.Option(help="Leave out tokens below this share of the likeliest.")]
+Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.", rich_help_panel=SAMPLING)]
+TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0 keeps all.", rich_help_panel=SAMPLING)]
+TopP = Annotated[
+    float,
+    typer.Option(help="Sample from the most likely tokens whose probabilities sum to this.", rich_help_panel=SAMPLING),
+]
+MinP = Annotated[
+    float,
+    typer.Option(help="Drop tokens less likely than this fraction of the most likely token.", rich_help_panel=SAMPLING),
+]
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Same seed, same text, with speculation on or off. (default: drawn, see --stats)", show_default=False
+        help="Random seed; one seed gives one text, with speculation on or off. (default: random, shown by --stats)",
+        show_default=False,
+        rich_help_panel=SAMPLING,
     ),
 ]
-Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.", show_default=False)]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(help="Stop before this text. Can be repeated.", show_default=False, rich_help_panel=SAMPLING),
+]
 AcceptanceTolerance = Annotated[
     float,
     typer.Option(
-        help="Above 0 is lossy: accept drafts too whose probability is at least 1 minus this, of the likeliest token's."
+        help="Above 0, decoding is lossy: a draft is also accepted if its probability is at least (1 - this) times the "
+        "most likely token's.",
+        rich_help_panel=DRAFT,
     ),
 ]
-StopTokenId = Annotated[list[int] | None, typer.Option(help="Stop at this token; may be repeated.", show_default=False)]
+StopTokenId = Annotated[
+    list[int] | None,
+    typer.Option(help="Stop at this token id. Can be repeated.", show_default=False, rich_help_panel=SAMPLING),
+]
 System = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="System message, for models whose template has one.", show_default=False),
+    typer.Option(metavar="TEXT", help="System message, if the model's chat template takes one.", show_default=False),
 ]
 
 
 def drafts_asked(text: str | None) -> int | Literal["auto"] | None:
-    """What ``--num-speculative-tokens`` says. Raises ``UsageError`` for what is neither a number nor ``auto``."""
+    """Parse ``--num-speculative-tokens``. Raises ``UsageError`` unless it is a number or ``auto``."""
     if text is None:
         return None
     if text == "auto":
@@ -93,5 +129,5 @@ def drafts_asked(text: str | None) -> int | Literal["auto"] | None:
     try:
         return int(text)
     except ValueError:
-        why, fix = "it is a number, or auto", "0 is plain decoding, and left out it is what the engine was built with"
-        raise UsageError(f"--num-speculative-tokens {text} is no number", why=why, fix=fix) from None
+        why, fix = "expected a number or auto", "use 0 for plain decoding, or omit it for the engine's own setting"
+        raise UsageError(f"--num-speculative-tokens {text} is not a number", why=why, fix=fix) from None

@@ -1,4 +1,4 @@
-"""A verb's command line, made of the options of its form: declared once, in the groups of a request."""
+"""The command line of a verb, generated from the options of its form."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...console.printing import note
 from ...request.config_file import read_config, read_settings
 from ...request.verb_options import Entry, Form
 from .completion import completion
+from .help_text import DRAFT, MODEL, ONNX_RUNTIME, PRECISION, RUN, SIZES, TENSORRT
 
 _ARGUMENT, _CONFIG, _SETTINGS, _CONTEXT = "model_argument", "config", "settings", "context"
 _SPECULATION = "speculative_config"
@@ -23,9 +24,10 @@ _OWN = {
         Path | None,
         typer.Option(
             "--config",
-            help="Options from a YAML or JSON file, such as the resolved_config.yaml of a build, in our names, "
-            "TensorRT-LLM's or vLLM's. What stands on the command line comes before --set, and that before the file.",
+            help="Read options from a YAML or JSON file, such as the resolved_config.yaml of a build. Names of "
+            "TensorRT-LLM and vLLM are understood too. The command line overrides --set, which overrides the file.",
             show_default=False,
+            rich_help_panel=RUN,
         ),
     ],
     _SETTINGS: Annotated[
@@ -33,8 +35,9 @@ _OWN = {
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="One option as in the file, for example sizes.max_seq_len=4096. May be given several times.",
+            help="Set one option by its name in the file, for example sizes.max_seq_len=4096. Can be repeated.",
             show_default=False,
+            rich_help_panel=RUN,
         ),
     ],
 }
@@ -44,15 +47,32 @@ _OF_DRAFTS = {
         typer.Option(
             "--speculative-config",
             metavar="JSON",
-            help="The head and K as vLLM takes them, for example the JSON that `serve` is given.",
+            help="Head and number of drafts in vLLM's format; `serve` takes the same JSON.",
             show_default=False,
+            rich_help_panel=DRAFT,
         ),
     ],
 }
+# The help section of each option that is not common, by group, or by group and field.
+_SECTIONS = {
+    "pair": MODEL,
+    ("pair", "draft_revision"): DRAFT,
+    "head": DRAFT,
+    "precision": PRECISION,
+    "calibration": PRECISION,
+    ("backend", "experts"): TENSORRT,
+    ("backend", "lowering"): ONNX_RUNTIME,
+    "plans": TENSORRT,
+    ("plans", "max_batch_size"): SIZES,
+}
+_COMMON = {
+    ("pair", "model"), ("pair", "draft"), ("", "source"), ("", "out"), ("backend", "name"), ("backend", "gpus"),
+    ("precision", "name"), ("sizes", "num_speculative_tokens"), ("sizes", "max_seq_len"),
+}  # fmt: skip
 
 
 def asks(form: Form) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb that takes a ``request`` the options of ``form``, ```--config`` and ``--set``, before its own."""
+    """Give a verb that takes a ``request`` the options of ``form``, ``--config`` and ``--set``, before its own."""
 
     def wrap(verb: Callable[..., None]) -> Callable[..., None]:
         own = (_OF_DRAFTS if any(entry.option.name == "draft" for entry in form) else {}) | _OWN
@@ -87,7 +107,7 @@ def _form_parameters(form: Form) -> list[inspect.Parameter]:
         if entry.option.argument:
             same = typer.Argument(
                 metavar=entry.option.argument,
-                help=f"The same as {entry.option.flag}.",
+                help=f"Same as {entry.option.flag}.",
                 show_default=False,
                 autocompletion=completion(entry),
             )
@@ -103,15 +123,29 @@ def _option(entry: Entry, *, former: bool = False) -> inspect.Parameter:
     shown = isinstance(default, int)
     flag, name = (option.former, _former(entry)) if former else (option.flag, option.name)
     info = typer.Option(
-        flag, help=option.help, min=option.least, show_default=shown, hidden=former, autocompletion=completion(entry)
+        flag,
+        help=option.help,
+        min=option.least,
+        show_default=shown,
+        hidden=former,
+        autocompletion=completion(entry),
+        rich_help_panel=_section(entry),
     )
     if not shown:
         default, kind = None, _nullable(kind, split=option.split)
     return _keyword(name, Annotated[kind, info], default)
 
 
+def _section(entry: Entry) -> str | None:
+    """Return the help section of an option; None for a common one."""
+    at = (entry.group, entry.field)
+    if at in _COMMON or entry.option.flag == "--for":
+        return None
+    return _SECTIONS.get(at) or _SECTIONS[entry.group]
+
+
 def _former(entry: Entry) -> str:
-    """The name of the parameter that a flag no longer shown has."""
+    """Return the parameter name of a former flag, which is hidden."""
     return f"former_{entry.option.name}"
 
 
@@ -120,15 +154,15 @@ def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def _nullable(kind: Any, *, split: bool) -> Any:
-    """What the command line takes where nothing need be said."""
+    """Return the type of an option that may be omitted."""
     if kind == tuple[str, ...]:
         return str | None if split else list[str] | None
     return kind | None
 
 
 def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
-    """The answers of the command line before those of ``--set``, and these before the file's."""
-    from ...request.neighbours import (  # here, for their words are also `serve`'s, and --help needs no runtime
+    """Merge the answers: the command line overrides ``--set``, which overrides the file."""
+    from ...request.neighbours import (  # imported late: it shares a table with `serve`, and --help needs no runtime
         before,
         final,
         is_theirs,
@@ -143,8 +177,8 @@ def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
     if argument is not None:
         if "model" in answers:
             raise UsageError(
-                f"the model was named twice: {argument} and --model {answers['model']}",
-                fix="MODEL and --model mean the same: give one",
+                f"the model is named twice: {argument} and --model {answers['model']}",
+                fix="MODEL and --model mean the same; give only one",
             )
         answers["model"] = argument
     for entry in form:
@@ -152,7 +186,7 @@ def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
         if former is not None and entry.option.name in answers:
             raise UsageError(
                 f"{entry.option.former} and {entry.option.flag} were both given",
-                fix=f"they mean the same: give {entry.option.flag}",
+                fix=f"they mean the same; give only {entry.option.flag}",
             )
         if former is not None:
             answers[entry.option.name] = former

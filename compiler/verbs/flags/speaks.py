@@ -1,4 +1,4 @@
-"""How much a verb of long work says: ``--quiet``, ``--verbose`` and ``--log``, in one place for all of them."""
+"""The verbosity flags ``--quiet``, ``--verbose`` and ``--log`` of all long-running verbs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FLAGS = {"quiet": (Quiet, False), "verbose": (Verbose, False), "log": (Log, Non
 
 @dataclass(frozen=True)
 class Voice:
-    """How much is said, as it was asked for; what may take long happens within ``work``."""
+    """The verbosity that the user chose; long work happens within ``work``."""
 
     quiet: bool = False
     log: Path | None = None
 
     @contextmanager
     def work(self) -> Iterator[Progress]:
-        """Show progress while it lasts."""
+        """Show progress of the work inside the block."""
         with show_progress(quiet=self.quiet) as progress:
             if self.log is None:
                 yield progress
@@ -37,7 +37,7 @@ class Voice:
 
 
 def speaks(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb that takes a ``voice`` the options that it follows, after its own."""
+    """Give a verb that takes a ``voice`` the verbosity flags, after its own."""
     hints = get_type_hints(verb, include_extras=True)
     kept = [
         p.replace(annotation=hints[name]) for name, p in inspect.signature(verb).parameters.items() if name != "voice"
@@ -51,7 +51,7 @@ def speaks(verb: Callable[..., None]) -> Callable[..., None]:
     def speaking(*arguments: Any, **values: Any) -> None:
         quiet, verbose, log = (values.pop(name, default) for name, (_, default) in _FLAGS.items())
         if quiet and verbose:
-            raise UsageError("--quiet and --verbose contradict each other", fix="give one")
+            raise UsageError("--quiet and --verbose contradict each other", fix="give only one")
         voice = Voice(quiet, log)
         if not verbose and log is None:
             verb(*arguments, voice=voice, **values)

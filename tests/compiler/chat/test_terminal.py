@@ -101,7 +101,7 @@ def test_a_chat_streams_remembers_is_interrupted_and_ends(terminal: Terminal, ta
     from peagle.engines import Engine, SamplingParams
 
     engine, params = Engine.load(talking_engine, threads=1), SamplingParams(max_tokens=24)
-    assert GREEN in terminal.until("Ctrl-D leaves") + terminal.until(PROMPT)  # the legend
+    assert GREEN in terminal.until("Ctrl-D to exit") + terminal.until(PROMPT)  # the legend
 
     # Streaming: the count moves along, the words of drafts are green, and the text is the engine's.
     first = [{"role": "user", "content": "def main("}]
@@ -123,9 +123,9 @@ def test_a_chat_streams_remembers_is_interrupted_and_ends(terminal: Terminal, ta
 
     # A command, and one that there is not.
     terminal.type("/reset\r")
-    terminal.until("begins anew")
+    terminal.until("was cleared")
     terminal.type("/what\r")
-    terminal.until("/what is no command")
+    terminal.until("unknown command /what")
     assert answer in said(terminal.ask("def main("))
 
     # The line that was typed goes by Ctrl-C; the end of input leaves.

@@ -81,7 +81,7 @@ def test_a_log_is_added_to_and_then_left_alone(tmp_path: Path) -> None:
 def test_a_file_that_is_no_log_is_not_added_to(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("{}")
-    with pytest.raises(UsageError, match="is no log"), logged(path):
+    with pytest.raises(UsageError, match="is not a log file"), logged(path):
         pass
     assert path.read_text() == "{}"
 

@@ -92,7 +92,7 @@ def test_what_fails_has_no_line() -> None:
     with pytest.raises(KeyError), clock.lines.step("trace target"):
         raise KeyError
     clock.wait(9)
-    assert clock.said == [(9, "at work for 9 s")]
+    assert clock.said == [(9, "running for 9 s")]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "end", "wait"]), st.floats(0, 60)), max_size=30))

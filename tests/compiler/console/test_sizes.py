@@ -42,5 +42,5 @@ def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
 
 def test_less_than_the_least_is_refused() -> None:
     assert bytes_of("--size", "1KiB", least=1024) == 1024
-    with pytest.raises(UsageError, match="--size 1K is too little"):
+    with pytest.raises(UsageError, match="--size 1K is too small"):
         bytes_of("--size", "1K", least=1024)

@@ -129,7 +129,7 @@ def test_variables_are_options() -> None:
     }  # fmt: skip
     config = '{"num_speculative_tokens": 3}'
     assert options_of({"SM_PEAGLE_SPECULATIVE_CONFIG": config}, FLAGS)["--speculative-config"][1] == config
-    with pytest.raises(UsageError, match=r"SM_PEAGLE_BATCH stands for --batch(.|\n)*--max-batch-size"):
+    with pytest.raises(UsageError, match=r"SM_PEAGLE_BATCH sets --batch(.|\n)*--max-batch-size"):
         options_of({"SM_PEAGLE_BATCH": "3"}, FLAGS)
     assert unread({"SM_VLLM_MAX_MODEL_LEN": "1", "SM_VLLM_SPECULATIVE_CONFIG": "{}"}) == ["SM_VLLM_MAX_MODEL_LEN"]
 
@@ -152,7 +152,7 @@ def test_a_variable_that_is_wrong_is_named(
     monkeypatch.setenv(variable, value)
     done = cli("serve")
     assert done.code == 2
-    assert f"error: {variable} " in done.err
+    assert f"error: {variable}" in done.err
 
 
 def test_the_contract_s_address_is_the_default() -> None:

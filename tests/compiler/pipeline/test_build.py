@@ -355,7 +355,7 @@ def test_an_out_that_cannot_be_made_is_refused_at_once(
 ) -> None:
     done = cli(verb, "demo", "--out", tmp_path / out)
     assert done.code == code
-    assert "fault in peagle-compile" not in done.err
+    assert "internal error of peagle-compile" not in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -404,7 +404,7 @@ def test_ctrl_c_while_publishing_leaves_no_engine_and_the_next_build_resumes(
         patch.setattr(publish, step, interrupt)
         done = cli(*OTHER_DEMO, "--out", out)
     assert done.code == 130
-    assert "the same command resumes" in done.err
+    assert "resumes" in done.err
     assert list(tmp_path.iterdir()) == []
     assert set(_reused(cli, out)) >= {"trace target", "attach target", "trace drafter", "attach drafter"}
 
@@ -423,7 +423,7 @@ def test_a_signal_in_the_middle_of_a_step_leaves_nothing(tmp_path: Path, number:
         _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert b"Traceback" not in said
-    assert (b"the same command resumes" in said) is (number == signal.SIGINT)
+    assert (b"resumes" in said) is (number == signal.SIGINT)
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
     assert [path.suffix for path in (cache / "trace-target").iterdir()] == [".lock"]

@@ -149,7 +149,7 @@ def test_what_is_no_whole_export_is_refused_and_nothing_is_written(
     damage(exported)
     done = cli("build", "--from", exported, "--out", tmp_path / "engine", "-q")
     assert (done.code, says in done.err) == (code, True), done.err
-    assert "fault in peagle-compile" not in done.err
+    assert "internal error of peagle-compile" not in done.err
     assert {path.name for path in tmp_path.iterdir()} == {"export"}
 
 
@@ -184,7 +184,7 @@ def test_such_a_build_that_has_no_room_is_refused_as_its_dry_run_says(
 ) -> None:
     monkeypatch.setattr(check, "free_memory", lambda: 1000)
     ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine")
-    assert "it ends here with exit code 3: this machine has too little memory; " in cli(*ask, "--dry-run").out
+    assert "fails on this machine with exit code 3: this machine has too little memory; " in cli(*ask, "--dry-run").out
     done = cli(*ask)
     assert done.code == 3
     assert "memory to build plans: " in done.err
@@ -225,7 +225,7 @@ def test_a_dry_run_prints_its_figures_on_a_machine_without_the_gpu(
     assert done.code == 0, done.err
     assert all(text in done.out for text in (title, "form tensorrt", "3.07 times", "for " + str(tmp_path / "engine")))
     if options or not products:
-        assert "it ends here with exit code 3: " in done.out
+        assert "fails on this machine with exit code 3: " in done.out
         assert cli(*ask).code == 3
     else:
         assert "no known blocker on this machine" in done.out

@@ -135,7 +135,7 @@ def test_graphs_for_tensorrt_are_half_as_wide_and_checked(cli: Run, pair: Pair, 
         (("--precision", "bf16"), "on a CPU it computes in fp32"),
         (("--for", "tensorrt", "--precision", "fp32"), "fp16 or bf16"),
         (("--num-speculative-tokens", -1), "below 0"),
-        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "there is no drafter"),
+        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "the engine has no drafter"),
         (("--max-seq-len", 0), "below 1"),
     ],
 )

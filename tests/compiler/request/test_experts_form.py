@@ -1,4 +1,4 @@
-"""Routed experts for TensorRT: its own layer or dense, as asked, else as the model needs."""
+"""Routed experts for TensorRT: its own layer and dense, as asked, else as the model needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_is_asked_for_is_done_and_nothing_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("lowering", "asked", "why"),
-    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two forms"), (SM100, "Layer", "layer or dense")],
+    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two forms"), (SM100, "Layer", "layer and dense")],
 )
 def test_a_form_that_is_not_there_is_refused(lowering: object, asked: str, why: str) -> None:
     with pytest.raises(UsageError, match=asked) as caught:

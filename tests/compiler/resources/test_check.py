@@ -44,10 +44,9 @@ def test_a_disk_that_is_too_small_is_refused_with_its_figures_and_ways_out() -> 
     assert caught.value.exit_code == 3
     assert caught.value.what == "this machine has too little disk"
     assert caught.value.why == (
-        "disk for what is made: 30.0 GB (by the shapes of the weights) after 60.0 GB that go there first, "
-        "80.0 GB free (/)"
+        "disk for what is made: 30.0 GB (from the weight shapes) after 60.0 GB for earlier steps, 80.0 GB free (/)"
     )
-    assert caught.value.fix == "point --out to a larger disk; --ignore-limits begins all the same"
+    assert caught.value.fix == "set --out to a folder on a larger disk; or add --ignore-limits to start anyway"
 
 
 def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +57,8 @@ def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(mo
     refusal = refusal_of(found(5 * GB))
     assert refusal
     said = (
-        "memory to build plans: 9.5 GB (0.95 times the weights, with which it was killed), 5.0 GB free (this machine)"
+        "memory to build plans: 9.5 GB (0.95 times the weights, at which a build was killed), "
+        "5.0 GB free (this machine)"
     )
     assert refusal.why == said
     assert "build --from" in refusal.fix
@@ -69,13 +69,13 @@ def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(mo
     assert refusal_of(found(20 * GB)) is None
     (text,) = tight(found(20 * GB))
     assert text.startswith("memory to build plans: 30.7 GB (3.07 times the weights, as measured with TensorRT-RTX), ")
-    assert text.endswith("it may not be enough")
+    assert text.endswith("this may not be enough")
 
 
 def test_limits_that_are_ignored_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "free_memory", lambda: 5 * GB)
     told = check_needs(needs_of(DISK, WORK), ignored=True)
-    assert told[0].startswith("begun all the same, as --ignore-limits says: this machine has too little memory; ")
+    assert told[0].startswith("started because of --ignore-limits: this machine has too little memory; ")
 
 
 def test_what_was_never_measured_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

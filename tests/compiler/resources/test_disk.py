@@ -93,9 +93,9 @@ def test_a_dry_run_counts_the_copy(cli: Run, tmp_path: Path, monkeypatch: pytest
     assert disk["kept_bytes"] == disk["out_bytes"] > 10**6
     assert disk["short_bytes"] == 0
     said = cli(*ask).out
-    assert "MB of kept steps" in said
+    assert "MB for the cache" in said
     assert f"MB for {tmp_path / 'engine'}" in said
     monkeypatch.setattr(module, "shares_blocks", lambda *_: True)
-    assert "shares its blocks and takes no room" in cli(*ask).out
+    assert "shares its blocks and needs no extra space" in cli(*ask).out
     monkeypatch.setattr(module, "free_bytes", lambda _: 1_000_000)
-    assert "MB ARE MISSING" in cli(*ask).out
+    assert "SHORT BY " in cli(*ask).out

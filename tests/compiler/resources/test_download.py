@@ -86,4 +86,4 @@ def test_a_download_that_is_forbidden_ends_the_build(cli: Run, monkeypatch: pyte
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     outcome = plan(cli)["outcome"]
     assert outcome["exit_code"] == 3
-    assert "HF_HUB_OFFLINE forbids a download" in outcome["why"]
+    assert "HF_HUB_OFFLINE forbids downloads" in outcome["why"]

@@ -57,7 +57,7 @@ def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_pa
 def test_the_time_of_a_calibration_is_told_for_the_cpu_alone(cli: Run) -> None:
     asked = ("export", "demo", "--for", "tensorrt", "--precision", "fp8", "--calib-samples", "10", "--dry-run")
     here = cli(*asked)
-    assert "5,120 tokens at most" in here.out
+    assert "at most 5,120 tokens" in here.out
     assert "hours of one core at the 44 GFLOP/s" in here.out
     there = cli(*asked, "--calib-device", "cuda")
     assert there.code == 0, there.err
@@ -70,22 +70,22 @@ def test_a_dry_run_says_the_same_whatever_the_machine_does_meanwhile(cli: Run) -
     asked = ("build", "demo", "--precision", "fp8", "--backend", "tensorrt-rtx", "--gpu", "sm_120", "--dry-run")
     first, second = (re.sub(r"[\d.]+ [kMG]B free", "", cli(*asked).out) for _ in range(2))
     assert first == second
-    assert "65,536 tokens at most" in first
+    assert "at most 65,536 tokens" in first
 
 
 def test_a_build_for_the_cpu_calibrates_with_few_tokens(cli: Run) -> None:
     asked = ("build", "demo", "--backend", "onnxruntime", "--dry-run")
-    assert "2,048 tokens at most" in cli(*asked, "--precision", "int4", "--lowering", "cpu").out
-    assert "2,048 tokens at most" in cli(*asked, "--precision", "fp8").out
-    assert "4,096 tokens at most" in cli(*asked, "--precision", "fp8", "--calib-samples", "32").out
-    assert "tokens at most" not in cli(*asked, "--precision", "int8").out
-    assert "tokens at most" not in cli(*asked, "--precision", "int4", "--lowering", "ort").out
+    assert "at most 2,048 tokens" in cli(*asked, "--precision", "int4", "--lowering", "cpu").out
+    assert "at most 2,048 tokens" in cli(*asked, "--precision", "fp8").out
+    assert "at most 4,096 tokens" in cli(*asked, "--precision", "fp8", "--calib-samples", "32").out
+    assert "at most 2,048 tokens" not in cli(*asked, "--precision", "int8").out
+    assert "at most 2,048 tokens" not in cli(*asked, "--precision", "int4", "--lowering", "ort").out
 
 
 def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: Path) -> None:
     done = cli("build", "demo", "--dry-run")
     assert done.code == 0, done.err
-    assert "demo for cpu in fp32; nothing is written" in done.out
+    assert "demo for cpu in fp32 (dry run; nothing is written)" in done.out
     assert "at most" not in done.out, "nothing here is a bound"
     assert "unknown" not in done.out
     assert not list(tmp_path.iterdir())
@@ -100,8 +100,8 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
         (("--precision", "int4", "--exclude", "layer.0.*"), "matches none of the matrices"),
         (("--for", "coreml"), "--for coreml does not exist"),
         (("--max-seq-len", 0), "max"),
-        (("--gpu", "b200", "--for", "ort"), "--gpu b200 does not go with --for ort"),
-        (("--gpu", "h200", "--for", "tensorrt-sm100"), "--for tensorrt-sm100 does not go with --gpu h200"),
+        (("--gpu", "b200", "--for", "ort"), "--gpu b200 does not work with --for ort"),
+        (("--gpu", "h200", "--for", "tensorrt-sm100"), "--for tensorrt-sm100 does not work with --gpu h200"),
         (("--gpu", "sm_120", "--precision", "mxfp8"), "--precision mxfp8 is not available on sm_120"),
         (("--gpu", "sm_80", "--kv-cache-dtype", "fp8"), "omit --kv-cache-dtype"),
         (
@@ -130,20 +130,20 @@ def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None
 def test_an_architecture_is_planned_without_a_verdict() -> None:
     found = estimate_export(EXPORT.request(model="demo", gpus="sm_120"))
     assert (found.lowering, found.gpu) == ("tensorrt", None)
-    assert any("says nothing of memory" in note for note in found.notes)
+    assert any("does not determine the GPU memory" in note for note in found.notes)
 
 
 def test_a_plan_says_how_many_drafts_a_round_has_and_how_many_there_is_room_for() -> None:
     plan = estimate_build(BUILD.request(model="demo", num_speculative_tokens=3))
-    assert (plan.drafts, plan.num_speculative_tokens) == ("3 drafts a round, room for 8", 8)
-    assert replace(plan, drafts_asked=8).drafts == "8 drafts a round"
-    assert replace(plan, drafts_asked=None).drafts == "as many drafts a round as pay, room for 8"
+    assert (plan.drafts, plan.num_speculative_tokens) == ("3 drafts per round, room for 8", 8)
+    assert replace(plan, drafts_asked=8).drafts == "8 drafts per round"
+    assert replace(plan, drafts_asked=None).drafts == "an adaptive number of drafts per round, room for 8"
     assert replace(plan, num_speculative_tokens=0).drafts == "no drafts"
 
 
 def test_what_nothing_is_written_in_is_arithmetic() -> None:
     (note,) = decide_export(EXPORT.request(model="demo", precision="fp16", lowering="ort")).plan.warnings
-    assert note.startswith("nothing is written in fp16 for ort")
+    assert note.startswith("ort does not support fp16")
 
 
 @pytest.fixture(scope="module")

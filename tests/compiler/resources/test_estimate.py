@@ -118,7 +118,7 @@ def test_a_head_that_is_not_at_hand_is_not_guessed(coder: Estimate) -> None:
     assert (coder.drafter.count, coder.drafter.bytes, coder.kv.drafter_slot_bytes) == (None, None, None)
     text = render(coder)
     assert "unknown until downloaded" in text
-    assert "without the drafter's" in text
+    assert "not counting the drafter's" in text
 
 
 def test_a_plan_writes_nothing(coder: Estimate, where: Path) -> None:
@@ -128,15 +128,15 @@ def test_a_plan_writes_nothing(coder: Estimate, where: Path) -> None:
 def test_the_verdict_counts_the_slots_that_fit(coder: Estimate) -> None:
     assert coder.gpu is not None
     assert coder.gpu.most_slots == (162 * 10**9 - 31_168_386_944) // (98_304 * 4160) == 319
-    assert "fits: 1 slot of 4,160 tokens, 319 at most" in render(coder)
+    assert "fits: 1 slot of 4,160 tokens (at most 319)" in render(coder)
 
 
 def test_the_text_has_every_part(coder: Estimate) -> None:
     text = render(coder)
-    for part in ("bundled with peagle-compile", "48 sparse", "30,532,122,624", "98,304 bytes a token", NOTE):
+    for part in ("bundled with peagle-compile", "48 sparse", "30,532,122,624", "98,304 bytes per token", NOTE):
         assert part in text
     assert f"{coder.graph.semantic:,} in the target's semantic graph" in text
-    assert "from 2 of 48 layers, in bf16: fp8 adds to them" in text
+    assert "from 2 of 48 layers, in bf16; fp8 adds nodes" in text
     assert {line[:13].rstrip() for line in text.splitlines() if line[:1].strip()} >= {
         "plan", "weights", "drafter", "KV cache", "nodes", "host memory", "time", "GPU", "note",
     }  # fmt: skip
@@ -175,7 +175,7 @@ def test_a_known_head_is_counted_tensor_by_tensor(head: DrafterSpec, tmp_path: P
 
 def test_a_known_head_has_a_cache_in_every_slot(tiny: Estimate, head: DrafterSpec) -> None:
     assert tiny.max_seq_len == CONFIGS["qwen3-moe"]["max_position_embeddings"]
-    assert tiny.notes == ("max_seq_len is 256, the most that the model was trained for",)
+    assert tiny.notes == ("max_seq_len is 256, the model's maximum",)
     assert tiny.kv.target_token_bytes == 3 * 2 * 2 * 16 * 4
     assert tiny.kv.drafter_token_bytes == head.num_layers * 2 * 2 * 16 * 4
     assert tiny.kv.drafter_slot_bytes == tiny.kv.drafter_token_bytes * (256 + 16)
@@ -255,7 +255,7 @@ def test_the_verdict_looks_at_every_type() -> None:
     assert verdict is not None
     assert not verdict.fits
     assert "no FP8 arithmetic" in verdict.refusal
-    assert "plan it without fp8" in verdict.refusal
+    assert "choose a precision without fp8" in verdict.refusal
 
 
 def test_a_share_that_a_build_refuses_is_told() -> None:
@@ -265,7 +265,7 @@ def test_a_share_that_a_build_refuses_is_told() -> None:
 
     odd = CONFIGS["qwen3"] | {"intermediate_size": 100}  # no block of eight or more divides it
     (note,) = told(odd, "int4", "tensorrt")
-    assert "of the weights that int4 narrows can be INT4" in note
+    assert "of the weights that int4 quantizes can be INT4" in note
     assert "less than 90% fails" in note
     assert not told(odd, "int8", "tensorrt")
     assert not told(CONFIGS["qwen3"], "int4", "ort")

@@ -54,8 +54,8 @@ def test_a_download_and_what_is_made_of_it_share_a_disk(cli: Run, monkeypatch: p
     assert done.code == 3
     error = json.loads(done.err)["error"]
     assert error["why"].startswith("disk for what is made: ")
-    assert "that go there first" in error["why"]
-    assert "point --out to a larger disk" in error["fix"]
+    assert "for earlier steps" in error["why"]
+    assert "set --out to a folder on a larger disk" in error["fix"]
 
 
 def test_an_engine_that_shares_blocks_takes_no_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_gpu_that_is_not_here_is_missing(cli: Run) -> None:
     done = cli("doctor", "--model", "demo", "--precision", "fp16", "--backend", "tensorrt", "--gpu", "b200")
     assert done.code == 3
     assert "no NVIDIA GPU" in done.err
-    assert "b200 holds it" in done.out
+    assert "it fits b200" in done.out
 
 
 def test_a_gpu_without_the_arithmetic_is_a_wrong_question(cli: Run) -> None:

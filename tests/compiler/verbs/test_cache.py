@@ -54,7 +54,7 @@ def test_an_empty_cache_is_said_to_be_empty(cli: Run, tmp_path: Path, monkeypatc
 
 def test_pruning_says_what_went_and_what_remains(cli: Run, cache: Path) -> None:
     dry = cli("cache", "prune", "--max-size", "60KB", "--dry-run")
-    assert "would go" in dry.out
+    assert "would be removed" in dry.out
     done = json.loads(cli("cache", "prune", "--max-size", "60kb", "--json").out)
     assert [entry["kind"] for entry in done["removed"]] == ["trace-target"]
     assert (done["in_use"], done["dry_run"]) == ([], False)

@@ -47,7 +47,7 @@ def test_a_context_that_is_full_forgets_the_oldest_turns(cli: Run, talking_engin
     sizes = [json.loads(line)["prompt_tokens"] for line in done.out.splitlines()]
     assert len(sizes) == 3
     assert max(sizes) < Engine.load(talking_engine, threads=1).max_seq_len
-    assert "warning: the context is full: the oldest" in done.err
+    assert "warning: the context is full; the oldest" in done.err
 
 
 @pytest.mark.parametrize(

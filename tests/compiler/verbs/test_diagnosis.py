@@ -60,7 +60,7 @@ def test_on_a_data_centre_gpu_the_full_tensorrt_does_both(monkeypatch: pytest.Mo
     found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA B200", 100),), BOTH))
     assert not found["tensorrt"].cannot_build
     assert not found["tensorrt"].cannot_run
-    assert found["tensorrt-rtx"].cannot_run == "it has no code for sm_100"
+    assert found["tensorrt-rtx"].cannot_run == "it does not support sm_100"
 
 
 def test_on_an_rtx_gpu_both_products_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_what_is_not_installed_comes_with_the_line_that_installs_it(monkeypatch:
 @pytest.mark.parametrize(
     ("state", "said", "usable"),
     [
-        (LinkState("missing", Path("/wheel")), "missing in /wheel; the first build makes it", True),
+        (LinkState("missing", Path("/wheel")), "missing in /wheel; the first build creates it", True),
         (LinkState("present", Path("/wheel")), "present in /wheel", True),
         (LinkState("cannot", Path("/wheel"), "the folder cannot be written to"), "cannot be written to", False),
         (LinkState("absent"), "", True),
@@ -120,7 +120,7 @@ def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.
     monkeypatch.setattr(diagnosis, "look", lambda: Machine((), RTX))
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build tensorrt-rtx")]
-    assert "what was exported elsewhere, with `build --from`; of checkpoints no: missing torch" in line
+    assert "only from an export made elsewhere, with `build --from`; from checkpoints no: missing torch" in line
     assert not {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
     monkeypatch.setattr(diagnosis, "look", lambda: Machine())
     assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports

@@ -25,7 +25,7 @@ def test_one_is_shown_with_its_command(cli: Run, name: str) -> None:
     assert done.code == 0
     assert f"peagle-compile build --model {name}" in done.out
     assert "not pinned" in done.out or name == "demo"
-    assert "licences" in done.out
+    assert "licenses" in done.out
     assert ("--draft ngram" in done.out) == (PAIRS[name].drafter is None)
 
 
@@ -42,5 +42,5 @@ def test_the_id_of_a_target_shows_its_pair_and_another_is_refused(cli: Run) -> N
     assert "qwen3-coder-30b" in cli("models", "Qwen/Qwen3-Coder-30B-A3B-Instruct").out
     unknown = cli("models", "owner/other")
     assert unknown.code == 2
-    assert "not registered" in unknown.err
+    assert "not a known model" in unknown.err
     assert cli("models", "qwen3-codr-30b").code == 2

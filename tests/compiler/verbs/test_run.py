@@ -157,11 +157,11 @@ def test_sampling_parameters_without_a_flag_are_given_by_their_names(cli: Run, d
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("{", "--sampling is no JSON"),
-        ("[" * 9999, "--sampling is no JSON"),
-        ("3", "--sampling is no JSON object"),
-        ('{"stop": "a"}', "stop has a flag of its own"),
-        ('{"precence_penalty": 1}', "is no sampling parameter"),
+        ("{", "--sampling is not valid JSON"),
+        ("[" * 9999, "--sampling is not valid JSON"),
+        ("3", "--sampling is not a JSON object"),
+        ('{"stop": "a"}', "stop has its own flag"),
+        ('{"precence_penalty": 1}', "unknown sampling parameter"),
         ('{"presence_penalty": NaN}', "presence_penalty must be"),
         ('{"logit_bias": {"a": 1}}', "a token id of logit_bias"),
         ('{"logprobs": 1e400}', "logprobs must be"),
@@ -198,4 +198,4 @@ def test_json_of_a_schema_is_written_and_a_file_that_has_none_is_refused(
         assert said in done.err
     assert "--json-schema" in cli("run", demo_engine, *asked, tmp_path).err
     done = cli("run", demo_engine, "--prompt", "x", "--json-schema", schema, "--sampling", '{"structured_outputs": {}}')
-    assert "cannot be combined" in done.err
+    assert "both set an output format" in done.err

@@ -95,7 +95,7 @@ def test_flags_say_who_may_use_a_server_and_what_it_takes(talking_engine: Path) 
         (["--max-batch-size", "0"], 2, "max-batch-size"),
         (["--prefix-cache-bytes", "1G", "--max-body-bytes", "4MiB", "--host", "203.0.113.7"], 3, "cannot listen on"),
         (["--prefix-cache-bytes", "much"], 2, "--prefix-cache-bytes much is not a size"),
-        (["--max-body-bytes", "1K"], 2, "--max-body-bytes 1K is too little"),
+        (["--max-body-bytes", "1K"], 2, "--max-body-bytes 1K is too small"),
         (["--cors-origin", "example.com"], 2, "--cors-origin example.com is not a valid origin"),
         (["--allowed-host", "https://a"], 2, "--allowed-host https://a is not a host name"),
         (["--structured-outputs-config", "{"], 2, "--structured-outputs-config is not valid JSON"),

@@ -88,7 +88,9 @@ def test_what_somebody_else_wrote_is_replaced_only_by_force(
     before = contents(tmp_path)
     refused = cli(*command)
     assert refused.code == 2
-    assert re.search(r"holds what this command did not write: .*(config.pbtxt|model.py|notes.txt|m)", refused.err)
+    assert re.search(
+        r"contains files that this command did not write: .*(config.pbtxt|model.py|notes.txt|m)", refused.err
+    )
     assert contents(tmp_path) == before
     assert cli(*command, "--force").code == 0
     assert (model / "config.pbtxt").read_text().startswith("# Written by")
@@ -106,14 +108,14 @@ def test_models_beside_it_are_left_alone(demo_engine: Path, tmp_path: Path, cli:
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("--name", "a/b"), 2, "cannot be the name of a model"),
-        (("--name", ".hidden"), 2, "cannot be the name of a model"),
-        (("--name", ""), 2, "cannot be the name of a model"),
-        (("--gpus", "0"), 2, "--gpus was given for an engine of a CPU"),
-        (("--gpus", "a"), 2, "--gpus is 'a'"),
+        (("--name", "a/b"), 2, "is not a valid model name"),
+        (("--name", ".hidden"), 2, "is not a valid model name"),
+        (("--name", ""), 2, "is not a valid model name"),
+        (("--gpus", "0"), 2, "--gpus was given for a CPU engine"),
+        (("--gpus", "a"), 2, "--gpus 'a' is not a list"),
         (("--link", "--engine-path", "/x"), 2, "contradict"),
-        (("--engine-path", 'a"b'), 2, "config.pbtxt cannot say it"),
-        (("--engine-path", ""), 2, "config.pbtxt cannot say it"),
+        (("--engine-path", 'a"b'), 2, "config.pbtxt cannot hold"),
+        (("--engine-path", ""), 2, "config.pbtxt cannot hold"),
         (("--max-batch-size", "0"), 2, "max-batch-size"),
     ],
 )
@@ -140,5 +142,5 @@ def test_an_engine_inside_of_what_is_written_is_refused(demo_engine: Path, tmp_p
     before = contents(tmp_path)
     done = cli("triton", inside, "--repository", tmp_path, "--name", "m", "--force")
     assert done.code == 2
-    assert "lies in" in done.err
+    assert "is inside" in done.err
     assert contents(tmp_path) == before

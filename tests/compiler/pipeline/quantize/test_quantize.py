@@ -328,7 +328,7 @@ def test_ranges_that_scale_nothing_are_refused_by_name(
     ("arguments", "code", "says"),
     [
         (("--calib-method", "entropy"), 2, "max, percentile, mse"),
-        (("--kv-cache-dtype", "int8"), 2, "--kv-cache-dtype int8 cannot be stored"),
+        (("--kv-cache-dtype", "int8"), 2, "quantize does not support --kv-cache-dtype int8"),
         (("--scales", "x", "--calib-method", "max"), 2, "--scales does not go with --calib-method"),
         (("--calib-samples", 0), 2, "--calib-samples"),
         (("--calib-device", "tpu"), 2, "it is one of cpu, cuda, cuda:N"),
