@@ -272,7 +272,7 @@ def test_a_build_that_can_compile_nothing_has_the_kernels_of_onnxruntime(
     assert result.manifest.backend.lowering == "ort"
     assert PLACE not in result.manifest.files
     (warning,) = [text for text in result.report["warnings"] if "kernels" in text]
-    why = "the CPU kernels cannot be compiled: " if broken else "$CXX names no program: "
+    why = "the CPU kernels cannot be compiled: " if broken else "$CXX is not a program: "
     assert warning.startswith(f"{why}{compiler}: {'out of luck: ' if broken else ''}{LACKS}set CXX to ")
 
 

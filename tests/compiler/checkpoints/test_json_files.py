@@ -35,12 +35,12 @@ def test_what_is_not_there_says_why_it_is_needed(config: Path) -> None:
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
 def test_a_device_is_not_read(config: Path, device: str) -> None:
     config.symlink_to(device)
-    assert "no regular file" in refusal(config)
+    assert "not a regular file" in refusal(config)
 
 
 def test_a_pipe_is_not_waited_for(config: Path) -> None:
     os.mkfifo(config)
-    assert "no regular file" in refusal(config)
+    assert "not a regular file" in refusal(config)
     with pytest.raises(BuildError, match="cannot read"):
         read_header(config)
 

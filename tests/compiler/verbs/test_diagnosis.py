@@ -79,7 +79,7 @@ def test_what_is_not_installed_comes_with_the_line_that_installs_it(monkeypatch:
     [
         (LinkState("missing", Path("/wheel")), "missing in /wheel; the first build makes it", True),
         (LinkState("present", Path("/wheel")), "present in /wheel", True),
-        (LinkState("cannot", Path("/wheel"), "the folder cannot be written to"), "cannot be written to", False),
+        (LinkState("cannot", Path("/wheel"), "the folder is not writable"), "is not writable", False),
         (LinkState("absent"), "", True),
     ],
 )

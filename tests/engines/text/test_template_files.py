@@ -102,4 +102,4 @@ def test_a_pipe_makes_nobody_wait(tmp_path: Path, name: str) -> None:
             return
         with pytest.raises(EnvironmentProblem, match="cannot be read") as caught:
             read_templates(tmp_path)
-    assert caught.value.why == "it is no regular file"
+    assert caught.value.why == "it is not a regular file"

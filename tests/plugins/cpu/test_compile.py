@@ -60,7 +60,7 @@ def test_the_compiler_that_is_named_is_the_hosts(
     monkeypatch.setenv("CXX", str(named))
     assert find_compilers() == (Compiler((str(named),)),)
     monkeypatch.setenv("CXX", str(tmp_path / "gone"))
-    with pytest.raises(EnvironmentProblem, match="CXX names no program"):
+    with pytest.raises(EnvironmentProblem, match="CXX is not a program"):
         find_compilers()
 
 

@@ -93,7 +93,7 @@ def test_make_kernels_without_a_compiler_says_so_and_writes_nothing(tmp_path: Pa
     environment = os.environ | {"NVCC": "/nonexistent"}
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 3
-    assert "NVCC names no program" in process.stderr
+    assert "NVCC is not a program" in process.stderr
     assert not (tmp_path / "packed").exists()
 
 
@@ -141,7 +141,7 @@ def test_a_mistake_in_the_text_is_told_in_the_compilers_words(
 ) -> None:
     broken = source(OPS["NumbersAt"]) + '\nstatic_assert(false, "a planted mistake");\n'
     monkeypatch.setattr(compiling, "source", lambda op: broken)
-    with pytest.raises(BuildError, match="refused the kernel of NumbersAt for sm_90") as caught:
+    with pytest.raises(BuildError, match="rejected the kernel of NumbersAt for sm_90") as caught:
         compile_kernel(OPS["NumbersAt"], 90)
     assert "a planted mistake" in caught.value.why
 
@@ -154,7 +154,7 @@ def test_a_gpu_that_the_compiler_does_not_know_is_told(compile_kernel: Any) -> N
 
 def test_other_entry_points_than_the_specs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "entries", lambda op: ("numbers_at_float32",))
-    with pytest.raises(BuildError, match="other entry points") as caught:
+    with pytest.raises(BuildError, match="entry points of the compiled kernel differ") as caught:
         compile_nvrtc(OPS["NumbersAt"], 90)
     assert "compiled: numbers_at;" in caught.value.why
 
@@ -164,7 +164,7 @@ def test_what_ptxas_says_is_read() -> None:
         "first_float32": Usage(registers=40, spill_bytes=24, shared_bytes=4096),
         "first_float16": Usage(registers=8, spill_bytes=0, shared_bytes=0),
     }
-    with pytest.raises(BuildError, match="other entry points"):
+    with pytest.raises(BuildError, match="entry points of the compiled kernel differ"):
         read_usage("", ("first_float32",))
 
 
@@ -183,7 +183,7 @@ def test_a_named_nvcc_is_used_or_missed(tmp_path: Path, monkeypatch: pytest.Monk
         compile_nvcc(OPS["NumbersAt"], 90)
     assert "I only pretend" in caught.value.why
     monkeypatch.setenv("NVCC", str(tmp_path / "absent"))
-    with pytest.raises(EnvironmentProblem, match="NVCC names no program"):
+    with pytest.raises(EnvironmentProblem, match="NVCC is not a program"):
         find_nvcc()
 
 

@@ -62,7 +62,7 @@ def test_scalars_come_in_the_order_of_the_spec_from_dimensions_and_attributes() 
 
 @pytest.mark.parametrize("value", [None, 2**31, -(2**31) - 1, 1.5, True])
 def test_a_scalar_that_is_no_int32_is_refused(value: object) -> None:
-    with pytest.raises(BuildError, match="mask_token_id must be a 32-bit whole number"):
+    with pytest.raises(BuildError, match="mask_token_id must be a 32-bit integer"):
         scalars(OPS["PlaceholderDraft"], {"B": 3, "S": 7, "E": 5}, {"mask_token_id": value})  # type: ignore[dict-item]
 
 
@@ -168,7 +168,7 @@ def test_the_compute_capability_is_that_of_the_current_context(driver: Path) -> 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('{"mask_token_id": -9}', "{}"), "mask_token_id must be a 32-bit whole number, not None"),
+        (('{"mask_token_id": -9}', "{}"), "mask_token_id must be a 32-bit integer, not None"),
         (("*range(0x100, 0x106), ", ""), "takes 13 pointers, not 7"),
     ],
 )

@@ -265,7 +265,7 @@ def test_illegal_attributes_and_head_counts_are_named() -> None:
 
 
 def test_one_cache_of_codes_alone_is_refused() -> None:
-    with pytest.raises(BuildError, match="k_scale and v_scale go together"):
+    with pytest.raises(BuildError, match="k_scale and v_scale must be set together"):
         OPS[OP].body(OPS[OP].check_attributes({"k_scale": 0.5}), frozenset())
     with pytest.raises(BuildError, match="v_cache must be float8e4m3fn, not float16"):
         OPS[OP].infer_dtypes(["float16"] * 3 + ["float8e4m3fn", "float16", "int64"])

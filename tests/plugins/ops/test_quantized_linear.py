@@ -264,12 +264,12 @@ def test_instructions_that_do_not_exist_are_refused(cpu_library: Path) -> None:
 
 
 def test_matrices_that_are_not_whole_blocks_are_not_packed() -> None:
-    with pytest.raises(BuildError, match="33 columns are not whole blocks of 32"):
+    with pytest.raises(BuildError, match="33 columns are not a multiple of the block size, 32"):
         pack_codes("int8", np.zeros((4, 33), np.int8))
-    with pytest.raises(BuildError, match="not whole blocks of q4_0"):
+    with pytest.raises(BuildError, match="not a multiple of the block size of q4_0"):
         pack_gguf("q4_0", np.zeros((4, 19), np.uint8))
     for empty in (np.zeros((0, 34), np.uint8), np.zeros((3, 0), np.uint8)):
-        with pytest.raises(BuildError, match="not whole blocks of q8_0"):
+        with pytest.raises(BuildError, match="not a multiple of the block size of q8_0"):
             pack_gguf("q8_0", empty)
 
 

@@ -91,9 +91,12 @@ def with_attribute(op: OpSpec) -> OpSpec:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda op: replace(op, check_dims=lambda dims: None), "its check of dimensions is not in bounds"),
-        (with_attribute, "share is no whole number with a least one"),
-        (lambda op: replace(op, inputs=(replace(op.inputs[0], optional=True), *op.inputs[1:])), "not of a fixed form"),
+        (lambda op: replace(op, check_dims=lambda dims: None), "its check_dims cannot be expressed as bounds"),
+        (with_attribute, "share is not an integer with a lower bound"),
+        (
+            lambda op: replace(op, inputs=(replace(op.inputs[0], optional=True), *op.inputs[1:])),
+            "is optional, of variable rank",
+        ),
     ],
 )
 def test_a_spec_that_the_tables_cannot_say_is_refused(
