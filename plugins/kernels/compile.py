@@ -20,7 +20,7 @@ from .sources import OPTIONS, digest, entries, source
 
 @dataclass(frozen=True)
 class Usage:
-    """ptxas statistics of an entry point: registers per thread, bytes spilled (stores and loads), static shared bytes."""
+    """ptxas statistics of an entry point: registers per thread, bytes spilled (stores and loads), static shared."""
 
     registers: int
     spill_bytes: int

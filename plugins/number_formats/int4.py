@@ -18,7 +18,7 @@ INT4 = NumberFormat(
     "int4",
     "int4",
     4.5,
-    "4-bit integers in blocks, multiplied wide",
+    "4-bit integers in blocks, dequantized for matmuls",
     PrecisionLimits(0.05, 0.15, 0.05),
     # TensorRT fuses the unpacking into the matmul only if a row has several blocks.
     tensorrt=OnTensorRT(Scheme("int4", block=128, several=True), since=80, with_wide=True),

@@ -123,7 +123,7 @@ class _Answers(_HasSpec):
         return copy
 
     def attach_to_context(self, context: Any) -> Any:
-        """Return a clone with its kernel loaded: the first launch may be captured in a graph, where loading is not allowed.
+        """Return a clone with its kernel loaded: the first launch may be under graph capture, which forbids loading.
 
         It never raises, because TensorRT would continue with a null pointer, and because a build without a GPU attaches
         plugins that it never launches. ``enqueue`` reports a kernel that could not be loaded.

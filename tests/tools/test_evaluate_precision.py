@@ -87,7 +87,7 @@ def test_answers_are_those_of_the_reference_in_its_template(tiny_folder: Path, t
 
 
 def test_engines_that_read_other_tokens_are_refused(tiny_folder: Path, demo_engine: Path) -> None:
-    with pytest.raises(UsageError, match="reads text otherwise"):
+    with pytest.raises(UsageError, match="tokenizes differently"):
         load([tiny_folder, demo_engine])
 
 
@@ -116,7 +116,7 @@ def test_it_prints_and_writes_what_it_found(
         (["{tiny}", "--texts", "code", "--window", "400"], 2, "fix: "),
         (["{tiny}", "--texts", "prose", "--window", "9999999"], 2, "is longer than the text"),
         (["{tiny}", "--texts", "chat"], 2, "chat template"),
-        (["{tiny}", "--windows", "0"], 2, "0 is not positive"),
+        (["{tiny}", "--windows", "0"], 2, "0 must be positive"),
         (["{tiny}", "--json", "{empty}/none/found.json"], 2, "there is no folder"),
     ],
 )

@@ -211,7 +211,7 @@ def test_a_name_that_another_library_took_is_an_error(trt: Any) -> None:
     try:
         with pytest.raises(
             EnvironmentProblem,
-            match="another library has registered the TensorRT plugin peagle::TakenByAnother version 1",
+            match="has registered the TensorRT plugin peagle::TakenByAnother version 1",
         ):
             register(trt, [op])
     finally:

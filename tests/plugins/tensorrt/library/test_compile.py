@@ -95,7 +95,7 @@ def with_attribute(op: OpSpec) -> OpSpec:
         (with_attribute, "share is not an integer with a lower bound"),
         (
             lambda op: replace(op, inputs=(replace(op.inputs[0], optional=True), *op.inputs[1:])),
-            "is optional, of variable rank",
+            "of variable rank",
         ),
     ],
 )
