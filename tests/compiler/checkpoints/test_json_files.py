@@ -28,7 +28,7 @@ def test_an_object_is_read(config: Path) -> None:
     assert read_json(config, "") == {"a": [1, 2]}
 
 
-def test_what_is_not_there_says_why_it_is_needed(config: Path) -> None:
+def test_missing_file_error_explains_its_purpose(config: Path) -> None:
     assert "it is needed" in refusal(config)
 
 
