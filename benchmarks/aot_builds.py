@@ -1,14 +1,14 @@
-"""Time and memory of TensorRT-RTX building layers of real width ahead of time, on a machine without a GPU.
+"""Measure time and memory of TensorRT-RTX builds of full-width layers, ahead of time and without a GPU.
 
     make bench-aot                                          # or, with the [export] and [rtx] extras installed:
     python benchmarks/aot_builds.py [CASE ...]
 
-Every case is a target in FP16 as `peagle-compile build --backend tensorrt-rtx --gpu sm_120` would make it, with both
-profiles: all widths of the published config.json, but fewer layers and a vocabulary of 8,192. `qwen3-coder-30b-layer`
-and `gpt-oss-20b-layer` are one layer with all its experts; `qwen3-coder-30b-tied` is all 48 layers with 16 experts
-each, which share one set of weights: TensorRT has every layer to compile and a machine of this size can hold them.
-Weights are noise. Peak is that of the building process, mapped pages of the weights included; seconds are its whole
-life, without tracing and writing the graph. A case over 7 GB or 3 minutes fails. Needs Linux and 4 GB of disk.
+Each case is an FP16 target as `peagle-compile build --backend tensorrt-rtx --gpu sm_120` builds it, with both profiles:
+all widths of the published config.json, but fewer layers and a vocabulary of 8,192. `qwen3-coder-30b-layer` and
+`gpt-oss-20b-layer` are one layer with all its experts; `qwen3-coder-30b-tied` has all 48 layers with 16 experts each,
+which share one set of weights, so that TensorRT compiles every layer and a machine of this size can hold them. Weights
+are random. Peak memory is that of the build process, including mapped pages of the weights; time is its whole run,
+without tracing and writing the graph. A case over 7 GB or 3 minutes fails. Needs Linux and 4 GB of disk.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ GPU = "sm_120"
 VOCAB, MAX_SEQ_LEN, MAX_K, BATCH = 8192, 2048, 8, 8
 MOST_BYTES, MOST_SECONDS = 7e9, 180.0
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
-_BLOCK = 1 << 22  # values of noise that are made; a weight repeats them
+_BLOCK = 1 << 22  # random values that are generated; a weight repeats them
 
 
 @dataclass(frozen=True)
 class Case:
-    """A published model with other sizes; ``tied`` has every layer use the weights of the first."""
+    """A published model with other sizes; with ``tied``, every layer uses the weights of the first."""
 
     model: str
     layers: int
@@ -68,7 +68,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One build: its weights as they lie on the disk, and what came of them."""
+    """One build: the size of its weights on disk, and the results."""
 
     case: str
     layers: int
@@ -77,7 +77,7 @@ class Row:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is over the limits."""
+        """The limits that were exceeded."""
         peak, seconds = self.facts.peak_rss_bytes, self.facts.seconds
         over = [f"{peak / 1e9:.2f} GB, more than {MOST_BYTES / 1e9:.0f}"] if peak > MOST_BYTES else []
         over += [f"{seconds:.0f} s, more than {MOST_SECONDS:.0f}"] if seconds > MOST_SECONDS else []
@@ -102,7 +102,7 @@ def measure(name: str, folder: Path) -> Row:
 
 
 def write_graph(case: Case, path: Path) -> int:
-    """The case's target with its weights beside it; returns the bytes of those."""
+    """Write the case's target and its weights; return the bytes of the weights."""
     config = scaled_config(case)
     spec = family_for(config).describe(config).with_taps([0])
     semantic = trace_target(Skeleton(config), spec, "float16")
@@ -116,7 +116,7 @@ def write_graph(case: Case, path: Path) -> int:
 
 
 def scaled_config(case: Case) -> dict[str, Any]:
-    """The published ``config.json`` at the case's sizes, unquantised."""
+    """Return the published ``config.json`` at the case's sizes, without quantization."""
     config: dict[str, Any] = json.loads((MODELS / case.model / "config.json").read_text())
     config.pop("quantization_config", None)
     config |= {"num_hidden_layers": case.layers, "vocab_size": VOCAB, **case.changes}
@@ -127,7 +127,7 @@ def scaled_config(case: Case) -> dict[str, Any]:
 
 
 def tie(lowered: Lowered) -> Lowered:
-    """The same graph with the first layer's weights in every layer."""
+    """Return the graph with the first layer's weights in every layer."""
     values = lowered.model.graph.initializers
     kept = []
     for weight in lowered.weights:
@@ -141,7 +141,7 @@ def tie(lowered: Lowered) -> Lowered:
 
 
 def _values(noise: np.ndarray[Any, np.dtype[np.float32]], shape: tuple[int, ...]) -> Iterator[Any]:
-    """A weight's values, small enough that nothing overflows."""
+    """Yield a weight's values, small enough to avoid overflow."""
     scaled, left = (noise / math.sqrt(shape[-1])).astype(np.float16), math.prod(shape)
     while left:
         count = min(left, _BLOCK)
@@ -150,7 +150,7 @@ def _values(noise: np.ndarray[Any, np.dtype[np.float32]], shape: tuple[int, ...]
 
 
 def table(rows: list[Row]) -> str:
-    """For people."""
+    """Format the results as text."""
     lines = [f"{'case':<24}{'layers':>7}{'weights GB':>12}{'plan GB':>9}{'seconds':>9}{'peak GB':>9}"]
     for row in rows:
         facts = row.facts
@@ -162,12 +162,12 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    """Command line; the status is 1 when a case is over the limits or cannot be built."""
+    """Run the command line; the exit status is 1 if a case exceeds a limit or cannot be built."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; default: all")
     chosen = parser.parse_args().cases or list(CASES)
     if unknown := [name for name in chosen if name not in CASES]:
-        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}; choose from {', '.join(CASES)}")
     rows: list[Row] = []
     problems: list[str] = []
     for name in chosen:
@@ -178,7 +178,7 @@ def main() -> int:
                 problems += rows[-1].problems
             except PeagleError as error:
                 problems.append(f"{name}: {error}")
-            print(f"{name}: {time.monotonic() - began:.0f} s with its graph", file=sys.stderr)
+            print(f"{name}: {time.monotonic() - began:.0f} s including its graph", file=sys.stderr)
     if rows:
         versions = ", ".join(f"{name} {version}" for name, version in rows[0].facts.versions.items())
         print(f"{GPU}, FP16, {platform.machine()}; {versions}\n\n{table(rows)}")

@@ -1,11 +1,11 @@
-"""How evenly tokens come while a long prompt arrives: gaps between pieces of a stream, by tokens read between rounds.
+"""Measure how evenly tokens arrive while a long prompt is read, for several prefill budgets per round.
 
     python benchmarks/arrivals.py ENGINE_DIR [--prompt-tokens 1500] [--budgets 32,64,128,256,512,100000]
 
-A stream runs; after some pieces a request with a long prompt joins it. Printed are the median gap of the stream before,
-the median and the longest while the prompt is read, and how long the newcomer waits for its first token; then that
-time on an idle engine. Each budget is measured in turn, round by round. The last line is a prompt that differs in its
-last token from one that was kept (``prefix_cache_bytes``).
+A stream runs; after some chunks, a request with a long prompt joins. The output has the stream's median gap before, its
+median and longest gap while the prompt is read, and the new request's time to first token, also on an idle engine.
+Budgets take turns, round by round. The last line compares a new prompt with one that differs from a cached prompt only
+in its last token (``prefix_cache_bytes``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 from peagle.engines import Engine, SamplingParams, Submission
 
-BEFORE = 12  # pieces of the stream, until the prompt comes
+BEFORE = 12  # chunks of the stream before the prompt arrives
 
 
 @dataclass
 class Gaps:
-    """Seconds between pieces of the stream, and until the newcomer's first token."""
+    """Seconds between chunks of the stream, and until the new request's first token."""
 
     before: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Gaps:
 
 
 def measure(engine: Engine, prompt: list[int], gaps: Gaps) -> None:
-    """One stream with one newcomer."""
+    """Run one stream with one new request."""
     stream = engine.submit([5, 9, 30, 7], SamplingParams(max_tokens=1000, ignore_eos=True))
     last = _next(stream)
     for _ in range(BEFORE):
@@ -54,7 +54,7 @@ def measure(engine: Engine, prompt: list[int], gaps: Gaps) -> None:
 
 
 def kept(path: str, prompt: list[int]) -> tuple[float, float]:
-    """Seconds of a prompt that is new, and of one that differs in its last token."""
+    """Return the seconds for a new prompt, and for one that differs from it in the last token."""
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     with Engine.load(path, check="sizes", prefix_cache_bytes=2**30) as engine:
         new, like = (engine.generate([[*prompt[:-1], last]], params)[0].prefill_seconds for last in (5, 6))
@@ -83,7 +83,7 @@ def main() -> None:
             engine.close()
             engine = Engine.load(arguments.engine, max_batch_size=2, check="sizes", max_prefill_tokens=budget)
             measure(engine, prompt, results[budget])
-    print(f"a prompt of {len(prompt)} tokens joins a stream; milliseconds; on an idle engine {1000 * idle:.0f}")
+    print(f"a prompt of {len(prompt)} tokens joins a stream; milliseconds; idle engine: {1000 * idle:.0f}")
     print(f"{'budget':>8}{'gap before':>12}{'while read':>12}{'longest':>9}{'first token':>13}")
     for budget, gaps in results.items():
         columns = (gaps.before, gaps.during, gaps.longest, gaps.first)
@@ -91,7 +91,7 @@ def main() -> None:
         print(f"{budget:>8}{before:>12.1f}{during:>12.1f}{longest:>9.0f}{first:>13.0f}")
     engine.close()
     new, like = (1000 * seconds for seconds in kept(arguments.engine, prompt))
-    print(f"read whole {new:.0f}; with all but its last token kept {like:.0f}")
+    print(f"not cached {new:.0f}; all but the last token cached {like:.0f}")
 
 
 if __name__ == "__main__":

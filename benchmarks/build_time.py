@@ -1,13 +1,13 @@
-"""How long a build for the CPU takes, phase by phase, for a pair that was never built before.
+"""Measure the time of a CPU build, phase by phase, for a pair that was never built before.
 
     make bench-build                                        # or
     python benchmarks/build_time.py [--precision int4] [--runs 3] [--limit 20]
 
-The pair has the sizes of a small model and random weights: a Qwen3 target of 6 layers and 4.6 million weights in BF16,
-read from safetensors, with the tokenizer of the demo pair, and a P-EAGLE head of 2 layers. Every run has an empty cache
-but for the CPU kernels, which a machine compiles once; `compile kernels` says how long that took. Seconds are those of
-`build_report.json`; `whole` is the command from its start to its end, imports included. With `--limit` the exit code is
-1 where the median of `whole` is above it.
+The pair has random weights and the sizes of a small model: a Qwen3 target with 6 layers and 4.6 million weights in
+BF16, read from safetensors, with the tokenizer of the demo pair, and a P-EAGLE head with 2 layers. Every run starts
+with a cache that holds only the CPU kernels, which are compiled once per machine; `compile kernels` shows that time.
+Phases come from `build_report.json`; `whole` is the complete command, imports included. With `--limit`, the exit code
+is 1 if the median of `whole` exceeds it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json"
 LAYERS, INNER = 6, 1024
 TAPS = [1, 3, 4]
 COMMAND = str(Path(sys.executable).with_name("peagle-compile"))
-KERNELS = ("cpu-library", "cpu-kernels")  # steps of the cache that are of the machine, and of no model
+KERNELS = ("cpu-library", "cpu-kernels")  # cache steps that depend on the machine, not on a model
 
 
 def write_pair(folder: Path, seed: int = 0) -> tuple[Path, Path]:
-    """Write a target and a head that fits it into ``folder``; every seed makes a pair that no cache knows."""
+    """Write a target and a matching head into ``folder``; every seed makes a pair that is in no cache."""
     target, head = folder / "target", folder / "head"
     config = Qwen3Config.from_pretrained(DEMO / "target")
     config.num_hidden_layers, config.intermediate_size = LAYERS, INNER
@@ -56,7 +56,10 @@ def write_pair(folder: Path, seed: int = 0) -> tuple[Path, Path]:
 
 
 def build(pair: tuple[Path, Path], precision: str, cache: Path, out: Path) -> tuple[float, dict[str, float]]:
-    """Seconds of the whole command, and of its phases. Raises ``SystemExit`` where it fails; it says why itself."""
+    """Return the seconds of the whole command and of its phases.
+
+    Raises ``SystemExit`` if it fails, which it reports.
+    """
     shutil.rmtree(out, ignore_errors=True)
     for path in cache.iterdir() if cache.is_dir() else ():
         if path.is_dir() and path.name not in KERNELS:
@@ -77,11 +80,11 @@ def build(pair: tuple[Path, Path], precision: str, cache: Path, out: Path) -> tu
 
 
 def main() -> None:
-    """Write the pair, build it, and print."""
+    """Write the pair, build it, and print the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", default="int4", help="default: %(default)s")
     parser.add_argument("--runs", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--limit", type=float, help="seconds that the median run may take; default: no limit")
+    parser.add_argument("--limit", type=float, help="limit in seconds for the median run; default: none")
     arguments = parser.parse_args()
     logging.disable_progress_bar()
     cores = len(os.sched_getaffinity(0))
@@ -90,7 +93,7 @@ def main() -> None:
         folder = Path(name)
         pair = write_pair(folder)
         _, first = build(pair, arguments.precision, folder / "cache", folder / "engine")
-        print(f"{first.get('kernels', 0):8.1f} s  compile kernels, once for a machine and a source")
+        print(f"{first.get('kernels', 0):8.1f} s  compile kernels, once per machine and source")
         runs = [
             build(pair, arguments.precision, folder / "cache", folder / "engine") for _ in range(max(arguments.runs, 1))
         ]

@@ -1,12 +1,12 @@
-"""What it costs to calibrate a layer, beside what its products alone would take.
+"""Measure the cost of calibrating a layer, compared with its matrix products alone.
 
     python tools/synthetic_checkpoint.py --model qwen3-coder-30b --layers 3 --vocab 1024 --out build/coder
     python benchmarks/calibration.py build/coder/target
 
-One layer is read as a calibration reads it, and random streams of 512 tokens go through it, watched. Beside it, in
-turns, a matrix product of FP32 says what this machine multiplies. CPU time of this process is counted, so that a busy
-machine changes little: figures are for a second of one core. The share of the products' rate that a calibrated token
-reaches is what a dry run reckons with.
+One layer is read as in a calibration, and random sequences of 512 tokens pass through it while ranges are recorded. In
+turns with it, an FP32 matrix product measures the machine's rate. CPU time of this process is counted, so that other
+load has little influence: figures are per second of one core. A dry run uses the resulting share of the product's rate
+to estimate the time of a calibration.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ METHODS: dict[str, Method] = {"max": Max(), "percentile": Percentile(), "mse": M
 
 
 def multiply(rows: torch.Tensor, matrix: torch.Tensor) -> None:
-    """The products that a calibrated layer is compared with."""
+    """Compute the matrix products that a calibrated layer is compared with."""
     for _ in range(PRODUCTS):
         torch.mm(rows, matrix)
 
 
 def core_seconds(work: Callable[..., object], *given: object) -> float:
-    """The CPU time of ``work``, of all threads together."""
+    """Return the CPU time of ``work``, summed over all threads."""
     began = time.process_time()
     work(*given)
     return time.process_time() - began
 
 
 def send(model: Layerwise, layer: torch.nn.Module, stream: torch.Tensor, watch: Watch) -> None:
-    """One stream through the layer, watched."""
+    """Pass one sequence through the layer while recording ranges."""
     with watch.sample(0):
         model.run(layer, LAYER, stream, watch)
 
 
 def operations(layer: torch.nn.Module, chosen: float) -> float:
-    """Additions and multiplications of one token with the layer's matrices; of experts a share is ``chosen``."""
+    """Return the layer's matrix additions and multiplications per token; ``chosen`` is the share of experts."""
     shares = ((each.numel(), chosen if each.dim() == 3 else 1.0) for each in layer.parameters() if each.dim() > 1)
     return float(2 * sum(count * share for count, share in shares))
 
@@ -73,7 +73,7 @@ def main() -> None:
     began = time.process_time()
     with torch.no_grad(), model.layer(LAYER) as layer:
         of_token = operations(layer, chosen)
-        print(f"read in {time.process_time() - began:.1f} s, {of_token / 1e6:.0f} million operations a token")
+        print(f"read in {time.process_time() - began:.1f} s, {of_token / 1e6:.0f} million operations per token")
         for name, method in METHODS.items():
             watch = Watch(method)
             rates, products = [], []
@@ -84,7 +84,7 @@ def main() -> None:
             ending = core_seconds(lambda seen: seen.clipped(seen.ranges()), watch)
             rate, product = statistics.median(rates), statistics.median(products)
             print(
-                f"{name:>10}: {rate:6.1f} tokens a second ({min(rates):.1f} to {max(rates):.1f}), "
+                f"{name:>10}: {rate:6.1f} tokens per second ({min(rates):.1f} to {max(rates):.1f}), "
                 f"{rate * of_token / product:.2f} of {product / 1e9:.0f} GFLOP/s, then {ending:.1f} s for the layer",
                 flush=True,
             )

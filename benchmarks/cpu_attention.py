@@ -1,12 +1,12 @@
-"""Milliseconds that the attention of all layers takes in a pass: our CPU kernel beside ONNX Runtime's.
+"""Measure the attention of all layers in a pass, in milliseconds: the project's CPU kernel beside ONNX Runtime's.
 
     python benchmarks/cpu_attention.py --columns 1,3,5,8 --contexts 128,1500 --caches float32,float16,int8
     python benchmarks/cpu_attention.py --columns 5,9,512 --windows plain,chain,tree
 
-One model of as many attention nodes as the target has layers, each with caches of its own, so that they come from
-memory as they do in a pass. GroupQueryAttention rotates queries and keys itself, CachedAttention is given rotated ones.
-A window of ours is plain, or says of each column which it sees: a chain all before it; of a tree the last eight columns
-are drafts that fork in two. All take turns, and of each the median is shown.
+One model has as many attention nodes as the target has layers, each with its own caches, so that these come from memory
+as in a real pass. GroupQueryAttention rotates queries and keys itself; CachedAttention gets rotated ones. For
+CachedAttention, a window is plain, or has an ancestor mask: a chain, or a tree whose last eight columns are drafts that
+branch in two. All variants take turns; the table shows medians.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from peagle.plugins.op_spec import DOMAIN, OPSET, VERSION
 from peagle.plugins.ops.cached_attention.int8_caches import codes_of
 
 CONTRIB = "com.microsoft"
-KINDS = ("float32", "float16", "int8")  # that caches of our kernel can be of
+KINDS = ("float32", "float16", "int8")  # cache types of the project's kernel
 WINDOWS = ("plain", "chain", "tree")
-DRAFTS = 8  # of a tree, at most
+DRAFTS = 8  # at most, in a tree
 REPEATS = 15
 
 
 def main() -> int:
-    """Print a table, a row for each context and number of columns."""
+    """Print a table with a row per context and number of columns."""
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernels.so"
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    """The command line; the model is SmolLM2-135M unless told."""
+    """Parse the command line; the default model is SmolLM2-135M."""
 
     def numbers(text: str) -> list[int]:
         return [int(each) for each in text.split(",")]
@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
     def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
         def split(text: str) -> list[str]:
             if unknown := {*text.split(",")} - {*known}:
-                raise argparse.ArgumentTypeError(f"{min(unknown)!r} is none of {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{min(unknown)!r} is not one of {', '.join(known)}")
             return text.split(",")
 
         return split
@@ -79,9 +79,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, value in (("layers", 30), ("heads", 9), ("key-heads", 3), ("size", 64), ("rows", 1), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--caches", type=names(KINDS), default=["float32"], help=f"of our kernel: {', '.join(KINDS)}")
+    parser.add_argument("--caches", type=names(KINDS), default=["float32"], help=f"cache types: {', '.join(KINDS)}")
     parser.add_argument(
-        "--windows", type=names(WINDOWS), default=["plain"], help=f"of our kernel: {', '.join(WINDOWS)}"
+        "--windows", type=names(WINDOWS), default=["plain"], help=f"of CachedAttention: {', '.join(WINDOWS)}"
     )
     parser.add_argument("--columns", type=numbers, default=[1, 3, 5, 8])
     parser.add_argument("--contexts", type=numbers, default=[128, 1500])
@@ -91,7 +91,7 @@ def parse() -> argparse.Namespace:
 def kernel_of(
     options: argparse.Namespace, library: Path, context: int, columns: int, kept_as: str, window: str = "plain"
 ) -> Callable[[], Any]:
-    """A run of our kernel in every layer."""
+    """Return a run of the project's kernel in every layer."""
     rows, q, k = shapes(options, columns)
     start = np.full(rows, context, np.int64)
     fed = {"q": random(q), "k": random(k), "v": random(k), "start": start}
@@ -106,7 +106,7 @@ def kernel_of(
 
 
 def ancestors_of(columns: int, window: str) -> Any:
-    """What each column sees, bool [S, S]; of a tree, column i of the drafts hangs on (i - 1) // 2 of them."""
+    """Return the columns that each column sees, bool [S, S]; in a tree, the parent of draft i is draft (i - 1) // 2."""
     sees = np.tri(columns, k=-1, dtype=bool)
     root = columns - 1 - min(DRAFTS, columns - 1)
     for draft in range(1, columns - root if window == "tree" else 0):
@@ -117,7 +117,7 @@ def ancestors_of(columns: int, window: str) -> Any:
 
 
 def fused_of(options: argparse.Namespace, context: int, columns: int) -> Callable[[], Any]:
-    """A run of ONNX Runtime's kernel in every layer; it takes one row where there are several columns."""
+    """Return a run of ONNX Runtime's kernel in every layer; it takes one row if there are several columns."""
     rows, _, _ = shapes(options, columns)
     if rows > 1 < columns:
         return lambda: None
@@ -139,7 +139,7 @@ def fused_of(options: argparse.Namespace, context: int, columns: int) -> Callabl
 
 
 def shapes(options: argparse.Namespace, columns: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Rows, and the shapes of queries and of new keys."""
+    """Return the number of rows, and the shapes of queries and of new keys."""
     rows = options.rows
     return rows, (rows, options.heads, columns, options.size), (rows, options.key_heads, columns, options.size)
 
@@ -153,7 +153,7 @@ def kept(numbers: Any, kept_as: str) -> Any:
 
 
 def aligned(array: Any) -> Any:
-    """The array at the beginning of a cache line, as engines keep it."""
+    """Return the array aligned to a cache line, as engines store it."""
     room = np.empty(array.nbytes + 64, np.uint8)
     first = -room.ctypes.data % 64
     copy = room[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -171,7 +171,7 @@ def session(
     library: Path | None,
     kept_as: str = "float32",
 ) -> Callable[[], Any]:
-    """A run of these nodes over arrays that are bound once, the caches in place."""
+    """Return a run of these nodes over arrays bound once, with caches updated in place."""
     import onnx
     import onnxruntime
     from onnx import helper

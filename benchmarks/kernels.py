@@ -1,18 +1,18 @@
-"""Speed of the CUDA kernels on this machine's GPU: against the memory traffic they cannot avoid, and against PyTorch.
+"""Measure the CUDA kernels on this GPU against the memory traffic they require, and against PyTorch.
 
     python benchmarks/kernels.py [--quick] [--json figures.json]
 
-Needs an NVIDIA GPU, PyTorch with CUDA, NumPy and cuda-core; nothing of ours has to be installed. Every figure is the
-median of several replays of a CUDA graph that holds many launches one after the other, so the host's part is not in it.
-*cold* goes round a ring of inputs that is larger than the L2 cache, *warm* reads the same input again and again.
+Needs an NVIDIA GPU, PyTorch with CUDA, NumPy and cuda-core; this project need not be installed. Every figure is the
+median of several replays of a CUDA graph with many consecutive launches, which excludes host time. *cold* cycles
+through inputs that exceed the L2 cache, *warm* reads the same input repeatedly.
 
-- **floor**: the logits of all columns, read once, at the bandwidth of a device-to-device copy measured in this run.
-- **PyTorch**: what one would write without a kernel (arg-max, or softmax, sort and a draw, then a cumulative product
-  over the matches), captured in a CUDA graph as well, on the same inputs and equally cold.
-- A call so small that its floor is below the cost of a launch is better compared with ``launch``, the time of a kernel
-  that does next to nothing.
+- **floor**: the time to read the logits of all columns once, at the bandwidth of a device-to-device copy measured in
+  this run.
+- **PyTorch**: a straightforward implementation without a custom kernel (arg-max, or softmax, sort and a draw, then a
+  cumulative product over the matches), also captured in a CUDA graph, on the same inputs and equally cold.
+- Compare a call whose floor is below the launch cost with ``launch``, the time of a kernel that does almost nothing.
 
-Every draft is accepted, which is the most work a call can have. Exits 3 where this cannot run, 1 where greedy tokens
+Every draft is accepted, which is the most work for a call. Exit status: 3 if this cannot run here, 1 if greedy tokens
 differ from PyTorch's.
 """
 
@@ -32,7 +32,7 @@ from typing import Any
 
 try:
     import peagle.plugins  # noqa: F401
-except ImportError:  # not installed: the top-level folders are the sub-packages
+except ImportError:  # not installed: import the top-level folders as sub-packages
     sys.modules["peagle"] = types.ModuleType("peagle")
     sys.modules["peagle"].__path__ = [str(Path(__file__).resolve().parent.parent)]
 
@@ -57,7 +57,7 @@ Enqueue = Callable[[int], Any]
 
 @dataclass(frozen=True)
 class Spread:
-    """Microseconds of one launch: the median over the replays, and the fastest and slowest of them."""
+    """Microseconds per launch: median, fastest and slowest of the replays."""
 
     median: float
     least: float
@@ -69,7 +69,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration: our kernel and PyTorch's version of it, in microseconds."""
+    """One configuration: the project's kernel and PyTorch's version, in microseconds."""
 
     op: str
     policy: str
@@ -93,7 +93,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the figures were measured on; the bandwidth counts bytes read and bytes written."""
+    """The measured machine; bandwidth counts bytes read and bytes written."""
 
     gpu: str
     sm: int
@@ -107,10 +107,10 @@ class Machine:
 
 
 def timed(enqueue: Enqueue, launches: int) -> Spread:
-    """Time of one launch, out of a CUDA graph of ``launches`` of them; ``enqueue(i)`` enqueues the i-th."""
+    """Time one launch with a CUDA graph of ``launches`` launches; ``enqueue(i)`` enqueues the i-th."""
     import torch
 
-    for i in range(min(launches, 3)):  # loads code and fills caching allocators outside the capture
+    for i in range(min(launches, 3)):  # load code and fill caching allocators outside the capture
         enqueue(i)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -130,7 +130,7 @@ def timed(enqueue: Enqueue, launches: int) -> Spread:
 
 
 class Kernel:
-    """A kernel of ours, loaded for this GPU."""
+    """A kernel of the project, loaded for this GPU."""
 
     def __init__(self, name: str) -> None:
         op, sm = OPS[name], current_sm()
@@ -147,7 +147,7 @@ class Kernel:
 
 
 def bandwidth() -> float:
-    """Bytes a second, read and written, of a copy of 1 GiB within the device."""
+    """Return the bytes per second, read and written, of a 1 GiB copy within the device."""
     import torch
 
     source = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
@@ -158,7 +158,7 @@ def bandwidth() -> float:
 
 @dataclass(frozen=True)
 class Batch:
-    """The inputs of AcceptPrefix but for the logits, and its outputs."""
+    """The inputs of AcceptPrefix except the logits, and its outputs."""
 
     ids: Any
     lengths: list[Any]  # window_len, draft_len, forced_next
@@ -189,7 +189,7 @@ class Batch:
 
 
 def torch_accept(logits: Any, batch: Batch, temperature: float, top_p: float) -> tuple[Any, Any]:
-    """Tokens and counts as one would write it in PyTorch, with the same window layout."""
+    """Compute tokens and counts in plain PyTorch, with the same window layout."""
     import torch
 
     if temperature <= 0:
@@ -207,7 +207,7 @@ def torch_accept(logits: Any, batch: Batch, temperature: float, top_p: float) ->
 
 
 def accept_everything(kernel: Kernel, logits: Any, batch: Batch, dtype: str) -> None:
-    """Make the drafts what the target draws, so that all are accepted. The draws do not depend on the drafts."""
+    """Set the drafts to the target's own tokens, so that all are accepted. Drawn tokens do not depend on drafts."""
     for _ in range(batch.dims["E"]):
         kernel(batch.tensors(logits), batch.dims, dtype)
         tokens = batch.outputs[0][:, :-1]
@@ -217,7 +217,7 @@ def accept_everything(kernel: Kernel, logits: Any, batch: Batch, dtype: str) -> 
 def accept_prefix(
     kernel: Kernel, policy: str, dtype: str, vocab: int, k: int, batch: int, *, copy_speed: float, l2_bytes: int
 ) -> Row:
-    """One configuration of AcceptPrefix. ``RuntimeError`` if the greedy tokens are not PyTorch's."""
+    """Measure one configuration of AcceptPrefix. Raises ``RuntimeError`` if the greedy tokens differ from PyTorch's."""
     import torch
 
     temperature, top_p = POLICIES[policy]
@@ -228,8 +228,10 @@ def accept_prefix(
     if temperature == 0:
         ours = [x.clone() for x in made.outputs]
         if not all(torch.equal(a, b) for a, b in zip(ours, torch_accept(one, made, 0, 1), strict=True)):
-            raise RuntimeError(f"AcceptPrefix {dtype}, V={vocab}, K={k}, B={batch}: other greedy tokens than PyTorch's")
-    # Copies of one input: the drafts stay right, and no copy is in the cache when its turn comes.
+            raise RuntimeError(
+                f"AcceptPrefix {dtype}, V={vocab}, K={k}, B={batch}: greedy tokens differ from PyTorch's"
+            )
+    # Copies of one input: the drafts stay valid, and each copy has left the cache when it is read again.
     copies = max(2, min(3 * l2_bytes // size + 1, MOST_RING_BYTES // size, MOST_LAUNCHES))
     ring = [one, *(one.clone() for _ in range(copies - 1))]
     launches = max(copies, LEAST_LAUNCHES)
@@ -247,7 +249,7 @@ def accept_prefix(
 
 
 def torch_numbers(numbers: Any, start: Any, window: Any, drafts: Any, columns: int) -> Any:
-    """NumbersAt in PyTorch, for lengths that are in range."""
+    """NumbersAt in PyTorch, for valid lengths."""
     import torch
 
     at = (start + window - drafts)[:, None] + torch.arange(columns, device=start.device)
@@ -256,7 +258,7 @@ def torch_numbers(numbers: Any, start: Any, window: Any, drafts: Any, columns: i
 
 
 def torch_rows(ids: Any, start: Any, window: Any, drafts: Any, tokens: Any, counts: Any, *, mask: int) -> list[Any]:
-    """PlaceholderDraft in PyTorch, for lengths that are in range."""
+    """PlaceholderDraft in PyTorch, for valid lengths."""
     import torch
 
     k = tokens.shape[1] - 1
@@ -274,7 +276,7 @@ def torch_rows(ids: Any, start: Any, window: Any, drafts: Any, tokens: Any, coun
 
 
 def small_ops(kernels: dict[str, Kernel], k: int, batch: int, copy_speed: float) -> list[Row]:
-    """NumbersAt and PlaceholderDraft. They move next to nothing, so cold and warm are one figure."""
+    """Measure NumbersAt and PlaceholderDraft. They move almost no data, so cold and warm are one figure."""
     import torch
 
     width, length, i32, i64 = k + 1, 4096, torch.int32, torch.int64
@@ -309,9 +311,9 @@ def small_ops(kernels: dict[str, Kernel], k: int, batch: int, copy_speed: float)
         rows.append(Row(name, "", "", 0, k, batch, floor, time, time, timed(theirs, LEAST_LAUNCHES)))
     for x, y in zip(rows_out, torch_rows(*place_in, mask=7), strict=True):
         if not torch.equal(x, y):
-            raise RuntimeError(f"PlaceholderDraft, K={k}, B={batch}: other rows than PyTorch's")
+            raise RuntimeError(f"PlaceholderDraft, K={k}, B={batch}: rows differ from PyTorch's")
     if not torch.equal(uniform, torch_numbers(numbers, start, window, drafts, width)):
-        raise RuntimeError(f"NumbersAt, K={k}, B={batch}: other numbers than PyTorch's")
+        raise RuntimeError(f"NumbersAt, K={k}, B={batch}: numbers differ from PyTorch's")
     return rows
 
 
@@ -338,10 +340,10 @@ def machine(kernels: dict[str, Kernel], copy_speed: float, launch: Spread) -> Ma
 
 
 def markdown(on: Machine, rows: Sequence[Row]) -> str:
-    """The figures as a table for the documentation."""
+    """Format the figures as a Markdown table."""
     lines = [
         f"{on.gpu} (SM {on.sm // 10}.{on.sm % 10}), driver {on.driver}, CUDA {on.cuda}, PyTorch {on.torch}, kernels by "
-        f"{on.kernels}; a copy moves {on.copy_gb_per_s:.0f} GB/s, a launch that does next to nothing takes "
+        f"{on.kernels}; a copy moves {on.copy_gb_per_s:.0f} GB/s, a launch that does almost nothing takes "
         f"{on.launch_us:.1f} us, L2 {on.l2_mib:.0f} MiB. Microseconds: median (fastest .. slowest).",
         "",
         "| op | policy | logits | V | K | B | floor | cold | of floor | warm | PyTorch | PyTorch / ours |",
@@ -356,7 +358,7 @@ def markdown(on: Machine, rows: Sequence[Row]) -> str:
 
 
 def missing() -> str | None:
-    """Why this cannot run here."""
+    """Return why the benchmark cannot run here, or None."""
     try:
         import torch
         from cuda.bindings import driver  # noqa: F401
@@ -366,7 +368,7 @@ def missing() -> str | None:
 
 
 def main() -> int:
-    """Measure, print the table, write the JSON; the exit status."""
+    """Measure, print the table, write the JSON; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one vocabulary, one dtype, K of 1 and 8")
     parser.add_argument("--json", type=Path, help="write the figures here as well")

@@ -1,14 +1,13 @@
-"""What the policy of K costs where drafts do not pay, and brings where they do, beside plain decoding and fixed K.
+"""Measure the adaptive K policy where drafts do not pay and where they do, beside plain decoding and fixed K.
 
     make bench-policy                                       # or
     python benchmarks/policy.py [--precision fp32] [--batch 1 4] [--questions 6]
 
-SmolLM2-135M with two heads: that of the registry, and one of its shape with random weights, whose drafts are never
-accepted. Engines are built where they are not there yet. The bundled questions, code and prose in turn, end-of-sequence
-ignored. All ways take turns on each group of questions, so that a slow moment of the machine falls on all. A turn is a
-whole call, prompts included, and a rest follows it: a program of real-time priority that never sleeps is stopped for
-50 ms of every second, and a call on which that falls is a tenth longer. Each batch size begins with a freshly loaded
-engine, whose policy knows nothing.
+SmolLM2-135M with two heads: the registry's, and one of its shape with random weights, whose drafts are never accepted.
+Missing engines are built. Prompts are the bundled questions, code and prose in turn; end-of-sequence is ignored. All
+methods take turns on each group of questions, so that disturbances affect all of them. A turn is a whole call, prompts
+included, followed by a pause: Linux stops a real-time program that never sleeps for 50 ms of every second, and a call
+hit by that takes a tenth longer. Each batch size starts with a freshly loaded engine, whose policy has no history.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from peagle.engines import Engine, SamplingParams
 WORK = Path("build/bench-policy")
 HEAD = Path(bundled.__file__).parent / "heads" / "smollm2-135m-p-eagle"
 HEADS = ("random", "trained")
-KEPT = ("d2t", "t2d", "norm")  # tensors of the random head that are the trained one's
-REST = 0.15  # of a call, after it
+KEPT = ("d2t", "t2d", "norm")  # tensors that the random head shares with the trained one
+REST = 0.15  # pause after a call, relative to its time
 Way = Mapping[str, Any]
 
 
 def random_head(folder: Path) -> Path:
-    """A head of the registry's shape; every matrix is drawn anew, with the deviation that the trained one's has."""
+    """Write a head of the registry's shape; every matrix is random, with the standard deviation of the trained one."""
     out = folder / "random-head"
     if not out.is_dir():
         fresh = out.with_suffix(".part")
@@ -60,7 +59,7 @@ def random_head(folder: Path) -> Path:
 
 
 def built(head: str, precision: str, folder: Path) -> Path:
-    """The engine with that head. Raises ``SystemExit`` where its build fails; it says why itself."""
+    """Return the engine with that head. Raises ``SystemExit`` if its build fails, which it reports."""
     out = folder / f"{head}-{precision}"
     if not (out / "engine.json").is_file():
         print(f"Building the engine with the {head} head ...", file=sys.stderr, flush=True)
@@ -73,10 +72,10 @@ def built(head: str, precision: str, folder: Path) -> Path:
 
 
 def measure(engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], tokens: int) -> list[Turn]:
-    """Tokens per second of every way, group by group; each time another one is first."""
+    """Return tokens per second of every method, group by group, in rotating order."""
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     names, turns = [*ways], list[Turn]()
-    for name in (each for each in names if each != "auto"):  # first calls allocate; the policy is to begin with nothing
+    for name in (each for each in names if each != "auto"):  # warm-up; the policy starts without history
         engine.generate(groups[0], SamplingParams(max_tokens=4, ignore_eos=True), **ways[name])
     for at, group in enumerate(groups):
         turn, texts = dict[str, tuple[float, float]](), set[tuple[tuple[int, ...], ...]]()
@@ -90,17 +89,17 @@ def measure(engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[
             turn[name] = sum(len(each.token_ids) for each in outputs) / seconds, rounds
             texts.add(tuple(each.token_ids for each in outputs))
         if len(texts) > 1:
-            raise SystemExit("the text depends on the drafts")
+            raise SystemExit("the output changed with drafts")
         turns.append(turn)
         print(f"{at + 1} of {len(groups)} turns", file=sys.stderr, flush=True)
     return turns
 
 
-Turn = dict[str, tuple[float, float]]  # tokens per second and tokens a round, by way
+Turn = dict[str, tuple[float, float]]  # tokens per second and tokens per round, by method
 
 
 def table(title: str, turns: Sequence[Turn]) -> str:
-    """A line for each way: medians with quartiles; ``x plain`` is of the ratios within a turn."""
+    """Format a line per method: medians with quartiles; ``x plain`` is the median of the ratios per turn."""
     lines = [f"{title}; {len(turns)} turns", f"  {'':8}{'tokens/s':>22}{'x plain':>22}{'tokens/round':>14}"]
     for name in turns[0]:
         speed = Spread.of([turn[name][0] for turn in turns])
@@ -118,12 +117,12 @@ def main() -> None:
     parser.add_argument("--precision", default="int4", help="default: %(default)s")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4], help="default: 1 4")
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=[*HEADS], help="default: both")
-    parser.add_argument("--k", type=int, nargs="*", help="fixed K beside it; default: that of the build, and 2")
-    parser.add_argument("--questions", type=int, default=8, help="of each kind; default: %(default)s")
-    parser.add_argument("--tokens", type=int, default=96, help="of each answer; default: %(default)s")
+    parser.add_argument("--k", type=int, nargs="*", help="fixed K to compare with; default: the build's, and 2")
+    parser.add_argument("--questions", type=int, default=8, help="questions of each kind; default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=96, help="tokens per answer; default: %(default)s")
     arguments = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.precision}, "
-          f"{arguments.tokens} tokens an answer")  # fmt: skip
+          f"{arguments.tokens} tokens per answer")  # fmt: skip
     for head in arguments.heads:
         folder = built(head, arguments.precision, WORK)
         for batch in arguments.batch:

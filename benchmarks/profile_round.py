@@ -1,17 +1,17 @@
-"""Where the time of a round goes on ONNX Runtime: kernels by kind, for plain decoding and for one speculative round.
+"""Profile a round on ONNX Runtime: time by kernel type, for plain decoding and for one speculative round.
 
     python benchmarks/profile_round.py demo-engine [--context 1500] [--threads 2]
-    python benchmarks/profile_round.py demo-engine --requests 1 4 [--threads 2]     # whole rounds, of so many at once
+    python benchmarks/profile_round.py demo-engine --requests 1 4 [--threads 2]     # whole rounds, concurrent requests
 
-Three passes are profiled on the engine's own graphs, batch 1: the target over one column (plain decoding), the target
-over K + 1 columns (verification) and the drafter over what one round commits. ``run`` is the median of the unprofiled
-pass. ``floor`` is the time that reading its bytes takes, at the bandwidth that as many threads reach here when they add
-up memory: the weights of the graph, of which each is read once, and the keys and values of the context. The table below
-is the profiler's, whose own cost makes every kernel look longer by 1 us and more.
+Profiles three passes of the engine's graphs at batch 1: the target over one column (plain decoding), the target over
+K + 1 columns (verification), and the drafter over the columns that one round commits. ``run`` is the median of the
+unprofiled pass. ``floor`` is the time to read its bytes at the bandwidth that the same number of threads reaches here
+when summing memory: each weight of the graph once, and the keys and values of the context. The table below comes from
+the profiler, whose overhead adds 1 us or more to every kernel.
 
-Of whole rounds, with kernels of ours, there are the runs of target and drafter, what the lanes do around them in
-Python, and the rest: scheduler, texts. `tokens` are those of a round, of all requests; `prompts` and `moves` (of what a
-row's caches hold, when another has ended) are milliseconds in all, and prompts are not in tokens/s.
+For whole rounds with the project's kernels, the output has the time of target and drafter, of the Python code around
+them in the lanes, and the rest: scheduler and text. `tokens` counts all requests of a round; `prompts` and `moves` (of
+a row's caches after another row has ended) are total milliseconds, and prompts are not part of tokens/s.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cpu.rounds import report_rounds
 from peagle.engines.folder.manifest import Manifest
 
 RUNS = 100
-_READ = 256 * 2**20  # bytes that bandwidth is measured over: more than any cache holds
+_READ = 256 * 2**20  # bytes read to measure bandwidth: more than any cache holds
 _SHOWN = 8
 
 
 def kernels(trace: Path) -> dict[str, tuple[int, float]]:
-    """Kind of kernel -> how many per pass, microseconds per pass (medians of each node, added up)."""
+    """Return kernel type -> (count per pass, microseconds per pass), the sum of each node's median."""
     events: list[dict[str, Any]] = [e for e in json.loads(trace.read_text()) if e.get("cat") == "Node"]
     durations: dict[tuple[str, str], list[int]] = defaultdict(list)
     for event in events:
@@ -51,7 +51,7 @@ def kernels(trace: Path) -> dict[str, tuple[int, float]]:
 
 
 def bandwidth(threads: int) -> float:
-    """Bytes by the second that ``threads`` threads read when each adds up a part of an array: the best of some runs."""
+    """Return the best bytes per second that ``threads`` threads read when each sums part of an array."""
     array = np.ones(_READ // 8, np.int64)
     parts = np.array_split(array, threads)
     best = float("inf")
@@ -64,7 +64,7 @@ def bandwidth(threads: int) -> float:
 
 
 def report(title: str, engine: Path, half: str, columns: int, emitted: int, arguments: argparse.Namespace) -> None:
-    """Print one pass."""
+    """Profile and print one pass."""
     context, threads = arguments.context, arguments.threads
     graph = Passes(engine, half, threads)
     run = milliseconds(graph.pass_over(columns, context, emitted), RUNS)
@@ -86,7 +86,7 @@ def report(title: str, engine: Path, half: str, columns: int, emitted: int, argu
 
 
 def main() -> None:
-    """Profile the three passes; one where there is no drafter."""
+    """Profile the three passes, or one if there is no drafter."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path)
     parser.add_argument("--k", type=int, help="drafts per round; default: the engine's")

@@ -1,15 +1,14 @@
-"""What it costs to read a weight of a BF16 checkpoint and to round it, in nanoseconds, and what that cost before.
+"""Measure reading and rounding the weights of a BF16 checkpoint, in nanoseconds, beside the plain implementation.
 
     make bench-rounding                                     # a minute; ARGS="--rows 65536" takes a larger matrix
 
-A matrix of random BF16 numbers is written as safetensors. In every turn, for every recipe, it is read and rounded as a
-build does it (codes, scales, and the loss) three times: in the plain way, whole pieces of 64 MB one after the other on
-one thread with every step over the whole piece, as builds did it once; then as they do it now, with this process held
-to one processor, and with all that it may use. A matrix with one scale, or one for each row, is read twice. What is
-printed is the median of the turns and their range, and the median of the ratios within a turn.
+A matrix of random BF16 numbers is written as safetensors. In every turn and for every recipe, it is read and rounded
+(codes, scales, and the loss) in three ways: by the plain implementation, which processes 64 MB pieces on one thread,
+every step over the whole piece; then as builds do, first restricted to one processor, then with all available. A matrix
+with one scale, or one per row, is read twice. The output has the median and range of the turns, and the median of the
+ratios per turn.
 
-The seconds that an estimate is made of (``compiler/resources/work.py``) are those of the column "one processor", less
-what reading takes.
+The resource estimate (``compiler/resources/work.py``) uses the column "one processor" minus the time of reading.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ RECIPES_ON = (
 
 
 def plainly(stored: QuantizedWeight, checkpoint: Checkpoint) -> None:
-    """Codes, scales and the loss in the plain way."""
+    """Compute codes, scales and the loss with the plain implementation."""
 
     def pieces() -> Iterator[Array]:
         return checkpoint.pieces(NAME, PIECE)
@@ -81,20 +80,20 @@ def plainly(stored: QuantizedWeight, checkpoint: Checkpoint) -> None:
 
 
 def now(source: RoundedHere, shape: tuple[int, ...]) -> None:
-    """The same as a build does it."""
+    """Compute the same as a build does."""
     for pieces in (source.codes(NAME, shape), source.scales(NAME, shape)):
         for _ in pieces:
             pass
 
 
 def read(checkpoint: Checkpoint, piece: int | None = None) -> None:
-    """Every number once, and nothing else."""
+    """Read every number once, and nothing else."""
     for _ in checkpoint.pieces(NAME, piece) if piece else checkpoint.pieces(NAME):
         pass
 
 
 def on_one(work: Callable[[], None]) -> None:
-    """Do ``work`` with this process held to one processor."""
+    """Do ``work`` with this process restricted to one processor."""
     all_of_them = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(all_of_them)})
     try:
@@ -104,22 +103,22 @@ def on_one(work: Callable[[], None]) -> None:
 
 
 def nanoseconds(work: Callable[[], None], count: int) -> float:
-    """Wall time of ``work`` for each of so many numbers."""
+    """Return the wall time of ``work`` per number."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1e9 / count
 
 
 def told(values: list[float]) -> str:
-    """Median and range."""
+    """Format median and range."""
     return f"{statistics.median(values):5.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=16384, help="rows of the matrix, of 2048 columns")
-    parser.add_argument("--turns", type=int, default=5, help="turns of all recipes")
+    parser.add_argument("--rows", type=int, default=16384, help="rows of the matrix, which has 2048 columns")
+    parser.add_argument("--turns", type=int, default=5, help="turns per recipe")
     args = parser.parse_args()
     shape = (args.rows, COLUMNS)
     ranges = Scales({}, {}, {}, Facts("", "", "", {}, "", "", "", 0, 0, {}), {NAME: np.ones(COLUMNS, np.float32)})
@@ -150,8 +149,8 @@ def main() -> None:
             )
             return [before, after, after]
 
-        print(f"{shape[0]} x {shape[1]} numbers in BF16; nanoseconds for each, reading included")
-        print(f"{'':20}{'plain':22}{'one processor':22}{f'{processors()} of them':22}times as fast")
+        print(f"{shape[0]} x {shape[1]} numbers in BF16; nanoseconds per number, including reading")
+        print(f"{'':20}{'plain':22}{'one processor':22}{f'{processors()} of them':22}speedup")
         turns = [{READ: reading()} | {pair: turn(*pair) for pair in RECIPES_ON} for _ in range(args.turns)]
         for pair in (READ, *RECIPES_ON):
             plain, one, every = (list(column) for column in zip(*(each[pair] for each in turns), strict=True))

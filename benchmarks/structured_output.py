@@ -1,11 +1,12 @@
-"""What drafts bring where an answer must have a JSON schema, and what the drafts that it forces add.
+"""Measure the gain from drafts for answers with a JSON schema, and the effect of grammar-forced drafts.
 
     python benchmarks/structured_output.py ENGINE_DIR [--rounds 3] [--max-tokens 160]
 
-Answers to a few questions are written in turn: plainly, with the engine's own drafter, and with drafts from the text;
-the last two also without the drafts that the schema forces, and without its say in the others. Every answer must be
-that of plain decoding. Printed are tokens per second (the best round of each answer), times plain, and tokens per
-round. The first table lets no whitespace stand between the parts of JSON, the second a space or a line's indentation.
+Answers to a few questions are generated in turn: without drafts, with the engine's drafter, and with drafts from the
+text; the last two also without grammar-forced drafts and without grammar filtering of other drafts. Every answer must
+equal that of plain decoding. The output has tokens per second (best round of each answer), the speedup over plain
+decoding, and tokens per round. The first table allows no whitespace between JSON tokens, the second a space or an
+indented line.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ WAYS: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 def text(most: int) -> dict[str, Any]:
-    """A text of at most so many characters."""
+    """Return the schema of a text of at most this many characters."""
     return {"type": "string", "maxLength": most}
 
 
 def thing(**properties: Any) -> dict[str, Any]:
-    """An object of exactly these properties."""
+    """Return the schema of an object with exactly these properties."""
     kept = {"required": list(properties), "additionalProperties": False}
     return {"type": "object", "properties": properties, **kept}
 
@@ -50,7 +51,7 @@ SCHEMA = thing(
 
 @contextmanager
 def drafting(forced: bool) -> Iterator[None]:
-    """Let the grammar have its say in drafts, or none: it judges them alone then."""
+    """Enable or disable the grammar's influence on drafts; when disabled, it only verifies them."""
     usual = TokenChoice.drafts
     if not forced:
         TokenChoice.drafts = lambda self, own, most: own  # type: ignore[method-assign]
@@ -61,7 +62,7 @@ def drafting(forced: bool) -> Iterator[None]:
 
 
 def ask(engine: Engine, question: str, params: SamplingParams, way: str) -> RequestOutput:
-    """One answer."""
+    """Return one answer."""
     asked, forced = WAYS[way]
     with drafting(forced):
         return engine.chat([{"role": "user", "content": question}], params, **asked)
@@ -87,7 +88,7 @@ def main() -> None:
                         last = seconds.get((way, question), output.decode_seconds)
                         seconds[way, question] = min(last, output.decode_seconds)
                         if output.token_ids != outputs["plain", question].token_ids:
-                            raise SystemExit(f"{way} writes another answer to {question!r}")
+                            raise SystemExit(f"{way}: the answer to {question!r} differs from plain decoding")
             show(seconds, outputs, compact)
 
 
@@ -95,14 +96,14 @@ def show(seconds: dict[tuple[str, str], float], outputs: dict[tuple[str, str], R
     """Print a line for each way."""
     plain = sum(seconds["plain", question] for question in QUESTIONS)
     written = sum(len(outputs["plain", question].token_ids) - 1 for question in QUESTIONS)
-    print(f"whitespace: {'none' if compact else 'some'}; {written} tokens after the first of each answer")
+    print(f"whitespace: {'none' if compact else 'some'}; {written} tokens after the first token of each answer")
     for way in WAYS:
         took, told = sum(seconds[way, question] for question in QUESTIONS), Acceptance()
         for question in QUESTIONS:
             told.add(outputs[way, question].acceptance)
         forced = f"forced {told.grammar_accepted} of {told.grammar_drafted}" if told.grammar_drafted else ""
         speed = f"{written / took:7.1f} tok/s  x{plain / took:.2f}"
-        print(f"  {way:30} {speed}  {told.tokens_per_round:.2f} a round  {forced}")
+        print(f"  {way:30} {speed}  {told.tokens_per_round:.2f} per round  {forced}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What a pass of the target costs by its columns: one is plain decoding, K + 1 verify K drafts.
+"""Measure the cost of a target pass by its columns: one is plain decoding, K + 1 verify K drafts.
 
     chrt -f 10 python benchmarks/target_columns.py demo-engine other-engine
 
-Engines are measured side by side: a round runs every engine once at every width, and the median of the rounds counts.
-Batch 1, 128 tokens in the cache unless told, the threads that the engine itself would take. ``--apart`` adds each
-engine once more with its nodes apart, where it has runs of them as one (``--lowering cpu``).
+Engines are measured side by side: a round runs every engine once at every width; results are medians of the rounds.
+Batch 1, 128 tokens in the cache by default, and the engine's default threads. ``--apart`` also measures each engine
+with its fused regions split into separate nodes, if it has any (``--lowering cpu``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTEXT = 128
 
 
 def passes(engine: Path, widths: list[int], context: int, graph: Path | None = None) -> tuple[Any, dict[int, Any]]:
-    """The session of an engine's target, or of another ``graph``, and what is bound for a pass of each width."""
+    """Return the session of an engine's target, or of another ``graph``, and the bindings for each width."""
     manifest = Manifest.read(engine)
     file = graph or engine / manifest.target.file
     session = open_session(file, default_threads(manifest), library_of(engine, manifest))
@@ -35,7 +35,7 @@ def passes(engine: Path, widths: list[int], context: int, graph: Path | None = N
 
 
 def apart(engine: Path, folder: Path) -> Path:
-    """Write the target's graph without stretches, over the same weights: the semantic graph, lowered again."""
+    """Write the target's graph without fused regions, over the same weights, by lowering the semantic graph again."""
     import onnx_ir as ir
 
     from peagle.graphs.graph_files import load

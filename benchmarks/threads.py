@@ -1,10 +1,10 @@
-"""Decode with one engine under different rules for its threads, in turns: milliseconds a token, plain and with drafts.
+"""Measure decoding of one engine under different thread settings, in turns: milliseconds per token.
 
     python benchmarks/threads.py build/demo
 
-A rule is how many threads each session has (0: every physical core), whether they wait for the next node awake, and
-whether they go on doing so when the run has ended. The runtime's own is `asleep` for engines with our kernels, `waking,
-asleep between runs` for others.
+A setting is the number of threads per session (0: every physical core), whether they spin while waiting for the next
+node, and whether they keep spinning after the run. The runtime's default is `asleep` for engines with the project's
+kernels, and `waking, asleep between runs` for others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RULES = {  # threads, spins, stops after a run
 
 
 def loaded(folder: str, rule: str) -> Engine:
-    """The engine under a rule."""
+    """Load the engine with a thread setting."""
     threads, spins, stops = RULES[rule]
     settings = {"session.intra_op.allow_spinning": spins, "session.force_spinning_stop": stops}
     loaded_graphs.waiting = lambda library: settings
@@ -35,7 +35,7 @@ def loaded(folder: str, rule: str) -> Engine:
 
 
 def milliseconds(engine: Engine, k: int, tokens: int) -> float:
-    """Of one token, the prompt's pass among them."""
+    """Return the milliseconds per token, prompt processing included."""
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     before = time.perf_counter()
     engine.generate([PROMPT], params, num_speculative_tokens=k)
@@ -43,7 +43,7 @@ def milliseconds(engine: Engine, k: int, tokens: int) -> float:
 
 
 def main() -> None:
-    """Measure every rule, in turns, and print medians and the best."""
+    """Measure every setting in turns; print medians and the best."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine")
     parser.add_argument("--tokens", type=int, default=64)
@@ -54,9 +54,9 @@ def main() -> None:
     found: dict[tuple[str, int], list[float]] = {(rule, k): [] for k in depths for rule in RULES}
     for _ in range(asked.rounds):
         for (rule, k), times in found.items():
-            milliseconds(engines[rule], k, 4)  # threads of the engine before have come to rest
+            milliseconds(engines[rule], k, 4)  # wait until the previous engine's threads are idle
             times.append(milliseconds(engines[rule], k, asked.tokens))
-    print(f"{os.cpu_count()} processors; ms a token: median, best")
+    print(f"{os.cpu_count()} processors; ms per token: median, best")
     for (rule, k), times in found.items():
         print(f"K = {k}  {rule:28s} {statistics.median(times):8.3f} {min(times):8.3f}")
 

@@ -1,12 +1,12 @@
-"""What Triton Inference Server adds to a request: the loop in process, and the same engine behind the server.
+"""Measure the overhead of Triton Inference Server per request, compared with the in-process loop.
 
-    make bench-triton                                         # or, where `make triton-server` was:
+    make bench-triton                                         # or, after `make triton-server`:
     python benchmarks/triton_overhead.py demo-engine [--at-once 1 4] [--prompts 20] [--rounds 3]
 
 Each group of prompts is answered in turn by ``engine.submit`` in this process, by ``generate_stream`` over HTTP, and
-by a stream over gRPC, each time another one first; who does not answer does nothing. All pieces are read as they come.
-A request takes from its being sent to its last piece, the first token to the first piece; ratios are those of the same
-prompt in the same turn. Bundled prompts, greedy, end-of-sequence ignored, K of the build.
+by a stream over gRPC, in rotating order; the others are idle meanwhile. All chunks are read as they arrive. A request's
+time ends with its last chunk, the first token's with the first chunk; ratios are paired per prompt and turn. Bundled
+prompts, greedy, end-of-sequence ignored, K of the build.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SECONDS = 120
 
 @dataclass(frozen=True)
 class Call:
-    """One request that was answered: seconds to the first piece and to the last, and the text."""
+    """One answered request: seconds to the first and to the last chunk, and the text."""
 
     first: float
     whole: float
@@ -51,7 +51,7 @@ class Call:
 
 @dataclass
 class Way:
-    """A way to have a prompt answered, and the calls so far."""
+    """A way to answer prompts, and its calls so far."""
 
     name: str
     ask: Callable[[str], Call]
@@ -59,7 +59,7 @@ class Way:
 
 
 def timed(pieces: Iterator[str]) -> Call:
-    """Read all pieces, whose iterator sends the request when it is first asked."""
+    """Read all chunks; the iterator sends the request when it is first advanced."""
     began, first, text = time.perf_counter(), 0.0, []
     for piece in pieces:
         first = first or time.perf_counter() - began
@@ -68,7 +68,7 @@ def timed(pieces: Iterator[str]) -> Call:
 
 
 def of_loop(engine: Engine, params: SamplingParams, k: int) -> Way:
-    """The engine's own loop, in this process."""
+    """The engine's own loop in this process."""
 
     def pieces(prompt: str) -> Iterator[str]:
         for delta in engine.submit(prompt, params, num_speculative_tokens=k):
@@ -78,7 +78,7 @@ def of_loop(engine: Engine, params: SamplingParams, k: int) -> Way:
 
 
 def over_http(port: int, params: SamplingParams, k: int) -> Way:
-    """``generate_stream``, with a connection for each request that runs, kept."""
+    """``generate_stream`` over HTTP, with one persistent connection per concurrent request."""
     idle: list[http.client.HTTPConnection] = []
 
     def pieces(prompt: str) -> Iterator[str]:
@@ -100,7 +100,7 @@ def over_http(port: int, params: SamplingParams, k: int) -> Way:
 
 @contextmanager
 def over_grpc(port: int, params: SamplingParams, k: int) -> Iterator[Way]:
-    """A stream of ``ModelStreamInfer`` for each request that runs, kept."""
+    """``ModelStreamInfer`` over gRPC, with one persistent stream per concurrent request."""
     import tritonclient.grpc as grpc
 
     opened: list[tuple[Any, SimpleQueue[Any]]] = []
@@ -144,9 +144,9 @@ def over_grpc(port: int, params: SamplingParams, k: int) -> Iterator[Way]:
 
 
 def measure(ways: Sequence[Way], groups: Sequence[Sequence[str]]) -> None:
-    """Have every group of prompts answered in each way, all prompts of a group at once."""
+    """Answer every group of prompts in each way, with all prompts of a group together."""
     with ThreadPoolExecutor(max(map(len, groups))) as pool:
-        for way in ways:  # the first calls allocate, and connect
+        for way in ways:  # warm-up: the first calls allocate and connect
             list(pool.map(way.ask, groups[0]))
         for at, group in enumerate(groups):
             for way in (*ways[at % len(ways) :], *ways[: at % len(ways)]):
@@ -154,10 +154,10 @@ def measure(ways: Sequence[Way], groups: Sequence[Sequence[str]]) -> None:
 
 
 def table(ways: Sequence[Way]) -> str:
-    """The ways beside each other; the first is what the others are divided by."""
+    """Format the ways beside each other; the first is the baseline."""
     loop = ways[0].calls
     lines = [
-        f"{'':16}{'ms a request':>14}{'quartiles':>14}{'first token':>13}{'x the loop':>12}{'quartiles':>16}{'text':>6}"
+        f"{'':16}{'ms/request':>14}{'quartiles':>14}{'first token':>13}{'x the loop':>12}{'quartiles':>16}{'text':>6}"
     ]
     for way in ways:
         low, middle, high = statistics.quantiles([1000 * call.whole for call in way.calls], n=4)
@@ -176,16 +176,16 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path, help="folder made by `peagle-compile build`")
-    parser.add_argument("--server", type=Path, default=ROOT / "build" / "triton", help="what `make triton-server` made")
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4], help="requests that run at once")
+    parser.add_argument("--server", type=Path, default=ROOT / "build" / "triton", help="made by `make triton-server`")
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4], help="concurrent requests")
     parser.add_argument("--prompts", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3, help="times that each prompt is answered")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all prompts")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
     asked = parser.parse_args()
     (packages,) = asked.server.glob("venv/lib/python3.*/site-packages")
     sys.path[1:1] = [str(ROOT / "tools")]
-    sys.path.append(str(packages))  # of what is there too, our own environment's goes first
+    sys.path.append(str(packages))  # appended, so that this environment's packages take precedence
     from triton_process import TritonServer
 
     params, prompts = SamplingParams(max_tokens=asked.max_tokens, ignore_eos=True), code_prompts(asked.prompts)
@@ -210,7 +210,7 @@ def main() -> None:
             grpc = stack.enter_context(over_grpc(server.grpc, params, k))
             ways = [of_loop(engine, params, k), over_http(server.http, params, k), grpc]
             measure(ways, groups)
-            print(f"\n{at_once} at once\n{table(ways)}", flush=True)
+            print(f"\n{at_once} concurrent\n{table(ways)}", flush=True)
 
 
 if __name__ == "__main__":

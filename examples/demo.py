@@ -1,8 +1,8 @@
-"""Plain decoding, drafts from the text and P-EAGLE on one engine: answers, speed, and whether the tokens are the same.
+"""Compare plain decoding, drafts from the text and P-EAGLE on one engine: answers, speed, and token equality.
 
     python examples/demo.py ENGINE_DIR
 
-All run in the same process, in turn on every question, so that a slow moment of the machine falls on all of them.
+All run in the same process and take turns on every question, so that disturbances affect all of them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SHOWN = ("count-vowels", "photosynthesis")
 POLICIES = {"greedy": 0.0, "sampled, temperature 0.8": 0.8}
 KINDS = ("code", "prose")
 INDENT = "    "
-WAYS: dict[str, str | None] = {"plain": "none", "n-gram": "ngram", "P-EAGLE": None}  # as `draft` of a call
+WAYS: dict[str, str | None] = {"plain": "none", "n-gram": "ngram", "P-EAGLE": None}  # values of the `draft` argument
 
 
 @dataclass
 class Run:
-    """What one way of decoding did over all questions, turn by turn."""
+    """The results of one decoding method over all questions, by turn."""
 
     speeds: list[float] = field(default_factory=list)
     tokens: list[tuple[int, ...]] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Run:
 
 
 def answer(engine: Engine, question: Prompt, max_tokens: int) -> None:
-    """Print a question and the answer as it comes, indented."""
+    """Print a question and its streamed answer, indented."""
     print(f"> {question.text}\n\n{INDENT}", end="")
     stream = engine.stream(question_ids(engine, question), SamplingParams(max_tokens=max_tokens))
     for delta in stream:
@@ -45,7 +45,7 @@ def answer(engine: Engine, question: Prompt, max_tokens: int) -> None:
 
 
 def compare(engine: Engine, prompts: list[list[int]], temperature: float, max_tokens: int) -> dict[str, Run]:
-    """Every way decodes every prompt; each time another one is first."""
+    """Decode every prompt with every method, in rotating order."""
     runs = {way: Run() for way in WAYS}
     for turn, prompt in enumerate(prompts):
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=turn, ignore_eos=True)
@@ -60,7 +60,7 @@ def compare(engine: Engine, prompts: list[list[int]], temperature: float, max_to
 
 
 def rows(name: str, runs: dict[str, Run]) -> list[str]:
-    """Medians with the middle half; ``x plain`` is the median of the ratios within a turn."""
+    """Format medians with the interquartile range; ``x plain`` is the median of the ratios per turn."""
     plain, lines = runs["plain"], [name]
     for way, run in runs.items():
         low, middle, high = statistics.quantiles(run.speeds, n=4)
@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare ways of decoding on one engine.")
     parser.add_argument("engine", help="folder made by `peagle-compile build` of a model with a chat template")
     parser.add_argument("--max-tokens", type=int, default=96)
-    parser.add_argument("--questions", type=int, help="of each kind to compare with. (default: all)")
+    parser.add_argument("--questions", type=int, help="questions of each kind. (default: all)")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine)
     asked = questions()
@@ -86,16 +86,16 @@ def main() -> None:
         kind: [question_ids(engine, each) for each in asked if each.kind == kind][: arguments.questions]
         for kind in KINDS
     }
-    compare(engine, prompts[KINDS[0]][:1], 0.0, 8)  # first calls allocate
+    compare(engine, prompts[KINDS[0]][:1], 0.0, 8)  # warm-up: first calls allocate
     counted = ", ".join(f"{len(each)} questions about {kind}" for kind, each in prompts.items())
     k, cores = engine.num_speculative_tokens, os.cpu_count()
-    print(f"{counted}; {arguments.max_tokens} tokens each, K = {k} at first, {cores} cores\n")
+    print(f"{counted}; {arguments.max_tokens} tokens each, K = {k} initially, {cores} cores\n")
     print(f"{'':14}{'tokens/s':>20}{'x plain':>10}{'tokens/round':>14}{'identical':>12}")
     for name, temperature in POLICIES.items():
         for kind, each in prompts.items():
             runs = compare(engine, each, temperature, arguments.max_tokens)
             print("\n".join(rows(f"{name}: {kind}", runs)), flush=True)
-    print("\ntokens/s: median (middle half); x plain: median of the ratios within a turn")
+    print("\ntokens/s: median (middle half); x plain: median of the ratios paired per turn")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Several servers of one engine behind Ray Serve, with prompts that begin alike sent to the same one.
+"""Serve one engine with several replicas behind Ray Serve; prompts with a common prefix go to the same replica.
 
     pip install 'peagle-compile[serve]' 'ray[serve]'
     python examples/ray_serve.py demo-engine --replicas 2 --port 8000
 
-Every replica is the loop and the HTTP API of ``peagle-compile serve``. The front takes requests, chooses a replica by
-the beginning of the prompt and by how busy it is, and passes on what comes. A replica that dies costs no answer: the
-front asks another one with the same seed, which writes the same text, and of a stream leaves out what was sent
-already. docs/ray.md says what is promised, and what not.
+Every replica has the loop and the HTTP API of ``peagle-compile serve``. The proxy accepts requests, chooses a replica
+by the prompt's prefix and the replica's load, and forwards the response. If a replica dies, no answer is lost: the
+proxy asks another one with the same seed, which produces the same text, and skips the part of a stream that was already
+sent. docs/ray.md describes the guarantees and their limits.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from starlette.types import Message
 
 from peagle.compiler.console.sizes import argument
 
-TRIES = 5  # replicas that a request is asked of, one after another
-BLOCK = 128  # characters of a prompt that are compared at once
-REMEMBERED = 50_000  # beginnings of prompts
-MOST_AHEAD = 4  # requests that a replica may have before another that is less busy is asked instead
+TRIES = 5  # replicas tried for a request, one after another
+BLOCK = 128  # characters of a prompt per hashed block
+REMEMBERED = 50_000  # prompt prefixes
+MOST_AHEAD = 4  # requests that a replica may be ahead of the least busy one before that one is preferred
 
 
 @dataclass(frozen=True)
 class Question:
-    """A request over HTTP, as it is handed to a replica; ``prompt`` is what it is routed by."""
+    """An HTTP request as handed to a replica; ``prompt`` is the text used for routing."""
 
     method: str
     path: str
@@ -50,7 +50,7 @@ class Question:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The body's fields; none where it is no JSON object, which a replica refuses in its own words."""
+        """Return the body's fields; empty if it is not a JSON object, which the replica rejects."""
         try:
             fields = json.loads(self.body)
         except ValueError:
@@ -59,7 +59,7 @@ class Question:
 
     @classmethod
     async def of(cls, request: Request) -> Question:
-        """Read a request. One without a seed gets one, with which another replica would write the same text."""
+        """Read a request. A request without a seed gets one, so that another replica can produce the same text."""
         headers = tuple((name, value) for name, value in request.headers.raw if name != b"content-length")
         question = cls(request.method, request.url.path, headers, await request.body(), "")
         fields = question.fields
@@ -71,9 +71,9 @@ class Question:
 
 
 class PrefixRouter(FIFOMixin, RequestRouter):
-    """Sends a prompt to the replica that had the longest beginning of it, unless that one is much busier than others.
+    """Sends a prompt to the replica with its longest known prefix, unless that replica is much busier than others.
 
-    It remembers what it sent where, in this process; so several fronts learn each by itself.
+    Each router process keeps its own record of sent prompts, so several proxies learn independently.
     """
 
     def initialize_state(self, **_: Any) -> None:
@@ -83,7 +83,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Ranks of replicas: Ray takes the least busy one of the first rank that has room."""
+        """Return ranks of replicas: Ray takes the least busy one of the first rank that has capacity."""
         everyone = list(candidate_replicas)
         random.shuffle(everyone)
         known = {replica.replica_id: replica for replica in everyone}
@@ -94,7 +94,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
         return [everyone]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """Remember where a prompt went; called by Ray."""
+        """Record the replica that a prompt was sent to; called by Ray."""
         for beginning in _beginnings(pending_request):
             self._seen[beginning] = replica_id
             self._seen.move_to_end(beginning)
@@ -107,7 +107,7 @@ class PrefixRouter(FIFOMixin, RequestRouter):
 
 
 def _beginnings(request: PendingRequest | None) -> list[int]:
-    """Hashes of the prompt's beginnings, shortest first, in whole blocks; of a short prompt the one there is."""
+    """Return hashes of the prompt's prefixes in whole blocks, shortest first; a short prompt has one."""
     prompt = request.args[0].prompt if request and request.args else ""
     ends = range(BLOCK, len(prompt) + 1, BLOCK) if len(prompt) >= BLOCK else [len(prompt)] * bool(prompt)
     hashes, last = [], 0
@@ -118,7 +118,7 @@ def _beginnings(request: PendingRequest | None) -> list[int]:
 
 
 class Replica:
-    """An engine, and the API of ``peagle-compile serve`` over it, without a socket."""
+    """An engine with the API of ``peagle-compile serve``, without a socket."""
 
     def __init__(self, engine: str, max_batch_size: int, threads: int, prefix_cache_bytes: int) -> None:
         from peagle.engines import Engine
@@ -132,7 +132,7 @@ class Replica:
         self._name = serve.get_replica_context().replica_id.unique_id.encode()
 
     async def answer(self, question: Question) -> AsyncIterator[Message]:
-        """The answer as ASGI's messages: its start, then pieces of its body."""
+        """Yield the answer as ASGI messages: its start, then chunks of its body."""
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
         gone = asyncio.Event()
         given: list[Message] = [{"type": "http.request", "body": question.body, "more_body": False}]
@@ -156,14 +156,14 @@ class Replica:
                 yield message
             await task
         finally:
-            gone.set()  # who asked is gone: the request's slot is free again
+            gone.set()  # the client is gone: free the request's slot
             task.cancel()
 
     async def check_health(self) -> None:
-        """Have a token written, as /health does; called by Ray, which replaces a replica where it raises."""
+        """Generate a token, as /health does; Ray calls this and replaces the replica if it raises."""
         async for message in self.answer(Question("GET", "/health", (), b"", "")):
             if message.get("status", 200) != 200:
-                raise RuntimeError(f"/health is answered with {message['status']}")
+                raise RuntimeError(f"/health returned status {message['status']}")
 
 
 def _scope(question: Question) -> dict[str, Any]:
@@ -176,19 +176,22 @@ def _scope(question: Question) -> dict[str, Any]:
 
 @dataclass
 class Told:
-    """What of a stream was sent, so that one that begins anew goes on where the first broke off."""
+    """The sent part of a stream, so that a restarted stream can continue where the first one broke off."""
 
-    head: dict[str, Any] = field(default_factory=dict)  # what says which stream it is, of its first event
+    head: dict[str, Any] = field(default_factory=dict)  # fields of the first event that identify the stream
     characters: dict[int, int] = field(default_factory=dict)  # by choice
     ended: set[int] = field(default_factory=set)
     skips: dict[int, int] = field(default_factory=dict)
 
     def begin_anew(self) -> None:
-        """The same stream comes again from its start."""
+        """Start again from the beginning of the same stream."""
         self.skips = dict(self.characters)
 
     def next(self, event: str) -> str | None:
-        """The event as it is to be sent, None where it was. Raises ``ValueError`` if it cannot be cut where it must."""
+        """Return the event to send, or None if it was sent.
+
+        Raises ``ValueError`` if a partly sent event cannot be cut.
+        """
         if event == "[DONE]":
             return event
         content = json.loads(event)
@@ -200,7 +203,7 @@ class Told:
         return json.dumps({**content, **self.head}) if content["choices"] or not had else None
 
     def _rest(self, choice: dict[str, Any]) -> bool:
-        """Cut what was sent from a choice; whether anything is left."""
+        """Remove the sent part from a choice; return True if anything is left."""
         index = choice["index"]
         if index in self.ended:
             return False
@@ -220,7 +223,7 @@ class Told:
 
 
 class Front:
-    """Takes requests over HTTP, and has replicas answer them."""
+    """Accepts HTTP requests and forwards them to replicas."""
 
     def __init__(self, replicas: Any) -> None:
         self._replicas = replicas.options(stream=True)
@@ -252,7 +255,7 @@ class Front:
         return StreamingResponse(_events(messages), 200, _headers(start))
 
     async def _messages(self, question: Question) -> AsyncIterator[Message]:
-        """The messages of one replica; after its death those of the next, from their start."""
+        """Yield the messages of one replica; if it dies, those of the next from their start."""
         for tries_left in reversed(range(TRIES)):
             try:
                 async for message in self._replicas.answer.remote(question):
@@ -264,7 +267,7 @@ class Front:
 
 
 async def _events(messages: AsyncIterator[Message]) -> AsyncIterator[str]:
-    """Server-sent events, each once, whichever replica they are of."""
+    """Yield every server-sent event once, whichever replica it comes from."""
     told, buffered = Told(), ""
     try:
         async for message in messages:
@@ -292,7 +295,7 @@ def _unavailable() -> Response:
 
 
 def application(engine: str, replicas: int, max_batch_size: int, threads: int, prefix_cache_bytes: int) -> Any:
-    """The application that Ray runs; each replica has ``threads`` processors to itself."""
+    """Return the Ray application; each replica reserves ``threads`` processors."""
     several = serve.deployment(
         Replica,
         num_replicas=replicas,
@@ -308,16 +311,18 @@ def application(engine: str, replicas: int, max_batch_size: int, threads: int, p
 
 
 def main() -> None:
-    """Start it on this machine, or on the cluster that RAY_ADDRESS names, until Ctrl-C."""
+    """Run on this machine, or on the cluster in RAY_ADDRESS, until Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", help="a folder that every machine finds by this absolute path")
+    parser.add_argument("engine", help="engine folder, at the same absolute path on every machine")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch-size", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1, help="processors of a replica")
+    parser.add_argument("--threads", type=int, default=1, help="processors per replica")
     size = argument("--prefix-cache-bytes")
-    parser.add_argument("--prefix-cache-bytes", type=size, default=256 << 20, help="of a replica, for prompts: 1GB")
+    parser.add_argument(
+        "--prefix-cache-bytes", type=size, default=256 << 20, help="prompt cache per replica, such as 1GB"
+    )
     asked = parser.parse_args()
     if "RAY_ADDRESS" not in os.environ:
         ray.init(include_dashboard=False)

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each says what happened, why, and how to fix it; the CLI turns them into exit codes."""
+"""The errors that users can see. Each states what happened, why, and how to fix it; the CLI maps them to exit codes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import ClassVar
 
 
 class PeagleError(Exception):
-    """Base of every error this project raises on purpose.
+    """Base class of every error this project raises on purpose.
 
-    ``what`` happened, ``why``, and how to ``fix`` it; ``exit_code`` is the process status of the command line.
+    ``what`` happened, ``why``, and how to ``fix`` it; ``exit_code`` is the exit status of the command line.
     """
 
     exit_code: ClassVar[int] = 1
@@ -28,24 +28,24 @@ class PeagleError(Exception):
 
     @property
     def in_a_line(self) -> str:
-        """What ``str`` says, in one line, for logs and the answers of servers."""
+        """Return ``str(self)`` as one line, for logs and server responses."""
         return "; ".join(part for part in (self.what, self.why, f"fix: {self.fix}" if self.fix else "") if part)
 
 
 class UsageError(PeagleError):
-    """What was asked for cannot be done with these arguments (exit code 2)."""
+    """The request is invalid with these arguments (exit code 2)."""
 
     exit_code = 2
 
 
 class EnvironmentProblem(PeagleError):
-    """This machine, installation or engine folder cannot do it (exit code 3)."""
+    """This machine, installation or engine folder cannot fulfil the request (exit code 3)."""
 
     exit_code = 3
 
 
 class VerificationError(PeagleError):
-    """A check that was asked for did not hold (exit code 4)."""
+    """A requested check failed (exit code 4)."""
 
     exit_code = 4
 
@@ -57,7 +57,7 @@ class BuildError(PeagleError):
 
 
 def nearest(name: str, names: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The ``names`` that come near, the nearest first; ``cutoff`` is from 0 (anything) to 1 (the same)."""
-    import difflib  # no error, no need of it
+    """Return the closest ``names``, best first; ``cutoff`` ranges from 0 (anything) to 1 (identical)."""
+    import difflib  # imported here because only error paths need it
 
     return difflib.get_close_matches(name, list(names), most, cutoff=cutoff)

@@ -1,19 +1,20 @@
-"""The graph contract: every tensor that goes into and comes out of a target and a drafter (docs/architecture.md).
+"""The graph contract: every input and output tensor of a target and a drafter (docs/architecture.md).
 
-B rows, S columns of the window, E = K + 1 emission columns, F features of a column (taps times hidden size), V and Vd
-the vocabularies of target and drafter, H the drafter's hidden size. A cache is ``[B, heads, T, head_dim]``, of the
-graph's type or one of ``KEPT``; of int8 a position of a head has two bytes more, its scale.
+B is the batch size, S the window's columns, E = K + 1 the emission columns, F the features of a column (taps times
+hidden size), V and Vd the vocabulary sizes of target and drafter, and H the drafter's hidden size. A cache is
+``[B, heads, T, head_dim]`` in the graph's type or one of ``KEPT``; an int8 cache has two more bytes per position and
+head for the scale.
 
-An autoregressive drafter (EAGLE-3) makes a pass for every draft, so what it gives is that of K = 1, ``draft_ids``
-[B,1] for example. Passes after the first are over one column, whose token is the last draft; ``aux_hidden`` has no
-columns then, and ``draft_hidden``, which the last pass gave as ``next_draft_hidden``, is the feature in its place.
+An autoregressive drafter (EAGLE-3) runs one pass per draft, so its outputs have the shapes of K = 1, for example
+``draft_ids`` [B,1]. Passes after the first have one column whose token is the last draft; ``aux_hidden`` then has no
+columns, and ``draft_hidden``, which the previous pass returned as ``next_draft_hidden``, takes its place.
 
-Where drafts may be a tree, which a lowering decides, the target is told the ``ancestors`` of every column, the earlier
-ones of its window that it sees, and ``uniform`` has for each draft the number of its position. A parallel drafter gives
-the C likeliest ids of every position then, best first, and the logarithms of their probabilities.
+If the lowering allows draft trees, the target also takes ``ancestors``: for each column, the earlier columns of its
+window that it attends to. ``uniform`` then holds, for each draft, the random number of the draft's position, and a
+parallel drafter returns the C likeliest ids of every position, best first, with their log probabilities.
 
-Where a backend cannot be told how long each row is, its graphs read the first R positions of every cache, which the
-host chooses so that they hold every busy row; ``positions`` are their numbers, 0 to R - 1.
+If a backend cannot take the length of each row, its graphs read the first R positions of every cache; the host chooses
+R to cover every busy row. ``positions`` holds 0 to R - 1.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SCALE_BYTES = 2  # of a position of a head, in a cache of int8
-KEPT = ("float16", "int8")  # narrower types of caches that our CPU kernel of CachedAttention takes
-WIDE = "wide"  # in the place of a type: the one that the graph was traced in
+SCALE_BYTES = 2  # bytes per position and head of an int8 cache
+KEPT = ("float16", "int8")  # narrower cache types that the CPU kernel of CachedAttention accepts
+WIDE = "wide"  # placeholder for the type that the graph was traced in
 
 
 @dataclass(frozen=True)
 class GraphTensor:
-    """The type of one tensor, as NumPy names it or ``WIDE``, and its symbolic dims."""
+    """The type of one tensor (as NumPy names it, or ``WIDE``) and its symbolic dims."""
 
     dtype: str
     dims: tuple[str, ...]
@@ -64,9 +65,9 @@ TENSORS: Mapping[str, GraphTensor] = {
     "positions": GraphTensor("int64", ("R",)),
 }
 
-WINDOW = ("input_ids", "start", "window_len", "draft_len")  # what both halves are fed
-NEXT = tuple(f"next_{name}" for name in WINDOW)  # and the drafter lays out for the next round
-POLICY = ("temperature", "top_k", "top_p", "min_p", "tolerance")  # how a row's tokens are chosen
+WINDOW = ("input_ids", "start", "window_len", "draft_len")  # inputs of both target and drafter
+NEXT = tuple(f"next_{name}" for name in WINDOW)  # the next round's window, laid out by the drafter
+POLICY = ("temperature", "top_k", "top_p", "min_p", "tolerance")  # the sampling policy of each row
 EMITTED = ("tokens", "num_tokens")
 
 TARGET_INPUTS = (*WINDOW, "forced_next", "uniform", *POLICY)
@@ -80,29 +81,29 @@ ANCESTORS = "ancestors"
 CANDIDATES = ("candidate_ids", "candidate_scores")
 POSITIONS = "positions"
 
-MOST_CANDIDATES = 8  # of a position; less likely ones are in no tree of a size that pays
+MOST_CANDIDATES = 8  # per position; less likely candidates are in no tree small enough to pay off
 
-MAX_DRAFTS = 63  # of a round: the kernel of AcceptPrefix looks at 64 emission columns, and one is the bonus token's
+MAX_DRAFTS = 63  # per round: AcceptPrefix's kernel handles 64 emission columns, and one is the bonus token's
 
-# Dims that vary, and their field of a plan's profile.
+# Dynamic dims and their field in a plan's profile.
 PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted", "R": "positions"}
 
 
 def cache_names(layers: int) -> tuple[str, ...]:
-    """The cache inputs of a graph in order: the keys of every layer, then the values."""
+    """Return the cache inputs of a graph in order: the keys of every layer, then the values."""
     return tuple(f"{kind}_cache.{layer}" for kind in "kv" for layer in range(layers))
 
 
 def cache_width(head_dim: int, dtype: str) -> int:
-    """How many numbers of its type a cache has for each position of a head."""
+    """Return the number of elements per position and head of a cache of this type."""
     return head_dim + SCALE_BYTES if dtype == "int8" else head_dim
 
 
 def is_cache(name: str) -> bool:
-    """Whether an input of a graph is a cache."""
+    """Return True if a graph input is a cache."""
     return name.startswith(("k_cache.", "v_cache."))
 
 
 def written(cache: str) -> str:
-    """The output that a cache comes back by; it shares the input's memory."""
+    """Return the output name of a cache input; both share memory."""
     return f"{cache}.out"

@@ -1,7 +1,7 @@
-"""The number types of this project: their names wherever they go by another one, and the roundings to eight bits.
+"""The number types: their names in every library, and rounding to eight bits.
 
-Every other part asks here for a name, a size, a largest number, the nearest E4M3 code or the scale of a block, so that
-what the compiler writes, what a kernel computes and what a reference says can only be the same. NumPy is all it needs.
+Every other module gets names, sizes, largest values, nearest E4M3 codes and block scales here, so that compiler,
+kernels and references cannot disagree. Needs only NumPy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class NumberType:
-    """One type of numbers, from ``smallest`` to ``largest``.
+    """A number type, from ``smallest`` to ``largest``.
 
-    ``name`` is ONNX's in small letters, as op specs, manifests and reports write it; ``onnx`` its number in a
-    TensorProto. ``numpy`` is what NumPy, ml_dtypes and torch call it, ``tensorrt`` the member of ``trt.DataType``,
-    ``safetensors`` the name in the header of a file; empty is no such name. ``in_plans`` are the words for it in the
-    text of a plan, and in the inspector's answer. What ``--precision`` names is a number format, which has a type.
+    ``name`` is ONNX's in lower case, as op specs, manifests and reports write it; ``onnx`` its number in a TensorProto.
+    ``numpy`` is the name in NumPy, ml_dtypes and torch, ``tensorrt`` the member of ``trt.DataType``, ``safetensors``
+    the name in a file's header; empty if there is none. ``in_plans`` are its names in a plan's text and in the
+    inspector's output. ``--precision`` names a number format, which has a type.
     """
 
     name: str
@@ -39,7 +39,7 @@ class NumberType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype; of a type that NumPy lacks, that of ml_dtypes, which must be installed."""
+        """The NumPy dtype, from ml_dtypes (which must be installed) if NumPy lacks it."""
         if hasattr(np, self.numpy):
             return np.dtype(self.numpy)
         import ml_dtypes
@@ -49,16 +49,16 @@ class NumberType:
 
     @property
     def is_code(self) -> bool:
-        """Whether its numbers mean nothing without a scale, so that no other number is ever converted to it."""
+        """True if its numbers need a scale, so that no other number is ever converted to it."""
         return self.bits <= 8
 
     @property
     def codes_per_byte(self) -> int:
-        """How many numbers of a tensor lie in a byte, the first in its low bits; 1 for wider ones."""
+        """Elements per byte, the first in the low bits; 1 for wider types."""
         return max(8 // self.bits, 1)
 
     def bytes(self, count: int) -> int:
-        """The bytes that ``count`` numbers take, packed; a last one that is not full is one."""
+        """Return the bytes that ``count`` elements take when packed; a partly filled last byte counts."""
         return -(-count * self.bits // 8)
 
 
@@ -85,29 +85,29 @@ BY_ONNX: Mapping[int, NumberType] = {kind.onnx: kind for kind in NUMBER_TYPES}
 BY_TENSORRT: Mapping[str, NumberType] = {kind.tensorrt: kind for kind in NUMBER_TYPES if kind.tensorrt}
 BY_SAFETENSORS: Mapping[str, NumberType] = {kind.safetensors: kind for kind in NUMBER_TYPES if kind.safetensors}
 
-MX_BLOCK = 32  # numbers that share a power of two in the formats of OCP Microscaling
-E8M0_BIAS = 127  # of the exponents that E8M0 keeps
+MX_BLOCK = 32  # numbers that share a power of two in the OCP Microscaling formats
+E8M0_BIAS = 127  # exponent bias of E8M0
 
-_AT_ONCE = 1 << 18  # numbers: a few of the processor's caches, and enough for threads not to wait for each other
-_BIAS, _MANTISSA, _NAN, _SIGN = 7, 3, 0x7F, 0x80  # of E4M3: exponent bias, mantissa bits, codes
+_AT_ONCE = 1 << 18  # numbers per chunk: fits a few processor caches, and keeps threads busy
+_BIAS, _MANTISSA, _NAN, _SIGN = 7, 3, 0x7F, 0x80  # E4M3: exponent bias, mantissa bits, codes
 
 
 def tensorrt_name(dtype: Any) -> str:
-    """The name of a ``trt.DataType``; of one that is not in the table, TensorRT's own in small letters."""
+    """Return the name of a ``trt.DataType``; for one not in the table, TensorRT's own in lower case."""
     member = str(dtype.name)
     return BY_TENSORRT[member].name if member in BY_TENSORRT else member.lower()
 
 
 def to_e4m3(values: Array) -> Array:
-    """The nearest E4M3 codes of numbers, taken as float32: uint8, of the same shape.
+    """Return the nearest E4M3 codes of numbers taken as float32: uint8, same shape.
 
-    Of two that are equally near the even one; beyond 448, infinities too, 448 with the sign; NaN stays NaN.
+    Ties go to even; values beyond 448, infinities included, become 448 with their sign; NaN stays NaN.
     """
     wide = np.ascontiguousarray(values, np.float32)
     bits, codes, table = wide.reshape(-1).view(np.uint32), np.empty(wide.size, np.uint8), _e4m3_of_halves()
     for at in range(0, bits.size, _AT_ONCE):
         piece = bits[at : at + _AT_ONCE]
-        # The upper half, made odd where the lower one holds anything: it rounds as the whole number does.
+        # The upper half, made odd if the lower half is not zero: it rounds like the whole number.
         halves = (piece >> np.uint32(16)).astype(np.uint16)
         halves |= (piece & np.uint32(0xFFFF)) != 0
         table.take(halves, out=codes[at : at + _AT_ONCE], mode="wrap")
@@ -115,33 +115,33 @@ def to_e4m3(values: Array) -> Array:
 
 
 def from_e4m3(codes: Array) -> Array:
-    """The numbers that E4M3 codes (uint8) stand for, float32."""
+    """Return the float32 values of E4M3 codes (uint8)."""
     numbers: Array = _e4m3_numbers()[codes]
     return numbers
 
 
 def nearest_e4m3(values: Array) -> Array:
-    """The numbers of E4M3 that ``to_e4m3`` chooses, float32."""
+    """Return numbers rounded to E4M3, as float32."""
     return from_e4m3(to_e4m3(values))
 
 
 def scales_of(amax: Array | float, largest: float) -> Array:
-    """The scales that codes are multiplied with so that the ``largest`` means ``amax``: float32, of its shape."""
+    """Return the scales with which the ``largest`` code means ``amax``: float32, same shape."""
     scales: Array = np.asarray(np.asarray(amax, np.float32) / np.float32(largest))
     return scales
 
 
 def usable(scales: Array) -> Array:
-    """The scales, with 1 in the place of those that are too small to divide by: all that they are for is zero."""
+    """Return the scales, with 1 in place of those too small to divide by: everything they scale is zero."""
     return np.where(abs(scales) >= np.finfo(np.float32).tiny, scales, np.float32(1)).astype(np.float32)
 
 
 def powers_of_two(amax: Array) -> Array:
-    """The scale of a block whose largest number is ``amax``: the least power of two with amax / scale <= 448.
+    """Return the scale of a block with maximum ``amax``: the least power of two with amax / scale <= 448.
 
-    float32, of the shape of ``amax``, from 2**-127 up. So no number saturates, where the example in OCP Microscaling
-    Formats 1.0, 6.3 rounds the exponent down. Source: cuDNN's block scale quantize (scale = round_up(amax / vmax)), the
-    conversion of CUDA's ``__nv_fp8_e8m0``, and ModelOpt's ``compute_e8m0``, all of NVIDIA.
+    float32, of the shape of ``amax``, from 2**-127 up. No number saturates, unlike in the example of OCP Microscaling
+    Formats 1.0, 6.3, which rounds the exponent down. Source: cuDNN's block scale quantize (scale = round_up(amax /
+    vmax)), the conversion of CUDA's ``__nv_fp8_e8m0``, and ModelOpt's ``compute_e8m0``, all of NVIDIA.
     """
     reach, of_largest = np.frexp(np.float32(E4M3.largest))  # 0.875 * 2 ** 9
     mantissa, exponent = np.frexp(np.asarray(amax, np.float32))
@@ -152,20 +152,20 @@ def powers_of_two(amax: Array) -> Array:
 
 
 def to_e8m0(powers: Array) -> Array:
-    """Powers of two as MX formats keep them: uint8, the exponent + 127."""
+    """Return powers of two as MX formats store them: uint8, the exponent + 127."""
     codes: Array = (np.frexp(powers)[1] + (E8M0_BIAS - 1)).astype(np.uint8)
     return codes
 
 
 def from_e8m0(codes: Array) -> Array:
-    """The powers of two that E8M0 codes (uint8) stand for, float32; the last code is NaN."""
+    """Return the powers of two of E8M0 codes (uint8), float32; the last code is NaN."""
     numbers: Array = _e8m0_numbers()[codes]
     return numbers
 
 
 @cache
 def _e4m3_numbers() -> Array:
-    """What each of the 256 codes stands for, float32. Two are NaN and none is infinite."""
+    """The value of each of the 256 codes, float32. Two are NaN and none is infinite."""
     code = np.arange(256)
     exponent, mantissa = (code & _NAN) >> _MANTISSA, code & 7
     normal = np.ldexp(1 + mantissa / 8, exponent - _BIAS)
@@ -176,7 +176,7 @@ def _e4m3_numbers() -> Array:
 
 @cache
 def _e4m3_of_halves() -> Array:
-    """The nearest code of every float32 whose lower half is zero, by its upper half: 65536 of them, uint8."""
+    """The nearest code of every float32 whose lower half is zero, indexed by its upper half: 65536 codes, uint8."""
     numbers = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
     sizes = _e4m3_numbers()[:_NAN]
     middles = (sizes[1:] + sizes[:-1]) / 2

@@ -1,7 +1,7 @@
-"""The spec of an op: formal inputs, outputs and attributes, a shape rule, a reference, a body of standard ONNX ops.
+"""The spec of an op: inputs, outputs, attributes, shape rule, reference, and a body of standard ONNX ops.
 
-One folder per op holds one ``OpSpec``. Everything else (ONNX schema, torch op, TensorRT plugin) is made from it, so
-that an op is described once. This module imports neither onnx nor torch.
+One folder per op holds one ``OpSpec``. Everything else (ONNX schema, torch op, TensorRT plugin) is generated from it,
+so that an op is described once. This module imports neither onnx nor torch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .limits import Bound
 DOMAIN = "peagle"
 VERSION = 1
 OPSET = 24
-# What tells TensorRT's parser to take our plugin and not the function body; no attributes of the op.
+# Node attributes that make TensorRT's parser use the plugin instead of the function body; not attributes of the op.
 SELECTION = {"plugin_namespace": DOMAIN, "plugin_version": str(VERSION)}
 
 FLOATS = ("float32", "float16", "bfloat16")
-ANY = "..."  # as the first dim: any number of dims
-FLOAT8 = "float8e4m3fn"  # as ONNX has it; NumPy and PyTorch write float8_e4m3fn
+ANY = "..."  # as first dim: any number of dims
+FLOAT8 = "float8e4m3fn"  # ONNX's name; NumPy and PyTorch write float8_e4m3fn
 _NARROW = ("float16", FLOAT8, "int8")
 
 _T = TypeVar("_T")
@@ -33,7 +33,7 @@ _LINEAR = re.compile(r"[\w\s+-]+")
 
 
 def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
-    """The value of a linear dim expression such as ``"S+K-1"``; symbols may be ints or symbolic integers."""
+    """Evaluate a linear dim expression such as ``"S+K-1"``; symbols may be ints or symbolic integers."""
     total: Any = 0
     for sign, term in _TERM.findall(expression):
         value = int(term) if term.isdigit() else symbols[term]
@@ -42,31 +42,31 @@ def evaluate_dim(expression: str, symbols: Mapping[str, Any]) -> Any:
 
 
 def is_linear(expression: str) -> bool:
-    """Whether ``evaluate_dim`` has a value for it: names and numbers, added and subtracted."""
+    """Return True if ``evaluate_dim`` accepts it: names and numbers, added and subtracted."""
     return _LINEAR.fullmatch(expression) is not None
 
 
 def terms_of(expression: str) -> tuple[list[tuple[int, str]], int]:
-    """The names in a dim expression, in order, each with the sign 1 or -1, and what its numbers come to."""
+    """Return the names of a dim expression in order, each with its sign (1 or -1), and the sum of its numbers."""
     found = [(-1 if sign == "-" else 1, term) for sign, term in _TERM.findall(expression)]
     constant = sum(sign * int(term) for sign, term in found if term.isdigit())
     return [(sign, name) for sign, name in found if not name.isdigit()], constant
 
 
 def _spelled(dims: tuple[str, ...], leading: int) -> tuple[str, ...]:
-    """The dims with a name for each that ``...`` stands for."""
+    """Return the dims with one name for each dim that ``...`` stands for."""
     return (*(f"leading_{i}" for i in range(leading)), *dims[1:]) if dims[:1] == (ANY,) else dims
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A formal input or output.
+    """An input or output.
 
     ``dims`` are names or linear expressions of names (``"S+E-2"``, outputs only); a bare name on an input binds it, and
     every input that repeats the name must agree. An output's dim may name an int attribute instead. A first dim ``...``
-    stands for any number of dims, the same of all operands that have it. ``dtypes`` lists what is allowed; ``same_as``
-    ties an operand to the dtype of an earlier input, ``wide_as`` does so unless it is narrower: float16, or codes.
-    ``aliases`` marks an output that an in-place kernel writes into that input's buffer.
+    stands for any number of dims, the same for all operands that have it. ``dtypes`` lists the allowed types;
+    ``same_as`` ties an operand to the dtype of an earlier input, ``wide_as`` does so unless it is narrower (float16 or
+    codes). ``aliases`` marks an output that an in-place kernel writes into that input's buffer.
     """
 
     name: str
@@ -92,12 +92,12 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The CUDA kernel of an op (``kernel.cu`` in its folder) and how it is launched: once a call, without a workspace.
+    """The CUDA kernel of an op (``kernel.cu`` in its folder) and its launch: once per call, without a workspace.
 
     Its parameters are a pointer per input, an ``int`` per entry of ``scalars`` (a dimension of the op or one of its int
-    attributes), and a pointer per output, in that order. The entry point is ``entry``, or ``<entry>_<dtype>`` by the
-    dtype of the input that ``typed_by`` names. ``blocks`` is a dim expression; there are ``cluster`` thread blocks for
-    each of them on GPUs with clusters (SM 9.0 and up), else one.
+    attributes), and a pointer per output, in that order. The entry point is ``entry``, or ``<entry>_<dtype>`` with the
+    dtype of the ``typed_by`` input. ``blocks`` is a dim expression; each block becomes ``cluster`` thread blocks on
+    GPUs with clusters (SM 9.0 and up), otherwise one.
     """
 
     entry: str
@@ -110,10 +110,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class CpuCase:
-    """A small run that an op's CPU kernel is tried with, wherever it is compiled or loaded.
+    """A small test case of an op's CPU kernel, run whenever the kernel is compiled or loaded.
 
-    ``inputs`` are NumPy arrays in the order of the spec (None is absent); ``constants`` names those that are constants
-    of the graph. The kernel gives the bits of the reference, or numbers within ``tolerance`` (relative and absolute).
+    ``inputs`` are NumPy arrays in spec order (None is absent); ``constants`` names those that are graph constants. The
+    kernel must match the reference bit for bit, or within ``tolerance`` (relative and absolute).
     """
 
     inputs: tuple[Any, ...]
@@ -128,13 +128,13 @@ class OpSpec:
 
     ``reference(*inputs, **attributes)`` takes NumPy arrays in input order (None for an absent optional input) and
     returns a tuple in output order. ``body(attributes, present)`` returns the text of an ONNX model-local function made
-    of standard opset-24 ops; ``present`` holds the names of the inputs that the node has. A body may differ between
-    attribute values, in which case it names itself through the ``overload`` of the function; a node that uses it must
-    carry that overload and every attribute of the op. ``bounds`` and ``check_dims`` are about the dimensions whose size
-    is known; the latter returns a complaint or None, and an op with a kernel has none. An op with a ``kernel`` is a
-    plugin in TensorRT; the others are rewritten by lowerings. An op with ``cpu_cases``, which the kernel in its
-    ``kernel.cpp`` is tried with, is an operator of ONNX Runtime where a C++ compiler was found; its body runs where
-    none was. ``in_stretches``: that kernel may be a step of a ``Stretch``, for it reads no floats before it runs.
+    of standard opset-24 ops; ``present`` holds the names of the inputs that the node has. If a body depends on
+    attribute values, the function's ``overload`` names the variant; a node that uses it must carry that overload and
+    every attribute of the op. ``bounds`` and ``check_dims`` check the dimensions whose size is known; ``check_dims``
+    returns a complaint or None, and an op with a kernel has none. An op with a ``kernel`` is a TensorRT plugin;
+    lowerings rewrite the others. An op with ``cpu_cases``, which test the kernel in its ``kernel.cpp``, is an ONNX
+    Runtime custom op if a C++ compiler was found; otherwise its body runs. ``in_stretches``: that kernel may be a step
+    of a ``Stretch``, because it reads no floats before it runs.
     """
 
     name: str
@@ -152,16 +152,16 @@ class OpSpec:
 
     @property
     def home(self) -> Path:
-        """Where the op lies: the folder of its reference, which its kernels are in too."""
+        """The folder of the op, which holds its reference and its kernels."""
         return Path(inspect.getfile(self.reference)).resolve().parent
 
     @property
     def folder(self) -> str:
-        """The name of the op's folder in ``plugins/ops/``, and of its files elsewhere: ``accept_prefix``."""
+        """The name of the op's folder in ``plugins/ops/``, also used in file names elsewhere: ``accept_prefix``."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
     def check_attributes(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Attributes with defaults filled in. Raises ``BuildError`` naming every unknown, mistyped or illegal one."""
+        """Fill in default attributes. Raises ``BuildError`` naming every unknown, mistyped or invalid one."""
         names = {a.name: a for a in self.attributes}
         problems = [f"unknown attribute {name!r}" for name in attributes if name not in names]
         values: dict[str, Any] = {}
@@ -178,7 +178,7 @@ class OpSpec:
         return values
 
     def infer_dtypes(self, dtypes: Sequence[str | None]) -> list[str]:
-        """Output dtypes from input dtypes such as ``"float16"`` (None for an absent optional input).
+        """Infer output dtypes from input dtypes such as ``"float16"`` (None for an absent optional input).
 
         Raises ``BuildError`` naming every input whose dtype is not allowed.
         """
@@ -198,7 +198,7 @@ class OpSpec:
     def infer_shapes(
         self, shapes: Sequence[Sequence[Any] | None], attributes: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Output shapes from input shapes (None for an absent optional input); dims may be symbolic integers.
+        """Infer output shapes from input shapes (None for an absent optional input); dims may be symbolic integers.
 
         An output dim may also name an int attribute, which must then be given.
 
@@ -216,7 +216,7 @@ class OpSpec:
             for name, size in zip(dims, shape, strict=True):
                 before = symbols.get(name)
                 if before is None or (isinstance(size, int) and not isinstance(before, int)):
-                    symbols[name] = size  # a known size says more than a symbolic one
+                    symbols[name] = size  # prefer a known size over a symbolic one
                 elif isinstance(size, int) and before != size:
                     problems.append(f"{operand.name}: dimension {name} is {size}, elsewhere {before}")
         known = {name: size for name, size in symbols.items() if isinstance(size, int)}
@@ -227,7 +227,7 @@ class OpSpec:
         return [tuple(evaluate_dim(d, symbols) for d in _spelled(output.dims, leading)) for output in self.outputs]
 
     def _paired(self, values: Sequence[_T | None], problems: list[str]) -> list[tuple[Operand, _T]]:
-        """The inputs that are present, each with what was given for it; complains of missing and surplus ones."""
+        """Return the inputs that are present, each with its value; complain about missing and surplus ones."""
         if len(values) > len(self.inputs):
             problems.append(f"takes at most {len(self.inputs)} inputs, not {len(values)}")
         padded = [*values, *[None] * len(self.inputs)]

@@ -1,4 +1,4 @@
-"""The packages that an extra brings, which need not be there: whether they are, and the line that installs them."""
+"""Optional dependencies: which packages of an extra are installed, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import EnvironmentProblem
 
 PRODUCT = "peagle-compile"
 
-# Extra -> module that is imported -> distribution that has it; pyproject.toml says of which versions.
+# Extra -> imported module -> distribution; pyproject.toml has the version ranges.
 EXTRAS: Mapping[str, Mapping[str, str]] = {
     "export": {
         "torch": "torch", "transformers": "transformers", "onnx": "onnx", "onnx_ir": "onnx-ir",
@@ -36,18 +36,18 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def is_there(module: str) -> bool:
-    """Whether a module can be found; a folder of that name that happens to lie on the path is no package."""
+    """Return True if a module can be found; a folder of that name on the path does not count."""
     try:
         spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # its parent is absent, or it is kept from being imported
+    except (ImportError, ValueError):  # its parent is missing, or an import hook blocks it
         return False
     return spec is not None and spec.origin is not None
 
 
 def require(extra: str, what: str, *modules: str) -> None:
-    """Raise ``EnvironmentProblem`` with the line that installs ``extra``, where ``what`` lacks packages of it.
+    """Raise ``EnvironmentProblem`` with the install command of ``extra`` if ``what`` lacks packages of it.
 
-    ``modules`` are those that it needs, where it does not need all.
+    ``modules`` limits the check to those modules.
     """
     needed = EXTRAS[extra] if not modules else {module: EXTRAS[extra][module] for module in modules}
     if absent := [name for module, name in needed.items() if not is_there(module)]:
@@ -55,9 +55,9 @@ def require(extra: str, what: str, *modules: str) -> None:
 
 
 def typed(error: ImportError) -> EnvironmentProblem | None:
-    """What a failed import says to a user; None where the module is none of an extra's."""
+    """Return the user-facing error for a failed import; None if the module belongs to no extra."""
     name = error.name or ""
-    # Of two extras that have the module, the one of which more is there.
+    # If two extras contain the module, choose the one that is more completely installed.
     by_what_is_there = sorted(EXTRAS, key=lambda extra: -sum(map(is_there, EXTRAS[extra])))
     for extra, modules in ((extra, EXTRAS[extra]) for extra in by_what_is_there):
         for module, distribution in modules.items():
@@ -65,7 +65,7 @@ def typed(error: ImportError) -> EnvironmentProblem | None:
                 if not is_there(module):
                     return _not_installed(extra, [distribution], "this")
                 return EnvironmentProblem(
-                    f"{distribution} cannot be used as it is installed",
+                    f"the installed {distribution} cannot be imported",
                     why=" ".join(str(error).split()),
                     fix=install(extra),
                 )
@@ -81,18 +81,18 @@ def _not_installed(extra: str, absent: Sequence[str], what: str) -> EnvironmentP
 
 
 def install(*extras: str, again: bool = False) -> str:
-    """The command that adds extras to this installation, however it was made; ``again`` replaces what is there."""
+    """Return the command that adds extras to this installation, however it was made; ``again`` reinstalls."""
     options = "--force-reinstall " if again else ""
     return f"{_pip()} install {options}{_requirement(extras)}"
 
 
 def install_to_build(extra: str) -> str:
-    """The command that adds an extra, and what every build needs where that is absent too."""
+    """Return the command that adds an extra, and the build dependencies if they are missing."""
     return install(*(["export"] if not all(map(is_there, EXTRAS["export"])) else []), extra)
 
 
 def upgrade() -> str:
-    """How a newer version of this installation is had, in words that follow ``or``."""
+    """Return how to upgrade this installation, as a phrase that follows ``or``."""
     folder, editable = _folder()
     if folder is None:
         return f"`{_pip()} install --upgrade {PRODUCT}`"
@@ -100,14 +100,14 @@ def upgrade() -> str:
 
 
 def _pip() -> str:
-    """Pip as it must be called to change this installation and no other."""
+    """Return the pip command that changes this installation."""
     found = shutil.which("pip")
     beside = Path(sys.executable).parent
     return "pip" if found and Path(found).parent == beside else f"{shlex.quote(sys.executable)} -m pip"
 
 
 def _requirement(extras: Sequence[str]) -> str:
-    """What pip is to be told: where this installation came from, or where that is gone the extra's own packages."""
+    """Return pip's requirement: the origin of this installation, or the extra's packages if that is gone."""
     extra = ",".join(extras)
     folder, editable = _folder()
     if folder is not None:
@@ -126,7 +126,7 @@ def _requirement(extras: Sequence[str]) -> str:
 
 
 def _folder() -> tuple[Path | None, bool]:
-    """The checkout that this was installed from or runs in, if any, and whether it is installed editable."""
+    """Return the checkout that this was installed from or runs in, if any, and whether the install is editable."""
     origin = _origin()
     about = origin.get("dir_info")
     if isinstance(about, dict) and (folder := _path(str(origin["url"]))).is_dir():
@@ -137,7 +137,7 @@ def _folder() -> tuple[Path | None, bool]:
 
 
 def _origin() -> dict[str, object]:
-    """What pip recorded of where this was installed from; nothing of what came from an index."""
+    """Return pip's record of this installation's origin; empty for an install from an index."""
     try:
         text = metadata.distribution(PRODUCT).read_text("direct_url.json")
         content = json.loads(text or "{}")
@@ -155,7 +155,7 @@ def _is_installed() -> bool:
 
 
 def _packages(extras: Sequence[str]) -> list[str]:
-    """The requirements of extras, as the metadata of this installation has them."""
+    """Return the requirements of extras from this installation's metadata."""
     asked = re.compile(rf"extra\s*==\s*['\"]({'|'.join(extras)})['\"]")
     lines = (line.partition(";") for line in metadata.requires(PRODUCT) or [])
     return list(dict.fromkeys(name.strip() for name, _, marker in lines if asked.search(marker)))
@@ -166,5 +166,5 @@ def _path(url: str) -> Path:
 
 
 def _quoted(text: str) -> str:
-    """``text`` as one word of a shell, in quotes that show where it ends."""
+    """Quote ``text`` as one shell word, in quotes that show where it ends."""
     return "'" + text.replace("'", "'\"'\"'") + "'"

@@ -1,4 +1,4 @@
-"""The problems of one thing, told at once: a user who fixes them need not come back for the next."""
+"""Collect several problems and report them in one error, so that a user can fix all of them at once."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from contextlib import contextmanager
 
 from .errors import BuildError
 
-MOST = 20  # names of one kind, and problems with one cure
+MOST = 20  # limit for names of one kind, and for problems with the same fix
 _SHOWN = 240
 
 
 def shown(name: str) -> str:
-    """Return a name from a file as it may be printed: one line, no control characters, not too long."""
+    """Return a name from a file in printable form: one line, no control characters, limited length."""
     text = name if name.isprintable() and name else ascii(name)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def listed(items: Iterable[str], most: int = MOST, separator: str = ", ") -> str:
-    """Join the first items, and say how many more there are."""
+    """Join the first items, and add the number of omitted ones."""
     every = list(items)
     more = f"{separator.rstrip(', ')} and {len(every) - most} more" if len(every) > most else ""
     return separator.join(map(shown, every[:most])) + more
 
 
 def counted(items: Sized, singular: str = "tensor") -> str:
-    """Say how many items there are: ``1 tensor``, ``2 tensors``."""
+    """Return a count with its noun: ``1 tensor``, ``2 tensors``."""
     return f"{len(items)} {singular}{'s' * (len(items) != 1)}"
 
 
 class Problems:
-    """Collects the problems of one ``subject``, which is a folder or what it is called; true when there are any.
+    """Collects the problems of one ``subject``, a folder or its name; true if there are any.
 
-    With a ``fix`` for all of them (and a ``why``) a problem is one line of one error. Without, each has its own. It may
-    be said better when more is known.
+    With a common ``fix`` (and ``why``), each problem is one line of a single error. Without, each problem has its own.
+    Both can be refined when more is known.
     """
 
     def __init__(self, subject: object, complaint: str, *, why: str = "", fix: str = "") -> None:
@@ -44,20 +44,20 @@ class Problems:
         return bool(self._errors)
 
     def add(self, what: str, *, why: str = "", fix: str = "") -> None:
-        """Remember one more; the same one twice is one. ``fix`` is the same text for problems of one kind."""
+        """Record a problem; duplicates count once. ``fix`` must be identical for problems of the same kind."""
         if not any((error.what, error.why, error.fix) == (what, why, fix) for error in self._errors):
             self._errors.append(BuildError(what, why=why, fix=fix))
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Take what fails inside for one problem, and go on behind it."""
+        """Record an error raised inside the block as a problem, and continue after the block."""
         try:
             yield
         except BuildError as error:
             self._errors.append(error)
 
     def raise_any(self) -> None:
-        """Raise one ``BuildError`` that lists them, if there are any; a single one that has its own cure as it is."""
+        """Raise one ``BuildError`` that lists all problems, if any; a single one with its own fix as it is."""
         if len(self._errors) == 1 and not self.fix:
             raise self._errors[0]
         if self._errors:

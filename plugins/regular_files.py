@@ -1,4 +1,4 @@
-"""Files that somebody else made: whatever is found under a name, reading it ends, and never fills the memory."""
+"""Read files from untrusted sources: reading always ends, and never exhausts memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The bytes of a regular file. Raises ``OSError`` for anything else, ``ValueError`` above ``most`` bytes."""
+    """Return the bytes of a regular file. Raises ``OSError`` for anything else, ``ValueError`` above ``most`` bytes."""
     with open(path, "rb", opener=_without_waiting) as file:
         require_regular(file.fileno())
-        content = file.read(most + 1)  # what a file says of its size is no promise
+        content = file.read(most + 1)  # do not rely on the size that the file reports
     if len(content) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     return content
 
 
 def require_regular(file: int | Path) -> None:
-    """Raise ``OSError`` unless it is a regular file: a pipe waits for a writer, and a device may have no end."""
+    """Raise ``OSError`` unless it is a regular file: a pipe waits for a writer, and a device may never end."""
     if not stat.S_ISREG(os.stat(file).st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -1,4 +1,4 @@
-"""Environment variables that switch something off."""
+"""Environment variables that disable a feature."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .errors import EnvironmentProblem
 
 
 def is_off(variable: str, why: str) -> bool:
-    """Whether ``$variable`` is ``off``; unset, empty and ``on`` mean that it is not.
+    """Return True if ``$variable`` is ``off``; False if it is unset, empty or ``on``.
 
-    ``why`` says what off means. Raises ``EnvironmentProblem`` for any other word, which must not be misread.
+    ``why`` explains the meaning of off. Raises ``EnvironmentProblem`` for any other value, so that no typo is misread.
     """
     value = os.environ.get(variable, "")
     if value in ("", "on"):

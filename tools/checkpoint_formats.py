@@ -32,11 +32,11 @@ def encode(
     per_channel: bool = False,
     input_scale: float | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The stored tensors of one weight [out, in], or of one expert tensor: for `mxfp4` [E, rows, cols], for
-    `modelopt-fp8` [E, in, out] as GPT-OSS has them.
+    """Return the stored tensors of one weight [out, in], or of one expert tensor.
 
-    `block` is for `fp8-blocks`, `per_channel` for `compressed-tensors-fp8`. An `input_scale` is calibrated elsewhere;
-    ModelOpt always stores one, so there it is 1 unless given.
+    Expert tensors are [E, rows, cols] for `mxfp4` and [E, in, out] for `modelopt-fp8`, as in GPT-OSS. `block` is for
+    `fp8-blocks`, `per_channel` for `compressed-tensors-fp8`. An `input_scale` is calibrated elsewhere; ModelOpt always
+    stores one, so it defaults to 1 there.
     """
     weight = torch.as_tensor(values).float()
     if format == "bf16":
@@ -72,9 +72,9 @@ def quantization_config(
     kv_cache: bool = False,
     excluded: Sequence[str] = ("lm_head",),
 ) -> dict[str, Any]:
-    """The entry `quantization_config` of config.json; empty for `bf16`, which has none.
+    """Return the entry `quantization_config` of config.json; empty for `bf16`.
 
-    `static` says that input scales are stored, `kv_cache` that scales of cached keys and values are.
+    `static`: input scales are stored; `kv_cache`: scales of cached keys and values are stored.
     """
     if format == "bf16":
         return {}
@@ -114,7 +114,7 @@ def quantization_config(
 
 
 def hf_quant_config(*, kv_cache: bool = False, excluded: Sequence[str] = ("lm_head",)) -> dict[str, Any]:
-    """The content of hf_quant_config.json, which ModelOpt writes beside config.json."""
+    """Return the content of hf_quant_config.json, which ModelOpt writes beside config.json."""
     quantization = {
         "quant_algo": "FP8",
         "kv_cache_quant_algo": "FP8" if kv_cache else None,
@@ -124,7 +124,7 @@ def hf_quant_config(*, kv_cache: bool = False, excluded: Sequence[str] = ("lm_he
 
 
 def _fp8(weight: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of a matrix, and the scale [ceil(out / rows), ceil(in / columns)] of each block."""
+    """Return the codes of a matrix, and the scale [ceil(out / rows), ceil(in / columns)] of each block."""
     out, width = weight.shape
     padded = torch.nn.functional.pad(weight, (0, -width % columns, 0, -out % rows))
     blocks = padded.reshape(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
@@ -135,7 +135,7 @@ def _fp8(weight: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, t
 
 
 def _mxfp4(name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Blocks of 32 columns; the largest number of each falls on 4 or 6."""
+    """Quantize blocks of 32 columns; the largest number of each block becomes 4 or 6."""
     blocks = weight.reshape(*weight.shape[:-1], weight.shape[-1] // 32, 32)
     exponent = torch.frexp(blocks.abs().amax(-1)).exponent.to(torch.int32) - 3
     exponent = exponent.clamp(-127, 127)

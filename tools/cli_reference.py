@@ -1,7 +1,7 @@
-"""Write docs/cli.md, the reference of the command line, from the program itself.
+"""Generate docs/cli.md, the command-line reference, from the program.
 
 python tools/cli_reference.py            writes the page
-python tools/cli_reference.py --check    says whether it is up to date (exit code 1 where it is not)
+python tools/cli_reference.py --check    checks that it is up to date (exit code 1 if it is not)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ sizes:
 
 
 def reference() -> str:
-    """The page as the program is now."""
+    """Return the current page."""
     from peagle.compiler.request.verb_options import GROUPS
 
     program = typer.main.get_command(app)
@@ -59,7 +59,7 @@ def reference() -> str:
 
 
 def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what can be called, by all of its name."""
+    """Yield every command with its full name."""
     for name, verb in getattr(group, "commands", {}).items():
         if hasattr(verb, "commands"):
             yield from _verbs(verb, f"{before}{name} ")
@@ -68,7 +68,7 @@ def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _paragraphs(text: str) -> str:
-    """A verb's help, its example as a command."""
+    """Return a verb's help, with its example formatted as a command."""
     paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n")]
     example = "Example: "
     return "\n\n".join(f"`{part.removeprefix(example)}`" if part.startswith(example) else part for part in paragraphs)
@@ -79,7 +79,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page, or say whether it is up to date."""
+    """Write the page, or check that it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     content = reference()

@@ -16,10 +16,10 @@ from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 2048
 END = "<|endoftext|>"
-MASK = "<|mask|>"  # never in a text: the drafter's placeholder row
+MASK = "<|mask|>"  # never occurs in text: the drafter's placeholder row
 MAX_LENGTH = 2048
 
-# Line breaks with indentation | word | up to three digits | punctuation | any other white space.
+# Line breaks with indentation | word | up to three digits | punctuation | other white space.
 _SPLIT = r"\n+ *| ?[A-Za-z_]+| ?[0-9]{1,3}| ?[^\sA-Za-z0-9_]+|\s+"
 
 
@@ -57,7 +57,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def encode_stream(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tensor:
-    """All documents as one stream of ids, each followed by the end token.  int64 [T]."""
+    """Return all documents as one stream of ids, each followed by the end token.  int64 [T]."""
     end = int(tokenizer.eos_token_id)
     ids: list[int] = []
     for encoding in tokenizer.backend_tokenizer.encode_batch(texts):

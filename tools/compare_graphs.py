@@ -3,9 +3,9 @@
 python tools/compare_graphs.py ../before .            # the demo and a tiny pair of every family
 python tools/compare_graphs.py ../before . --quick    # the demo and one family
 
-For a change that must not change what is built. Each checkout exports every pair for every lowering, and in a few
-precisions, with its own code in a process of its own; files whose bytes differ are named. The metadata of nodes names
-the rewrite that made them: a graph that differs in nothing else is counted apart. Exit code 1 if more differs.
+Use it for a change that must not affect the output. Each checkout exports every pair for every lowering, in a few
+precisions, with its own code in its own process; differing files are listed. Node metadata names the rewrite that
+created a node: graphs that differ only there are counted separately. The exit code is 1 if anything else differs.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ for arguments in json.loads(sys.stdin.read()):
 
 @dataclass(frozen=True)
 class Export:
-    """One export to make: its title in the table and the arguments of ``peagle-compile export`` but ``--out``."""
+    """One export: its title in the table, and the arguments of ``peagle-compile export`` except ``--out``."""
 
     title: str
     arguments: tuple[str, ...]
 
 
 def exports_of(pairs: Mapping[str, Sequence[str]]) -> list[Export]:
-    """Every pair, given as the arguments that name it, in every lowering and recipe."""
+    """Return every pair, given as the arguments that name it, in every lowering and recipe."""
     return [
         Export(f"{name} {' '.join(recipe)}", ("export", *named, "--max-seq-len", "64", "--for", *recipe))
         for name, named in pairs.items()
@@ -69,7 +69,7 @@ def exports_of(pairs: Mapping[str, Sequence[str]]) -> list[Export]:
 
 
 def in_checkout(checkout: Path, code: str, *arguments: str, said: str = "", cache: Path | None = None) -> str:
-    """Run Python ``code`` with the package of ``checkout``; its standard output."""
+    """Run Python ``code`` with the package of ``checkout``; return its standard output."""
     root = checkout.resolve()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root / TYPING), str(root)))}
     environment |= {"PEAGLE_CACHE": str(cache)} if cache else {}
@@ -81,7 +81,7 @@ def in_checkout(checkout: Path, code: str, *arguments: str, said: str = "", cach
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file; for a graph, that of the graph without the metadata of its nodes follows."""
+    """Return the SHA-256 of a file; for a graph, followed by that of the graph without node metadata."""
     whole = hashlib.sha256(path.read_bytes()).hexdigest()
     if path.suffix != ".onnx":
         return whole
@@ -92,7 +92,7 @@ def digest(path: Path) -> str:
 
 
 def compare(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The files that differ in more than the metadata of nodes, and those that differ in that alone."""
+    """Return the files that differ in more than node metadata, and those that differ only there."""
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     metadata = [name for name in names if " " in old.get(name, "") and _bare(old[name]) == _bare(new.get(name, ""))]
     return [name for name in names if name not in metadata], metadata
@@ -103,7 +103,7 @@ def _bare(digests: str) -> str:
 
 
 def digests(checkout: Path, exports: Sequence[Export], folder: Path) -> list[dict[str, str]]:
-    """The digests of the files of each export by path, or its exit code under the name ``exit``."""
+    """Return the digests of each export's files by path, or its exit code under the name ``exit``."""
     commands = [[*each.arguments, "--out", str(folder / str(i))] for i, each in enumerate(exports)]
     codes = in_checkout(checkout, _EXPORT, said=json.dumps(commands), cache=folder / "cache").split("\n")
     ends = [line for line in codes if line.strip().isdigit()]
@@ -116,12 +116,12 @@ def digests(checkout: Path, exports: Sequence[Export], folder: Path) -> list[dic
 
 
 def main() -> int:
-    """Export with both checkouts, print a line for each export, and tell whether all files are the same."""
+    """Export with both checkouts and print a line per export; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="checkout whose exports are taken as right")
+    parser.add_argument("before", type=Path, help="reference checkout")
     parser.add_argument("after", type=Path, help="checkout to compare with it")
     parser.add_argument("--quick", action="store_true", help="the demo and one family only")
-    parser.add_argument("--keep", type=Path, help="folder for what `before` exports, read again if it is there")
+    parser.add_argument("--keep", type=Path, help="folder to save the exports of `before` in, and to reuse them from")
     options = parser.parse_args()
     families = FAMILIES[:1] if options.quick else FAMILIES
     with tempfile.TemporaryDirectory() as temporary:
@@ -145,11 +145,11 @@ def main() -> int:
     for export, old, new in zip(exports, before, after, strict=True):
         names, metadata = compare(old, new)
         different, in_metadata = different + len(names), in_metadata + len(metadata)
-        same = f"exits {old['exit']}" if "exit" in old else f"{len(old) - len(metadata)} files the same"
-        same += f", but for metadata of nodes: {', '.join(metadata)}" if metadata else ""
+        same = f"exits {old['exit']}" if "exit" in old else f"{len(old) - len(metadata)} files identical"
+        same += f", except node metadata in {', '.join(metadata)}" if metadata else ""
         print(f"{export.title:60} {'DIFFER: ' + ', '.join(names) if names else same}", flush=True)
     files = sum(len(row) for row in before if "exit" not in row)
-    print(f"{files} files of {len(exports)} exports compared, {different} differ, {in_metadata} in metadata alone")
+    print(f"{files} files of {len(exports)} exports compared, {different} differ, {in_metadata} only in metadata")
     return 1 if different else 0
 
 

@@ -1,10 +1,10 @@
-"""Greedy answers of an engine beside those of `transformers` on the same weights, in FP32.
+"""Compare an engine's greedy answers with those of `transformers` on the same weights, in FP32.
 
     python tools/compare_with_transformers.py ENGINE
 
-The questions go through the engine's chat template; both get the same ids. Where the two first differ, the line says
-by how much: the logit that `transformers` gives its own token less the one that it gives ours. A difference at a margin
-of rounding is a tie; any other is a fault. Exits with 1 where a margin reaches ``--margin``.
+The questions go through the engine's chat template; both get the same ids. At the first difference, the output shows
+the margin: the logit that `transformers` gives its own token minus the one it gives the engine's. A margin within
+rounding is a tie; any other is a bug. Exits with 1 if a margin reaches ``--margin``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from peagle.engines import Engine, SamplingParams
 
 @dataclass(frozen=True)
 class Difference:
-    """The first token that is not the same: its place in the answer, both ids, and the margin between them."""
+    """The first different token: its position in the answer, both ids, and the margin between them."""
 
     place: int
     theirs: int
@@ -38,7 +38,7 @@ class Difference:
 
 @torch.no_grad()
 def first_difference(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> Difference | None:
-    """Return where the greedy tokens of ``model`` after ``prompt`` leave ``answer``; None where they do not."""
+    """Return the first difference of ``model``'s greedy tokens after ``prompt`` from ``answer``, or None."""
     ids, cache = torch.tensor([list(prompt)]), None
     for place, ours in enumerate(answer):
         out = model(ids, past_key_values=cache, use_cache=True)
@@ -51,12 +51,12 @@ def first_difference(model: Any, prompt: Sequence[int], answer: Sequence[int]) -
 
 
 def main() -> None:
-    """Compare, print, and judge."""
+    """Compare, print, and set the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path)
     parser.add_argument("--questions", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--margin", type=float, default=1e-3, help="logits that differ by less are a tie")
+    parser.add_argument("--margin", type=float, default=1e-3, help="a smaller logit difference is a tie")
     arguments = parser.parse_args()
     engine = Engine.load(arguments.engine)
     asked = questions(arguments.questions)
@@ -71,13 +71,13 @@ def main() -> None:
         found = first_difference(model, prompt, answer)
         if found is None:
             same += 1
-            print(f"{question.id:20} {len(answer):4} tokens  the same")
+            print(f"{question.id:20} {len(answer):4} tokens  identical")
         else:
             worst = max(worst, found.margin)
             theirs, ours = (engine.tokenizer.decode([token]) for token in (found.theirs, found.ours))
             print(f"{question.id:20} {len(answer):4} tokens  at {found.place}: theirs {theirs!r}, ours {ours!r}, "
                   f"margin {found.margin:.1e}")  # fmt: skip
-    print(f"\n{same} of {len(asked)} answers are the same to the last token; largest margin of the others: {worst:.1e}")
+    print(f"\n{same} of {len(asked)} answers are identical; largest margin of the others: {worst:.1e}")
     if worst >= arguments.margin:
         sys.exit(1)
 

@@ -1,9 +1,9 @@
-"""The training text of the demo pair: Python source of the standard library found on this machine.
+"""The demo pair's training text: Python source of the standard library found on this machine.
 
-python tools/corpus.py        prints what would be used (files, bytes, digest)
+python tools/corpus.py        prints the selection (files, bytes, digest)
 
-The standard library is a good small corpus: every machine with Python has it, its licence allows redistribution,
-and its text is regular enough for a four-million-parameter model to learn.
+The standard library is a good small corpus: it comes with every Python, its licence allows redistribution, and its text
+is regular enough for a four-million-parameter model to learn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HELD_OUT_FILES = 12
 SPLIT_SEED = 20
 MIN_BYTES = 500
 
-# Tests repeat fixtures, the others are tables or programs-as-data: both teach a small model to recite, not to write.
+# Tests repeat fixtures; the others are tables or programs-as-data. Both teach a small model to recite.
 SKIP_FOLDERS = {
     "site-packages",
     "test",
@@ -33,10 +33,10 @@ SKIP_FOLDERS = {
     "__pycache__",
 }
 SKIP_FILES = {"html/entities.py", "locale.py", "stringprep.py", "keyword.py", "this.py"}
-# Generated when Python is built; they differ between machines and carry their paths.
+# Generated when Python is built: they differ between machines and contain their paths.
 SKIP_PREFIXES = ("_sysconfigdata", "config-")
 
-# A held-out file should be long enough to cut several prompts from and not so long that it dominates the loss.
+# A held-out file must be long enough for several prompts, and short enough not to dominate the loss.
 HELD_OUT_BYTES = range(6_000, 60_000)
 
 
@@ -50,7 +50,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The two halves of the corpus, and what identifies them."""
+    """The two halves of the corpus, and its identity."""
 
     train: list[SourceFile]
     held_out: list[SourceFile]
@@ -65,7 +65,7 @@ def _wanted(relative: Path) -> bool:
 
 
 def read_files(root: Path) -> list[SourceFile]:
-    """ASCII source files below `root`, sorted by name, without exact duplicates."""
+    """Return ASCII source files below `root`, sorted by name, without exact duplicates."""
     found: list[SourceFile] = []
     seen: set[bytes] = set()
     for path in sorted(root.rglob("*.py")):
@@ -81,7 +81,7 @@ def read_files(root: Path) -> list[SourceFile]:
 
 
 def digest_of(files: list[SourceFile]) -> str:
-    """sha256 over names and contents, each length-prefixed so that no two corpora can collide by concatenation."""
+    """Return the sha256 of names and contents, each length-prefixed so that concatenation cannot cause collisions."""
     sha = hashlib.sha256()
     for file in files:
         for part in (file.name.encode(), file.text.encode()):
@@ -91,7 +91,7 @@ def digest_of(files: list[SourceFile]) -> str:
 
 
 def load_corpus(root: Path | None = None) -> Corpus:
-    """Read the corpus and split it by file, always in the same way for the same files."""
+    """Read the corpus and split it by file, deterministically."""
     files = read_files(root or Path(sysconfig.get_paths()["stdlib"]))
     candidates = [file.name for file in files if len(file.text) in HELD_OUT_BYTES]
     if len(candidates) <= HELD_OUT_FILES:

@@ -17,7 +17,7 @@ SAMPLE_TOKENS = 96
 
 @dataclass(frozen=True)
 class DrafterRun:
-    """What a card says about a training run."""
+    """A training run, as shown on its card."""
 
     step: int
     steps: int
@@ -29,7 +29,7 @@ class DrafterRun:
 
 
 def table(rows: list[Row], prompts: int) -> str:
-    """Results as a Markdown table."""
+    """Format results as a Markdown table."""
     lines = [
         f"| K | greedy | temperature {TEMPERATURE} | identical to the target alone |",
         "|---|---|---|---|",
@@ -41,7 +41,7 @@ def table(rows: list[Row], prompts: int) -> str:
 def shown(
     target: Qwen3ForCausalLM, drafter: Drafter, tokenizer: PreTrainedTokenizerFast, prompt: str, temperature: float
 ) -> str:
-    """A sample of the pair with its tokens per round."""
+    """Format a sample of the pair with its tokens per round."""
     count = drafter.config.num_speculative_tokens
     run = generate_together(target, drafter, tokenizer.encode(prompt), SAMPLE_TOKENS, count, temperature)
     name = "Greedy" if temperature == 0 else f"Temperature {temperature}"

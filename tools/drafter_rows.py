@@ -1,4 +1,4 @@
-"""Which rows one training pass of the drafter computes (conditional drop), and what each row sees."""
+"""Select the rows that one training pass of the drafter computes (conditional drop), and what each row attends to."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 def sample_rows(
     length: int, depths: int, keep: float, least: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Anchors and depths, int64 [R] each, of the rows kept from a window with `length` real rows.
+    """Return anchors and depths, int64 [R] each, of the rows kept from a window with `length` real rows.
 
-    Depth 0 keeps every anchor.  Each deeper level keeps a random subset of the level before, so that every row's chain
-    of shallower placeholders is present.  R depends on the arguments only, which lets the step be compiled once.
+    Depth 0 keeps every anchor. Each deeper level keeps a random subset of the level before, so that every row's chain
+    of shallower placeholders is present. R depends only on the arguments, so that the step can be compiled once.
     """
     kept = torch.arange(length)
     anchors, levels = [kept], [torch.zeros(length, dtype=torch.int64)]
@@ -26,17 +26,17 @@ def sample_rows(
 
 
 class RowAttention:
-    """Attention in training: real rows up to the anchor, and the placeholders of the own chain up to the own depth.
+    """Attention in training: real rows up to the anchor, and the placeholders of the row's own chain up to its depth.
 
-    This is what a placeholder sees in use, where everything before it is committed and only one chain exists. Keys are
-    taken as two groups, the real rows and the few of the own chain, because a square of all rows would be several times
-    the work.
+    This matches inference, where everything before a placeholder is committed and only one chain exists. Keys form two
+    groups, the real rows and the few of the row's own chain, because attention over all rows would cost several times
+    as much.
     """
 
     def __init__(self, anchor: Tensor, depth: Tensor, length: int, depths: int):
-        """anchor, depth int64 [R] as `sample_rows` gives them, from a window with `length` real rows."""
+        """Take anchor and depth, int64 [R], from `sample_rows` for a window with `length` real rows."""
         self.length = length
-        # place[d - 1, a]: the row of the placeholder of depth d of anchor a (0 where it was dropped: never looked at).
+        # place[d - 1, a]: the row of the placeholder of depth d of anchor a (0 if it was dropped: never read).
         place = torch.zeros(depths - 1, length, dtype=torch.int64)
         place[depth[length:] - 1, anchor[length:]] = torch.arange(length, len(anchor))
         self.chain = place[:, anchor].T  # [R, depths - 1]
@@ -50,9 +50,9 @@ class RowAttention:
 
 
 class ChainAttention:
-    """The same for a head that drafts one token per pass: what a row sees, with the rows of earlier passes kept.
+    """The same for a head that drafts one token per pass, with the rows of earlier passes kept.
 
-    Pass 0 holds the real rows; each later pass holds rows of some of the anchors of the pass before it.
+    Pass 0 holds the real rows; each later pass holds rows for some of the anchors of the previous pass.
     """
 
     def __init__(self) -> None:
@@ -85,10 +85,10 @@ class ChainAttention:
 def attend_real_and_own(
     q: Tensor, k_real: Tensor, v_real: Tensor, k_own: Tensor, v_own: Tensor, mask: Tensor
 ) -> Tensor:
-    """Attention over two groups of keys: real rows, which all rows share, and each row's own chain.
+    """Attend to two groups of keys: real rows, shared by all rows, and each row's own chain.
 
     q [B, heads, R, D]; k_real, v_real [B, groups, L, D]; k_own, v_own [B, groups, R, C, D]; mask bool [R, L + C], true
-    where a row looks -> [B, heads, R, D].
+    where a row attends -> [B, heads, R, D].
     """
     batch, heads, rows, dim = q.shape
     groups, length = k_real.shape[1:3]

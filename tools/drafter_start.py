@@ -1,4 +1,4 @@
-"""How the demo drafter starts: its sizes, its first weights, and what it reads from the target."""
+"""The demo drafter's initial state: sizes, initial weights, and auxiliary hidden-state layers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ INTERMEDIATE = 640
 KEY_FEATURE, QUERY_FEATURE = 0, 1
 FEATURE_SIZE = 3.0
 SHARPNESS = 4.0
-SLOW_PERIODS = 19.0, 355.0  # positions; rotary pairs that turn so slowly tell distances without repeating
+SLOW_PERIODS = 19.0, 355.0  # positions; rotary pairs this slow encode distances without repeating
 
 
 def tap_layers(layers: int) -> tuple[int, int, int]:
-    """The customary taps: the residual stream entering a low, a middle and a high layer."""
+    """Return the customary auxiliary layers: the residual stream entering a low, a middle and a high layer."""
     return 2, layers // 2, layers - 3
 
 
 def new_drafter(target: Qwen3ForCausalLM, mask_id: int, ids: Tensor) -> tuple[Drafter, float]:
-    """A drafter fit to be trained, and the size of the tapped states.  `ids` int64 [B, T]: text to measure them on.
+    """Return an initialised drafter, and the scale of the tapped states.  `ids` int64 [B, T]: text to measure them on.
 
-    Embedding, head and final norm start as the target's. `fc` starts by passing the highest tap through, divided by
-    the size of the states: the blocks add vectors of size one to what it gives.
+    Embedding, head and final norm start as the target's. `fc` starts as the highest tap divided by the scale of the
+    states: the blocks add vectors of norm about one to its output.
     """
     shape = target.config
     taps = tap_layers(shape.num_hidden_layers)
@@ -67,12 +67,12 @@ def new_drafter(target: Qwen3ForCausalLM, mask_id: int, ids: Tensor) -> tuple[Dr
 
 
 def look_back(drafter: Drafter, aux: Tensor) -> None:
-    """Let one head of each key group in the first block start by looking at the nearest real rows.
+    """Initialise one head of each key group in the first block to attend to the nearest real rows.
 
-    A placeholder knows nothing by itself; until some head brings it the last real row, none of what that row says can
-    be learned. So one feature is made +1 in real rows and -1 in placeholders, for the keys, and one +1 in both, for the
-    queries; rotary positions turn their constant product into a preference for short distances.
-    aux [R, aux_size]: tapped states of real rows.
+    A placeholder has no information of its own; until some head brings it the last real row, nothing from that row can
+    be learned. So one feature is set to +1 in real rows and -1 in placeholders, for the keys, and one to +1 in both,
+    for the queries; rotary positions turn their constant product into a preference for short distances. aux [R,
+    aux_size]: tapped states of real rows.
     """
     size = drafter.config.target_hidden_size
     for feature, tap, in_placeholder in ((KEY_FEATURE, 2, -1.0), (QUERY_FEATURE, 1, 1.0)):
@@ -80,7 +80,7 @@ def look_back(drafter: Drafter, aux: Tensor) -> None:
         states = aux[:, part]
         moment = states.T @ states / len(states)
         mean = states.mean(0)
-        # The direction along which the states are most nearly constant (least squares, slightly regularised).
+        # The direction in which the states are most nearly constant (least squares, slightly regularised).
         constant = torch.linalg.solve(moment + 1e-3 * moment.trace() / size * torch.eye(size), mean)
         constant /= mean @ constant
         drafter.fc.weight[feature] = 0

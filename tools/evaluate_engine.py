@@ -1,6 +1,8 @@
-"""Acceptance length of a compiled demo engine on held-out files: more prompts than the torch loop has time for.
+"""Measure the acceptance length of a compiled demo engine on held-out files.
 
 python tools/evaluate_engine.py demo-engine
+
+It covers more prompts than the PyTorch loop can.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ PROMPT_TOKENS = 64
 
 
 def main() -> None:
-    """Print tokens per round over prompts spread evenly over the held-out files."""
+    """Print tokens per round over prompts spaced evenly over the held-out files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path)
     parser.add_argument("--target", type=Path, default=Path("compiler/bundled/demo/target"), help="for its tokenizer")

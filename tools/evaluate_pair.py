@@ -27,30 +27,30 @@ TEMPERATURE = 0.8
 
 @dataclass(frozen=True)
 class Row:
-    """Results for one number of drafted tokens."""
+    """Results for one number of draft tokens."""
 
     count: int
     greedy: float
     sampled: float
     identical: int
-    reach: list[float]  # share of greedy rounds that accepted at least 1, 2, ... drafted tokens
+    reach: list[float]  # share of greedy rounds that accepted at least 1, 2, ... draft tokens
 
 
 def held_out_prompts(stream: Tensor, prompts: int = PROMPTS) -> list[list[int]]:
-    """Evenly spaced pieces of the held-out stream int64 [T]."""
+    """Return evenly spaced pieces of the held-out stream int64 [T]."""
     stride = (len(stream) - PROMPT_TOKENS) // prompts
     return [stream[i * stride : i * stride + PROMPT_TOKENS].tolist() for i in range(prompts)]
 
 
 def tokens_per_round(rounds: list[int]) -> float:
-    """Accepted drafts and one token of the target's own, averaged over all rounds."""
+    """Return the accepted drafts plus one target token, averaged over all rounds."""
     return 1 + sum(rounds) / len(rounds)
 
 
 def measure(
     target: Qwen3ForCausalLM, drafter: Drafter, prompts: list[list[int]], wanted: list[list[int]], count: int
 ) -> Row:
-    """Run every prompt greedily and sampled; `wanted` is what the target writes alone."""
+    """Run every prompt greedily and sampled; `wanted` is the target's own output."""
     greedy: list[int] = []
     sampled: list[int] = []
     identical = 0
@@ -64,7 +64,7 @@ def measure(
 
 
 def measure_pair(target: Qwen3ForCausalLM, drafter: Drafter, held_out: Tensor, counts: list[int]) -> list[Row]:
-    """One row per entry of `counts`, printed as it comes."""
+    """Return one row per entry of `counts`, printed as it is measured."""
     prompts = held_out_prompts(held_out)
     wanted = [generate_alone(target, prompt, NEW_TOKENS) for prompt in prompts]
     rows = []

@@ -1,14 +1,14 @@
-"""What a precision costs: engines of one model beside each other, as their backend computes them, on the same text.
+"""Measure the accuracy cost of precisions: compare engines of one model on the same text, on their own backend.
 
 for p in fp32 int8 int4; do
     peagle-compile build --model MODEL --draft none --backend onnxruntime --precision $p --out $p
 done
 python tools/evaluate_precision.py fp32 int8 int4
 
-The first engine is the reference: its tokenizer reads the text, and in `chat` it writes the answers that are judged,
-greedily. Each passage goes through all engines in turn. `perplexity` is of the text, +- the standard error of the
-change; `KL` the divergence of an engine's distribution from the reference's in nats per token, its mean and 99th
-percentile; `same` how often both hold the same token most likely.
+The first engine is the reference: its tokenizer encodes the text, and for `chat` it writes the judged answers,
+greedily. Each passage goes through all engines in turn. `perplexity` is that of the text, +- the standard error of the
+change; `KL` is the divergence from the reference's distribution in nats per token, mean and 99th percentile; `same` is
+the share of positions with the same most likely token.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ WINDOW = 512
 
 @dataclass(frozen=True)
 class PrecisionRow:
-    """What was found of an engine on one kind of text.
+    """The results of an engine on one kind of text.
 
-    ``bytes``: of the target's files. ``tokens`` were predicted. ``change`` of perplexity and its standard
-    ``error`` are relative to the reference, ``kl_mean`` and ``kl_p99`` nats, ``same`` a share.
+    ``bytes``: size of the target's files. ``tokens``: predicted tokens. ``change`` of perplexity and its standard
+    ``error`` are relative to the reference, ``kl_mean`` and ``kl_p99`` in nats, ``same`` is a share.
     """
 
     text: str
@@ -52,26 +52,26 @@ class PrecisionRow:
 
 
 def load(folders: Sequence[Path]) -> list[Engine]:
-    """Load all engines. Raises ``UsageError`` where one reads other tokens than the first."""
+    """Load all engines. Raises ``UsageError`` if one tokenizes differently from the first."""
     engines = [Engine.load(folder) for folder in folders]
     for each in engines[1:]:
         if _reading(each) != _reading(engines[0]):
             raise UsageError(
-                f"{each.folder} reads text otherwise than {engines[0].folder}",
-                why="their tokenizers or vocabularies differ, and distributions over other tokens cannot be compared",
-                fix="give engines of one model",
+                f"{each.folder} tokenizes differently from {engines[0].folder}",
+                why="their tokenizers or vocabularies differ, so their distributions cannot be compared",
+                fix="pass engines of one model",
             )
     return engines
 
 
 def _reading(engine: Engine) -> tuple[object, ...]:
-    """What decides how text becomes tokens."""
+    """Return what determines the tokenization."""
     manifest = engine.manifest
     return manifest.files["tokenizer.json"].sha256, manifest.shapes.vocab_size, manifest.eos_token_ids
 
 
 def compare(engines: Sequence[Engine], passages: Passages) -> list[PrecisionRow]:
-    """Hold every engine against the first. One passage goes through all of them before the next."""
+    """Compare every engine with the first. A passage goes through all engines before the next one."""
     tallies = [LogitsTally() for _ in engines]
     for number, (ids, given) in enumerate(zip(passages.ids, passages.given, strict=True), 1):
         judged = slice(given - 1, None)
@@ -102,7 +102,7 @@ def compare(engines: Sequence[Engine], passages: Passages) -> list[PrecisionRow]
 
 
 def _size(engine: Engine) -> int:
-    """Bytes of the target's files, without a drafter that lies beside them for the table that both look up."""
+    """Return the bytes of the target's files, without a drafter that shares their embedding table."""
     manifest = engine.manifest
     inside, drafter = Path(manifest.target.file).parent, manifest.drafter
     return sum(
@@ -113,7 +113,7 @@ def _size(engine: Engine) -> int:
 
 
 def table(rows: Sequence[PrecisionRow]) -> str:
-    """For people."""
+    """Format the results as text."""
     width = max(len(row.engine) for row in rows)
     lines = [f"{'':{width}} {'MB':>8} {'perplexity':>11} {'change':>9} {'+-':>7} {'KL':>8} {'99%':>7} {'same':>7}"]
     lines += [
@@ -128,15 +128,15 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", type=Path, nargs="+", metavar="ENGINE")
-    parser.add_argument("--texts", nargs="+", choices=KINDS, help="default: all; no chat without a template")
-    parser.add_argument("--windows", type=_positive, help="of code and of prose, spread evenly; default: all")
+    parser.add_argument("--texts", nargs="+", choices=KINDS, help="default: all (chat requires a template)")
+    parser.add_argument("--windows", type=_positive, help="windows of code and of prose, evenly spaced; default: all")
     parser.add_argument("--window", type=_positive, default=WINDOW, help="tokens of a window; default: %(default)s")
-    parser.add_argument("--answers", type=_positive, default=20, help="to bundled questions; default: %(default)s")
-    parser.add_argument("--answer-tokens", type=_positive, default=100, help="at most; default: %(default)s")
-    parser.add_argument("--json", type=Path, help="also write what was found here")
+    parser.add_argument("--answers", type=_positive, default=20, help="number of answers; default: %(default)s")
+    parser.add_argument("--answer-tokens", type=_positive, default=100, help="tokens per answer; default: %(default)s")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     if arguments.json and not arguments.json.absolute().parent.is_dir():
-        parser.error(f"--json {arguments.json}: there is no folder to write it in")
+        parser.error(f"--json {arguments.json}: its folder does not exist")
     amount = Amount(arguments.windows, arguments.window, arguments.answers, arguments.answer_tokens)
     found: list[PrecisionRow] = []
     try:
@@ -158,7 +158,7 @@ def main() -> None:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not positive")
+        raise argparse.ArgumentTypeError(f"{number} must be positive")
     return number
 
 

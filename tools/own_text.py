@@ -1,4 +1,4 @@
-"""Continuations written by the target itself, many at once: what its drafter meets in use."""
+"""Continuations written by the target itself, many at once: the text that its drafter sees at inference."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ROWS_AT_ONCE = 256
 def continue_rows(
     target: Qwen3ForCausalLM, prompts: Tensor, new_tokens: int, sampled: int, generator: torch.Generator
 ) -> Tensor:
-    """prompts int64 [B, P] -> int64 [B, P + new_tokens]; the last `sampled` rows are sampled, the others greedy.
+    """Continue prompts int64 [B, P] to int64 [B, P + new_tokens]; the last `sampled` rows sample, others are greedy.
 
-    The end token is not a stop: as in the training stream, a new document follows it.
+    The end token does not stop a row: as in the training stream, a new document follows it.
     """
     greedy = len(prompts) - sampled
     cache = DynamicCache(config=target.config)
@@ -43,9 +43,9 @@ def continue_rows(
 def write_rows(
     target: Qwen3ForCausalLM, stream: Tensor, batches: int, sampled: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Continuations of random places of `stream` int64 [T]: greedy and sampled ones, int64 [N, WINDOW + 1] each.
+    """Write continuations of random places of `stream` int64 [T]: greedy and sampled, int64 [N, WINDOW + 1] each.
 
-    Of the rows of each batch, `sampled` are sampled.
+    `sampled` rows of each batch are sampled.
     """
     generator = torch.Generator().manual_seed(seed)
     greedy_parts: list[Tensor] = []
@@ -62,7 +62,7 @@ def write_rows(
 
 @dataclass(frozen=True)
 class OwnText:
-    """Rows that the target wrote, int64 [N, WINDOW + 1] each, and how long that took."""
+    """Rows written by the target, int64 [N, WINDOW + 1] each, and the time it took."""
 
     greedy: Tensor
     sampled: Tensor
@@ -70,23 +70,25 @@ class OwnText:
     seed: int
 
     def at(self, step: int, greedy: int, sampled: int) -> Tensor:
-        """The rows that `step` takes, int64 [greedy + sampled, WINDOW + 1]."""
+        """Return the rows of `step`, int64 [greedy + sampled, WINDOW + 1]."""
         return torch.cat([pick(self.greedy, step, greedy, self.seed), pick(self.sampled, step, sampled, self.seed)])
 
 
 def pick(rows: Tensor, step: int, count: int, seed: int) -> Tensor:
-    """`count` of `rows` int64 [N, T] for `step`; each row once per epoch, in an order that changes with the epoch."""
+    """Pick `count` of `rows` int64 [N, T] for `step`; each row once per epoch, in a new order every epoch."""
     epoch, index = divmod(step, len(rows) // count)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed * 1000 + epoch))
     return rows[order[index * count : (index + 1) * count]]
 
 
 def load_or_write(path: Path, target: Qwen3ForCausalLM, stream: Tensor, batches: int, seed: int) -> OwnText:
-    """`batches` half greedy and half sampled, then half as many all greedy: greedy text repeats itself more, and so
-    has more to learn for a drafter.  Kept on disk, because a resumed run needs the same text."""
+    """Load or write `batches` half greedy and half sampled, then half as many all greedy.
+
+    Greedy text repeats itself more, so a drafter learns more from it. Saved, because a resumed run needs the same text.
+    """
     if not path.exists():
         started = time.monotonic()
-        # Writing is bound by the traffic of the caches, which bfloat16 halves; it is only text, the labels come later.
+        # Cache traffic limits the speed, and bfloat16 halves it; only the text matters, labels are computed later.
         writer = copy.deepcopy(target).to(torch.bfloat16)
         greedy, sampled = write_rows(writer, stream, batches, ROWS_AT_ONCE // 2, seed)
         more, _ = write_rows(writer, stream, batches // 2, 0, seed + 1)

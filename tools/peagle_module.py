@@ -20,7 +20,7 @@ from torch.nn import functional
 
 
 class Attend(Protocol):
-    """Decides what each row sees, which differs between training and use.
+    """Decides what each row attends to, which differs between training and inference.
 
     q [B, heads, T, head_dim]; k, v [B, kv_heads, T, head_dim] of the rows of this call -> [B, heads, T, head_dim].
     """
@@ -30,7 +30,7 @@ class Attend(Protocol):
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """Sizes of the drafter, and where its inputs come from."""
+    """Sizes of the drafter, and the origin of its inputs."""
 
     hidden_size: int
     target_hidden_size: int
@@ -53,7 +53,7 @@ class DrafterConfig:
         return len(self.aux_layers) * self.target_hidden_size
 
     def to_json(self) -> str:
-        """The flat checkpoint layout (one dictionary, tap layers inside `eagle_config`)."""
+        """Return the flat checkpoint layout (one dictionary, auxiliary layers inside `eagle_config`)."""
         sizes = asdict(self)
         taps = list(sizes.pop("aux_layers"))
         content: dict[str, Any] = {
@@ -89,7 +89,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding, rotate-half form.  x [B, heads, T, head_dim]; cos, sin [T, head_dim]."""
+    """Apply rotary embedding, rotate-half form.  x [B, heads, T, head_dim]; cos, sin [T, head_dim]."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat([-second, first], -1) * sin
 
@@ -163,9 +163,9 @@ class Drafter(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
 
     def forward(self, ids: Tensor, aux: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """ids int64 [B, T], aux [B, T, aux_size], positions int64 [T] -> normed hidden states [B, T, hidden_size].
+        """Map ids int64 [B, T], aux [B, T, aux_size], positions int64 [T] to normed hidden states [B, T, hidden_size].
 
-        `lm_head` turns those that matter into logits.
+        `lm_head` turns the relevant rows into logits.
         """
         return self.norm(self.blocks(ids, self.fc(aux), positions, attend))
 
@@ -182,7 +182,7 @@ class Drafter(nn.Module):
 
 
 class CausalCache:
-    """Attention in use: every row sees all rows of earlier calls, and of its own call those up to itself."""
+    """Attention at inference: a row attends to all rows of earlier calls, and to its own call's rows up to itself."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -197,7 +197,7 @@ class CausalCache:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
     def keep(self, rows: int) -> None:
-        """Forget everything after the first `rows` rows."""
+        """Drop everything after the first `rows` rows."""
         self.layers = {i: (k[:, :, :rows], v[:, :, :rows]) for i, (k, v) in self.layers.items()}
 
 
@@ -209,7 +209,7 @@ def save_drafter(model: Drafter, folder: Path) -> None:
 
 
 def load_drafter(folder: Path) -> Drafter:
-    """The shipped (bfloat16-rounded) weights, computed in float32."""
+    """Load the shipped (bfloat16-rounded) weights for computation in float32."""
     model = Drafter(DrafterConfig.from_json((folder / "config.json").read_text()))
     weights = load_file(folder / "model.safetensors")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})

@@ -1,4 +1,4 @@
-"""Text that engines are measured on and nothing is calibrated with: code, prose, and answers of a chat model."""
+"""Evaluation text that is never used for calibration: code, prose, and answers of a chat model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peagle.plugins.errors import UsageError
 
 @dataclass(frozen=True)
 class Passages:
-    """Token ids of one kind of text, a pass each. The first ``given`` of a passage are read and not judged by."""
+    """Token ids of one kind of text, one pass per passage. The first ``given`` tokens of a passage are not scored."""
 
     kind: str
     ids: tuple[tuple[int, ...], ...]
@@ -24,12 +24,12 @@ class Passages:
 
     @property
     def predicted(self) -> int:
-        """How many tokens are predicted."""
+        """The number of predicted tokens."""
         return sum(map(len, self.ids)) - sum(self.given)
 
     @property
     def digest(self) -> str:
-        """Twelve hex digits that are the same where the same tokens were measured."""
+        """Twelve hex digits that identify the measured tokens."""
         sha = hashlib.sha256()
         for ids, given in zip(self.ids, self.given, strict=True):
             sha.update(np.asarray([len(ids), given, *ids], "<i8").tobytes())
@@ -38,7 +38,7 @@ class Passages:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of a kind: ``windows`` (None: all) of ``length`` tokens, ``answers`` of ``answer_tokens`` at most."""
+    """The amount of text: ``windows`` (None: all) of ``length`` tokens, ``answers`` of at most ``answer_tokens``."""
 
     windows: int | None
     length: int
@@ -47,19 +47,19 @@ class Amount:
 
 
 def code(engine: Engine, amount: Amount) -> Passages:
-    """Files of the standard library that the demo pair was not trained on."""
+    """Return standard-library files that the demo pair was not trained on."""
     return _windows("code", engine, [file.text for file in load_corpus().held_out], amount)
 
 
 def prose(engine: Engine, amount: Amount) -> Passages:
-    """The language reference, as Python's ``help`` has it."""
+    """Return the Python language reference, from Python's ``help``."""
     from pydoc_data.topics import topics
 
     return _windows("prose", engine, list(topics.values()), amount)
 
 
 def chat(engine: Engine, amount: Amount) -> Passages:
-    """The greedy answers of ``engine`` to the bundled questions, which its chat template writes and which are given."""
+    """Return the greedy answers of ``engine`` to the bundled questions; the chat-templated questions are not scored."""
     params = SamplingParams(max_tokens=amount.answer_tokens)
     asked = ([{"role": "user", "content": question.text}] for question in questions(amount.answers))
     answers = [engine.chat(messages, params) for messages in asked]
@@ -71,7 +71,7 @@ KINDS: dict[str, Callable[[Engine, Amount], Passages]] = {"code": code, "prose":
 
 
 def _windows(kind: str, engine: Engine, documents: Sequence[str], amount: Amount) -> Passages:
-    """Windows that share a token, spread evenly over all documents, each of which ends with the end-of-text token."""
+    """Return windows that overlap by one token, spread over all documents, which end with the end-of-text token."""
     stream: list[int] = []
     for text in documents:
         stream += [*engine.tokenizer.encode(text), *engine.manifest.eos_token_ids[:1]]
@@ -79,8 +79,8 @@ def _windows(kind: str, engine: Engine, documents: Sequence[str], amount: Amount
     if not every:
         raise UsageError(
             f"a window of {amount.length} tokens is longer than the text",
-            why=f"all of the {kind} has {len(stream)} tokens",
-            fix="ask for shorter windows",
+            why=f"the {kind} text has {len(stream)} tokens",
+            fix="use shorter windows",
         )
     count = len(every) if amount.windows is None else amount.windows
     ids = tuple(every[:: max(1, len(every) // count)][:count])

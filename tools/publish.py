@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-# The demo pair is kept in version control, so no file may grow beyond what one would commit without thinking.
+# The demo pair is in version control, so its files must stay small enough to commit.
 MAX_FILE_BYTES = 8_000_000
 
 
 def publish(folder: Path, write: Callable[[Path], object], limit: int = MAX_FILE_BYTES) -> None:
-    """Let `write` fill a temporary folder, then move each file into `folder`; none may have `limit` bytes.
+    """Let `write` fill a temporary folder, then move each file into `folder`; every file must be below `limit` bytes.
 
-    A reader never finds a file half written or missing; files that `write` did not make stay as they were.
+    A reader never finds a partial or missing file; files that `write` did not create stay unchanged.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
@@ -32,7 +32,7 @@ def publish(folder: Path, write: Callable[[Path], object], limit: int = MAX_FILE
 
 
 def processor() -> str:
-    """The CPU that a card names, e.g. "Intel(R) Xeon(R) Processor, 2 cores"."""
+    """Return the CPU's name for a card, e.g. "Intel(R) Xeon(R) Processor, 2 cores"."""
     cores = f"{os.cpu_count()} cores"
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -12,7 +12,7 @@ from transformers import DynamicCache, Qwen3ForCausalLM
 
 @dataclass
 class Generation:
-    """New token ids, and for each round how many drafted tokens were accepted."""
+    """New token ids, and the number of accepted draft tokens per round."""
 
     ids: list[int]
     accepted: list[int] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Target:
         self.cache = DynamicCache(config=model.config)
 
     def __call__(self, ids: list[int]) -> tuple[Tensor, Tensor]:
-        """Logits [T, V] and the residual stream entering the tapped layers [1, T, taps * hidden]."""
+        """Return logits [T, V] and the residual stream entering the auxiliary layers [1, T, taps * hidden]."""
         out = self.model.model(
             input_ids=torch.tensor([ids]), past_key_values=self.cache, use_cache=True, output_hidden_states=True
         )
@@ -43,7 +43,7 @@ class Target:
 
 
 class Proposer:
-    """The drafter with its cache, which keeps real rows only: placeholder rows are dropped after each round."""
+    """The drafter with its cache of real rows; placeholder rows are dropped after each round."""
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter
@@ -51,7 +51,7 @@ class Proposer:
         self.rows = 0
 
     def __call__(self, ids: list[int], aux: Tensor, count: int) -> list[int]:
-        """ids: the committed tokens that are new, each one position after its row of aux [1, T, aux_size]."""
+        """Draft `count` tokens. ids: new committed tokens, each one position after its row of aux [1, T, aux_size]."""
         drafter, blanks = self.drafter, count - 1
         row_ids = torch.tensor([ids + [drafter.config.ptd_token_id] * blanks])
         row_aux = torch.cat([aux, drafter.mask_hidden.expand(1, blanks, -1)], 1)
@@ -65,16 +65,16 @@ class Proposer:
 
 
 def choose(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
-    """One token from logits [V]."""
+    """Choose one token from logits [V]."""
     if temperature == 0:
         return int(logits.argmax())
     return int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
 
 
 def verify(logits: Tensor, draft: list[int], temperature: float, generator: torch.Generator) -> list[int]:
-    """The tokens that a round emits, given logits [len(draft) + 1, V]: the accepted drafts and one of the target's own.
+    """Return the tokens that a round emits, given logits [len(draft) + 1, V]: accepted drafts and one target token.
 
-    The drafts are the drafter's first choices, i.e. drawn from a one-hot distribution.  Accepting d with probability
+    The drafts are the drafter's first choices, i.e. drawn from a one-hot distribution. Accepting d with probability
     p(d) and otherwise drawing from p without d leaves the target's distribution unchanged.
     """
     for i, token in enumerate(draft):
@@ -92,7 +92,7 @@ def verify(logits: Tensor, draft: list[int], temperature: float, generator: torc
 
 @torch.no_grad()
 def generate_alone(model: Qwen3ForCausalLM, prompt: list[int], new_tokens: int) -> list[int]:
-    """Greedy, one token per pass."""
+    """Generate greedily, one token per pass."""
     target, ids, out = Target(model, ()), prompt, list[int]()
     cache = target.cache
     while len(out) < new_tokens:
@@ -112,7 +112,7 @@ def generate_together(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> Generation:
-    """`count` drafted tokens per round; the end token is not a stop, so that every run has the same length."""
+    """Generate with `count` draft tokens per round; ignores the end token, so that every run has the same length."""
     generator = torch.Generator().manual_seed(seed)
     target, propose = Target(model, drafter.config.aux_layers), Proposer(drafter)
     logits, aux = target(prompt)

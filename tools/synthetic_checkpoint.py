@@ -1,9 +1,9 @@
-"""Write a checkpoint with the key names and shapes of a promised model and random weights, at a scale of your choice.
+"""Write a checkpoint with random weights and the key names and shapes of a supported model, at a chosen scale.
 
 python tools/synthetic_checkpoint.py --model qwen3-coder-30b --layers 8 --out qwen3-8-layers --head flat
 
-Reading, quantising and streaming of weights can then be tried at real widths without a download. OUT/target becomes a
-sharded checkpoint as published, OUT/head a P-EAGLE head for it. Its text is noise; its logits are finite.
+It allows testing reading, quantizing and streaming at real widths without a download. OUT/target becomes a sharded
+checkpoint as published, OUT/head a P-EAGLE head for it. Its text is noise; its logits are finite.
 """
 
 from __future__ import annotations
@@ -48,19 +48,22 @@ _ROOM_FOR_TEXTS = 64_000_000  # configs, tokenizer, headers, index
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _EXPERTS = ("num_experts", "num_local_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
-# Published beside the text decoder, and there to be ignored.
+# Published beside the text decoder, and ignored.
 _VISION_TOWER = {
     "model_type": "gemma4_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
     "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "position_embedding_size": 64,
 }  # fmt: skip
-# GPT-OSS keeps its experts in stacks of [in, out]; MXFP4 stores them as [out, in].
+# GPT-OSS stores stacked experts as [in, out]; MXFP4 stores them as [out, in].
 _EXPERT_STACK = re.compile(r"\.mlp\.experts\.(gate_up|down)_proj$")
 _LINEAR = re.compile(r"^model\.(language_model\.)?layers\.\d+\..+\.([qkvo]|gate|up|down)_proj\.weight$")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What to write. ``None`` keeps the model's own size; ``sizes`` are further entries of its text config."""
+    """The checkpoint to write.
+
+    ``None`` keeps the model's own size; ``sizes`` are further entries of its text config.
+    """
 
     model: str
     out: Path
@@ -78,7 +81,7 @@ class Spec:
 
 
 def write(spec: Spec) -> Path:
-    """Write ``spec.out`` with ``target`` and, if asked for, ``head``. Raises ``UsageError`` naming every problem."""
+    """Write ``spec.out`` with ``target`` and, if requested, ``head``. Raises ``UsageError`` naming every problem."""
     _check(spec)
     config = scaled_config(spec)
     target = target_sources(config, Noise(spec.seed), spec.format)
@@ -108,13 +111,13 @@ def write(spec: Spec) -> Path:
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a config that describes the decoder."""
+    """Return the decoder's part of a config."""
     text: dict[str, Any] = config.get("text_config", config)
     return text
 
 
 def scaled_config(spec: Spec) -> dict[str, Any]:
-    """The model's ``config.json`` at the wanted sizes, unquantised."""
+    """Return the model's ``config.json`` at the requested sizes, without quantization."""
     config = _published_config(spec.model)
     config.pop("quantization_config", None)
     config.pop("torch_dtype", None)
@@ -125,7 +128,7 @@ def scaled_config(spec: Spec) -> dict[str, Any]:
     if text.get("layer_types"):
         text["layer_types"] = text["layer_types"][: text["num_hidden_layers"]]
         if text["model_type"].startswith("gemma4"):
-            text["layer_types"][-1] = "full_attention"  # the architecture insists
+            text["layer_types"][-1] = "full_attention"  # required by the architecture
     wanted = {"hidden_size": spec.hidden, "vocab_size": spec.vocab, _entry(text, _EXPERTS): spec.experts}
     text.update({key: value for key, value in wanted.items() if value is not None})
     text.update(spec.sizes)
@@ -139,7 +142,7 @@ def scaled_config(spec: Spec) -> dict[str, Any]:
 
 
 def target_sources(config: dict[str, Any], noise: Noise, format: str) -> list[Source]:
-    """Every tensor of the checkpoint, named and shaped as ``transformers`` itself would save the model."""
+    """Return every tensor of the checkpoint, named and shaped as ``transformers`` saves the model."""
     sources: list[Source] = []
     encoder = Encoder(format)
     for number, (name, shape) in enumerate(saved_shapes(config).items()):
@@ -152,7 +155,7 @@ def target_sources(config: dict[str, Any], noise: Noise, format: str) -> list[So
 
 
 def saved_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Key names and shapes on disk: the model without weights, its conversion mapping reversed, its ties left out."""
+    """Return key names and shapes on disk: a model without weights, conversion mapping reversed, ties omitted."""
     import transformers
     from transformers.core_model_loading import dot_natural_key, revert_weight_conversion
 
@@ -165,7 +168,7 @@ def saved_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def write_tokenizer(folder: Path, config: dict[str, Any]) -> None:
-    """A byte-level tokenizer that knows every id of the vocabulary, so that whatever is generated can be decoded."""
+    """Write a byte-level tokenizer with every id of the vocabulary, so that all generated ids can be decoded."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     vocab = text_config(config)["vocab_size"]
@@ -184,7 +187,7 @@ def write_tokenizer(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _distribution(name: str, matrix: Sequence[int], text: dict[str, Any]) -> tuple[float, float]:
-    """Mean and deviation that keep the residual stream near 1 and every token's embedding visible in it."""
+    """Return the mean and deviation that keep the residual stream near 1 and every token's embedding visible in it."""
     if name.endswith("layer_scalar") or "norm" in name.rpartition(".")[0].rpartition(".")[2]:
         unscaled_attention = text["model_type"].startswith("gemma4") and name.endswith("k_norm.weight")
         mean = matrix[-1] ** -0.5 if unscaled_attention else 1.0
@@ -197,7 +200,7 @@ def _distribution(name: str, matrix: Sequence[int], text: dict[str, Any]) -> tup
 
 
 def _quantisation(spec: Spec, target: Sequence[Source]) -> dict[str, Any]:
-    """The entry of config.json that says how weights are stored: GPT-OSS's own, or one naming what was left wide."""
+    """Return the storage entry of config.json: GPT-OSS's own, or one that lists the unquantized modules."""
     if spec.format == "bf16":
         return {}
     if spec.format == "mxfp4":
@@ -206,7 +209,7 @@ def _quantisation(spec: Spec, target: Sequence[Source]) -> dict[str, Any]:
 
 
 def _left_wide(target: Sequence[Source]) -> list[str]:
-    """Modules that hold a plain matrix; the head is one of them even where it is tied to the embedding."""
+    """Return modules with an unquantized matrix, including an lm_head tied to the embedding."""
     names = [
         source.name.removesuffix(".weight")
         for source in target
@@ -244,13 +247,13 @@ def _misfits(spec: Spec, text: dict[str, Any]) -> list[str]:
     if layers > own:
         problems.append(f"--layers {layers}: {spec.model} has {own}")
     if spec.head and layers < MIN_TARGET_LAYERS:
-        problems.append(f"--head needs --layers of at least {MIN_TARGET_LAYERS}: its three taps must differ")
+        problems.append(f"--head needs --layers of at least {MIN_TARGET_LAYERS}: three different layers are tapped")
     if spec.experts is not None and not _entry(text, _EXPERTS):
         problems.append(f"--experts: {spec.model} has no experts")
-    problems += [f"--set {key}: no size in the config of {spec.model}" for key, _ in spec.sizes if key not in text]
+    problems += [f"--set {key}: not a size in the config of {spec.model}" for key, _ in spec.sizes if key not in text]
     stacked = text["model_type"] == "gpt_oss"
     if (spec.format == "mxfp4" and not stacked) or (spec.format not in ("mxfp4", "bf16") and stacked):
-        problems.append(f"--format {spec.format}: {spec.model} is not published so")
+        problems.append(f"--format {spec.format}: {spec.model} is not published in this format")
     sizes = text | {"hidden_size": spec.hidden or text["hidden_size"]} | dict(spec.sizes)
     if spec.format == "mxfp4" and (sizes["hidden_size"] % 32 or sizes["intermediate_size"] % 32):
         problems.append("--format mxfp4 stores blocks of 32: hidden_size and intermediate_size must be multiples of it")
@@ -269,12 +272,12 @@ def _published_config(model: str) -> dict[str, Any]:
 
 
 def _entry(text: dict[str, Any], keys: Sequence[str]) -> str:
-    """Which of the names this config uses; empty when none."""
+    """Return the key that this config uses, or an empty string."""
     return next((key for key in keys if text.get(key)), "")
 
 
 def _within(token_id: int | list[int], vocab: int) -> int | list[int]:
-    """Ids that a smaller vocabulary lacks become 0."""
+    """Replace ids beyond a smaller vocabulary by 0."""
     if isinstance(token_id, list):
         return sorted({i if i < vocab else 0 for i in token_id})
     return token_id if token_id < vocab else 0
@@ -299,7 +302,7 @@ def _size_entry(text: str) -> tuple[str, int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, choices=NAMES)
-    parser.add_argument("--out", required=True, type=Path, help="folder to make")
+    parser.add_argument("--out", required=True, type=Path, help="folder to create")
     for name in ("layers", "experts", "hidden", "vocab"):
         parser.add_argument(f"--{name}", type=int, help="default: the model's own")
     parser.add_argument(
@@ -311,12 +314,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=Spec.seed)
     parser.add_argument("--head", choices=LAYOUTS, help="also write a P-EAGLE head, in this layout")
     parser.add_argument("--head-layers", type=int, default=Spec.head_layers, help="default: %(default)s")
-    parser.add_argument("--depth", type=int, default=Spec.depth, help="the K the head claims; default: %(default)s")
+    parser.add_argument("--depth", type=int, default=Spec.depth, help="the K the head declares; default: %(default)s")
     return parser
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = _parser()
     spec = Spec(**vars(parser.parse_args()))
     started = time.monotonic()

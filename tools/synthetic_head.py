@@ -7,7 +7,7 @@ from typing import Any
 from synthetic_weights import Noise, RandomTensor
 
 LAYOUTS = ("flat", "speculators")
-MIN_TARGET_LAYERS = 7  # from there on the three taps 2, L // 2 and L - 3 differ
+MIN_TARGET_LAYERS = 7  # from here on, the auxiliary layers 2, L // 2 and L - 3 differ
 
 _TAPS = 3
 _ROPE = {
@@ -20,7 +20,7 @@ _ROPE = {
 
 
 def head_tensors(text: dict[str, Any], layers: int, layout: str, noise: Noise) -> list[RandomTensor]:
-    """The tensors, in one order and with the same numbers in both layouts; ``text`` is the target's text config."""
+    """Return the tensors, with the same order and numbers in both layouts; ``text`` is the target's text config."""
     sizes = _sizes(text)
     hidden, inner, vocab = sizes["hidden_size"], sizes["intermediate_size"], sizes["vocab_size"]
     q, kv = (sizes[key] * sizes["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
@@ -58,7 +58,7 @@ def head_tensors(text: dict[str, Any], layers: int, layout: str, noise: Noise) -
 
 
 def head_config(config: dict[str, Any], layers: int, layout: str, depth: int) -> dict[str, Any]:
-    """``config.json`` of the head; ``config`` is the target's, ``depth`` the K it claims to be trained for."""
+    """Return the head's ``config.json``; ``config`` is the target's, ``depth`` the K it declares to be trained for."""
     text = config.get("text_config", config)
     target_layers, vocab = text["num_hidden_layers"], text["vocab_size"]
     decoder = {
@@ -96,6 +96,6 @@ def head_config(config: dict[str, Any], layers: int, layout: str, depth: int) ->
 
 
 def _sizes(text: dict[str, Any]) -> dict[str, int]:
-    """The head has the target's width, attention heads and vocabulary."""
+    """Return the head's sizes: the target's width, attention heads and vocabulary."""
     keys = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
     return {key: text[key] for key in keys} | {"intermediate_size": 4 * text["hidden_size"]}

@@ -1,7 +1,7 @@
 """Random weights streamed into sharded safetensors: planned from shapes first, then written in small pieces.
 
-Random numbers are drawn once, into one ring that every tensor reads from a place of its own; so writing is as fast as
-the disk, and no tensor is ever whole in memory unless an encoder asks for one matrix of it.
+Random numbers are drawn once into a ring buffer, which every tensor reads from its own offset. Writing is therefore as
+fast as the disk, and no whole tensor is in memory unless an encoder needs one matrix of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-# Both prime: rows of any width start at ever new places of the ring, and so does every tensor.
+# Both prime, so that rows of any width, and tensors, start at ever new offsets of the ring.
 RING = 4_194_301
 STRIDE = 1_618_033
 
@@ -35,7 +35,7 @@ _ITEMSIZE: dict[str, int] = {name: dtype.itemsize for dtype, name in _DTYPES.ite
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of a file; ``dtype`` in the words of safetensors."""
+    """One tensor of a file; ``dtype`` in safetensors' naming."""
 
     name: str
     dtype: str
@@ -51,23 +51,23 @@ class Source(Protocol):
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """What will be written."""
+        """Return the tensors to be written."""
         ...
 
     def pieces(self) -> Iterator[tuple[int, memoryview]]:
-        """(which entry, its next bytes); the entries may take turns."""
+        """Yield (entry index, its next bytes); entries may alternate."""
         ...
 
 
 class Noise:
-    """Normal numbers for one seed."""
+    """Normally distributed numbers for one seed."""
 
     def __init__(self, seed: int) -> None:
         self._ring = torch.randn(RING, generator=torch.Generator().manual_seed(seed))
         self._scaled: dict[tuple[float, float], Tensor] = {}
 
     def runs(self, place: int, count: int, mean: float, std: float) -> Iterator[Tensor]:
-        """The ``count`` numbers in bf16 from ``place`` on, in runs; the ring has no end."""
+        """Yield ``count`` numbers in bf16 starting at ``place``, in runs; the ring is endless."""
         ring = self._scaled.get((mean, std))
         if ring is None:
             ring = self._scaled[mean, std] = (self._ring * std + mean).bfloat16()
@@ -98,7 +98,7 @@ class RandomTensor:
             yield 0, _bytes(run)
 
     def matrices(self) -> Iterator[Tensor]:
-        """The last two axes, one [rows, columns] after the other."""
+        """Yield the last two axes, one matrix [rows, columns] after the other."""
         rows, columns = self.shape[-2:]
         for i in range(math.prod(self.shape[:-2])):
             yield torch.cat(list(self._runs(i * rows * columns, rows * columns))).view(rows, columns)
@@ -108,18 +108,18 @@ class RandomTensor:
 
 
 class Encoder:
-    """One storage format: the tensors that stand for a matrix, and what they will look like before it exists."""
+    """One storage format: the stored tensors of a matrix, and their layout before it exists."""
 
     def __init__(self, format: str) -> None:
         self.format = format
         self._layouts: dict[tuple[str, tuple[int, ...]], dict[str, tuple[str, tuple[int, ...]]]] = {}
 
     def encode(self, name: str, matrix: Tensor) -> dict[str, Tensor]:
-        """The stored tensors of one matrix."""
+        """Return the stored tensors of one matrix."""
         return encode(name, matrix, self.format)
 
     def layout(self, name: str, matrix: tuple[int, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """{name: (dtype, shape)} of what ``encode`` will give; tried once per shape, on ones."""
+        """Return {name: (dtype, shape)} of the result of ``encode``, found once per shape with a matrix of ones."""
         stem = name.removesuffix(".weight")
         kind = name.removeprefix(stem)
         if (kind, matrix) not in self._layouts:
@@ -130,7 +130,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class EncodedTensor:
-    """A random tensor stored in other tensors, made from one matrix of it at a time."""
+    """A random tensor in encoded storage, made one matrix at a time."""
 
     values: RandomTensor
     encoder: Encoder
@@ -155,7 +155,7 @@ def total_bytes(sources: Sequence[Source]) -> int:
 
 
 def write_shards(folder: Path, sources: Sequence[Source], limit: int, advance: Callable[[int], None]) -> list[Path]:
-    """Shards of at most ``limit`` bytes each (a larger source has one to itself) and their index."""
+    """Write shards of at most ``limit`` bytes (a larger source gets its own) and their index."""
     shards = _packed(sources, limit)
     paths = [folder / f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     weight_map: dict[str, str] = {}
@@ -168,9 +168,9 @@ def write_shards(folder: Path, sources: Sequence[Source], limit: int, advance: C
 
 
 def write_file(path: Path, sources: Sequence[Source], advance: Callable[[int], None]) -> None:
-    """One safetensors file."""
+    """Write one safetensors file."""
     entries = [entry for source in sources for entry in source.entries]
-    # Wide types first, as the format's own writer does: every tensor then lies aligned.
+    # Wide types first, as the format's own writer does, so that every tensor is aligned.
     order = sorted(range(len(entries)), key=lambda i: -_ITEMSIZE[entries[i].dtype])
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offsets, end = [0] * len(entries), 0

@@ -11,14 +11,14 @@ from publish import processor
 from target_model import perplexity
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-# Without a line break at the end: the tokenizer keeps a break and the indentation after it in one token.
+# Without a trailing line break: the tokenizer merges a break and the following indentation into one token.
 SAMPLE_PROMPTS = ("class Queue:", "def read_lines(path")
 SAMPLE_TOKENS = 120
 
 
 @dataclass(frozen=True)
 class TargetRun:
-    """What a card says about a training run."""
+    """A training run, as shown on its card."""
 
     step: int
     steps: int
@@ -31,7 +31,7 @@ class TargetRun:
 def sample(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: str, temperature: float, seed: int
 ) -> str:
-    """`prompt` and its continuation; greedy at temperature 0."""
+    """Return `prompt` and its continuation; temperature 0 is greedy."""
     torch.manual_seed(seed)
     ids = torch.tensor([tokenizer.encode(prompt)])
     choice = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}

@@ -1,4 +1,4 @@
-"""The demo target: a Qwen3 decoder small enough to live in a repository, loaded as it ships."""
+"""The demo target: a Qwen3 decoder small enough for a repository, loaded as shipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ EVAL_WINDOW = 512
 
 
 def new_config(vocab_size: int, end_id: int) -> Qwen3Config:
-    """3.90 M parameters, 7.8 MB in bfloat16.  Deep and narrow: twelve layers give the drafter three distinct taps."""
+    """Return a config with 3.90 M parameters, 7.8 MB in bfloat16.
+
+    Deep and narrow: twelve layers allow three distinct auxiliary layers.
+    """
     return Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=192,
@@ -33,14 +36,14 @@ def new_config(vocab_size: int, end_id: int) -> Qwen3Config:
 
 
 def load_target(folder: Path) -> Qwen3ForCausalLM:
-    """The shipped (bfloat16-rounded) weights, computed in float32."""
+    """Load the shipped (bfloat16-rounded) weights for computation in float32."""
     model: Qwen3ForCausalLM = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.eval().requires_grad_(False)
     return model
 
 
 def next_token_loss(model: Qwen3ForCausalLM, ids: Tensor) -> Tensor:
-    """Mean cross-entropy of ids[:, 1:] given what precedes.  ids int64 [B, T + 1] -> scalar float32."""
+    """Return the mean cross-entropy of ids[:, 1:] given the tokens before.  ids int64 [B, T + 1] -> scalar float32."""
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     logits = model.lm_head(hidden).float()
     return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
@@ -48,7 +51,7 @@ def next_token_loss(model: Qwen3ForCausalLM, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: Qwen3ForCausalLM, stream: Tensor, windows: int | None = None) -> float:
-    """Mean loss in nats per token over non-overlapping windows of `stream` int64 [T] (the first `windows`, or all)."""
+    """Return the mean loss in nats per token over the first (default: all) disjoint `windows` of `stream` int64 [T]."""
     rows = stream[: (len(stream) - 1) // EVAL_WINDOW * EVAL_WINDOW + 1].unfold(0, EVAL_WINDOW + 1, EVAL_WINDOW)
     if windows is not None:
         rows = rows[:: max(1, len(rows) // windows)][:windows]

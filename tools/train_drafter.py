@@ -29,7 +29,7 @@ from torch.nn import functional
 from training import Checkpoint, MuonAndAdam, Windows, default_state, resume, wsd
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-# Windows in each step: the target's own text, greedy and sampled, and text of the library.
+# Windows per step: the target's own text, greedy and sampled, and text of the library.
 GREEDY_BATCH, SAMPLED_BATCH, TEXT_BATCH = 4, 1, 1
 
 KEEP = 0.8
@@ -49,10 +49,10 @@ CHECKPOINT_EVERY = 50
 def row_losses(
     drafter: Drafter, ids: Tensor, aux: Tensor, logits: Tensor, anchor: Tensor, depth: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """ids [B, T], aux and logits [B, T, .] -> loss and whether the first choice agrees, [B, R] each.
+    """Map ids [B, T], aux and logits [B, T, .] to the loss and to first-choice agreement, [B, R] each.
 
-    The row of (anchor, depth) stands at position p = anchor + depth and is drawn to the target's distribution at p + 1,
-    and somewhat more to its first choice, because only first choices are proposed.
+    The row of (anchor, depth) is at position p = anchor + depth and learns the target's distribution at p + 1, with
+    extra weight on its first choice, because only first choices are proposed.
     """
     at = anchor + depth
     real = (depth == 0)[None, :]
@@ -75,7 +75,7 @@ def ship(
     held_out: Tensor,
     run: DrafterRun,
 ) -> None:
-    """Publish the weights, then measure what was published (before the end, one depth only) and write its card."""
+    """Publish the weights, then measure the published files (before the end, one depth only) and write the card."""
     publish(out, lambda folder: save_drafter(drafter, folder))
     counts = list(DEPTHS) if run.step == run.steps else [TRAINED_DEPTH]
     rows = measure_pair(target, load_drafter(out), held_out, counts)
@@ -86,7 +86,7 @@ def ship(
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--own-batches", type=int, default=16, help="how much text the target writes first")
+    parser.add_argument("--own-batches", type=int, default=16, help="batches of text that the target writes first")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--target", type=Path, default=Path("compiler/bundled/demo/target"), help="model folder to read"
@@ -112,7 +112,7 @@ def main() -> None:
     drafter, scale = new_drafter(target, int(tokenizer.mask_token_id), stream[: 24 * 512].view(24, 512))
     taps = drafter.config.aux_layers
     blocks = {name for name, weight in drafter.named_parameters() if weight.dim() == 2 and "layer" in name}
-    # A usual step in `fc` would be multiplied by its large inputs, and one in `mask_hidden` would be lost in it.
+    # A normal step in `fc` would be amplified by its large inputs, and one in `mask_hidden` would be negligible.
     factors = {"fc.weight": 1 / scale, "mask_hidden": scale}
     optimizer = MuonAndAdam(drafter, blocks | {"fc.weight"}, MUON_LR, ADAM_LR, WEIGHT_DECAY, factors)
 
@@ -123,7 +123,7 @@ def main() -> None:
         optimizer.load_state_dict(checkpoint.optimizers)
         first, seconds_before = checkpoint.step, checkpoint.seconds
 
-    # The text belongs to one target: the name of the file carries the digest of the weights that wrote it.
+    # The text belongs to one target: the file name contains the digest of the weights that wrote it.
     own_file = arguments.state.with_name(f"own-text-{weights_digest[:12]}-{arguments.own_batches}-{seed}.pt")
     own = load_or_write(own_file, target, stream, arguments.own_batches, seed)
     text = Windows(stream, WINDOW, TEXT_BATCH, seed)

@@ -1,4 +1,4 @@
-"""Train a head on the text that its target wrote (see make_head_data.py), and write it in vLLM's flat layout.
+"""Train a head on text written by its target (see make_head_data.py), and write it in vLLM's flat layout.
 
 python tools/train_head.py --method peagle --out build/heads/peagle
 python tools/train_head.py --method eagle3 --out build/heads/eagle3
@@ -27,7 +27,7 @@ from publish import publish
 from torch import Tensor
 from training import Checkpoint, MuonAndAdam, read_checkpoint, resume, wsd
 
-# Either file takes less than 16 MB. One layer is what EAGLE-3 has everywhere; P-EAGLE gains from a second.
+# Either file is below 16 MB. EAGLE-3 heads usually have one layer; P-EAGLE gains from a second.
 SHAPES: dict[Method, HeadShape] = {
     "peagle": HeadShape(layers=2, intermediate=512, heads=8, kv_heads=4, draft_vocabulary=4864, depth=8),
     "eagle3": HeadShape(layers=1, intermediate=1024, heads=8, kv_heads=4, draft_vocabulary=6400, depth=6),
@@ -35,7 +35,7 @@ SHAPES: dict[Method, HeadShape] = {
 MAX_HEAD_BYTES = 16_000_000
 
 KEEP, LEAST = 0.75, 0.15
-HARD_SHARE = 0.5  # of the loss against the target's first choice, which alone is proposed
+HARD_SHARE = 0.5  # share of the loss against the target's first choice, the only one that is proposed
 
 WARM_UP = 30
 DECAY_SHARE = 0.5
@@ -48,14 +48,14 @@ REPORT_EVERY = 10
 
 @dataclass(frozen=True)
 class Step:
-    """What one batch gave: the loss, and how often the first choice was the target's, by depth."""
+    """The result of one batch: the loss, and first-choice agreement with the target by depth."""
 
     loss: Tensor
     agreement: Tensor
 
 
 def learn(head: Head, batch: Batch, keep: float, generator: torch.Generator, dtype: torch.dtype) -> Step:
-    """The loss of `head` on a batch, with COD sampling: each depth keeps some rows of the one before."""
+    """Return the loss of `head` on a batch, with COD sampling: each depth keeps some rows of the one before."""
     depths = head.drafter.config.num_speculative_tokens
     anchors = kept_anchors(batch.ids.shape[1] - 1, depths, keep, LEAST, generator)
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
@@ -80,7 +80,7 @@ def learn(head: Head, batch: Batch, keep: float, generator: torch.Generator, dty
 
 
 def optimizer_for(head: Head) -> MuonAndAdam:
-    """Muon for the matrices of the blocks and `fc`, AdamW for the rest that is trained."""
+    """Return Muon for the matrices of the blocks and `fc`, and AdamW for the other trained parameters."""
     drafter = head.drafter
     matrices = {name for name, weight in drafter.named_parameters() if weight.dim() == 2 and "layer" in name}
     return MuonAndAdam(drafter, matrices | {"fc.weight"}, MUON_LR, ADAM_LR, WEIGHT_DECAY)
@@ -98,11 +98,11 @@ def train(
     publish_head: Callable[[], None] = lambda: None,
     begin_with: Checkpoint | None = None,
 ) -> float:
-    """Train to step `steps` from what `state` holds, else from `begin_with`, the end of another run, or from nothing.
+    """Train to step `steps` from `state` if it exists, otherwise from `begin_with` (a finished run) or from scratch.
 
-    Returns the seconds of all sittings, those of the other run included.
+    Returns the total seconds of all sessions, including those of the other run.
 
-    `publish_head` is called after each checkpoint, so that a head can be measured while it is trained.
+    `publish_head` is called after each checkpoint, so that a head can be measured during training.
     """
     checkpoint = resume(state, steps, DECAY_SHARE)
     first = 0 if checkpoint is None else checkpoint.step
@@ -134,7 +134,7 @@ def train(
 
 
 def run_file(data: Path, state: str) -> Path:
-    """Where a run leaves what its card says, beside the checkpoint `state`.pt."""
+    """Return the path of a run's record for its card, beside the checkpoint `state`.pt."""
     return data / f"{state}-run.json"
 
 
@@ -162,7 +162,7 @@ def main() -> None:
     shape = SHAPES[method]
     draft_ids = data.draft_vocabulary(shape.draft_vocabulary)
     taps = tap_layers(target.config.num_hidden_layers)
-    # The first row of a dialogue is where attention rests; its states are larger than all others by far.
+    # The first row of a dialogue is an attention sink; its states are by far larger than all others.
     sample = torch.cat([lesson.aux[1:] for lesson in lessons[:32]]).float()
     head = start_head(target, shape, taps, made.mask_id, method, draft_ids, sample)
     batches = LessonBatches(lessons, head.target_to_draft(), arguments.rows, arguments.seed)

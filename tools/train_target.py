@@ -2,9 +2,8 @@
 
 python tools/train_target.py --steps 1400
 
-An interrupted run continues from its last checkpoint when the same command is given again.  `--steps` may be lowered
-(or raised) between the two as long as the decay has not begun: the run is then exactly the one that would have been
-started with the new number.
+An interrupted run continues from its last checkpoint when the same command is given again. `--steps` may change in
+between as long as the decay has not begun: the run is then identical to one started with the new number.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ REPORT_WINDOWS = 32
 
 
 def write_folder(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """config.json, model.safetensors in bfloat16, the tokenizer, and generation_config.json."""
+    """Write config.json, model.safetensors in bfloat16, the tokenizer, and generation_config.json."""
     end = int(tokenizer.eos_token_id)
     shipped = copy.deepcopy(model).to(torch.bfloat16)
     shipped.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end, do_sample=False)
     shipped.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    # transformers 5 writes a class name that earlier releases do not know; both load this one.
+    # transformers 5 writes a class name that earlier releases do not know; both can load this one.
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -54,7 +53,7 @@ def write_folder(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTok
 def ship(
     out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, run: TargetRun
 ) -> None:
-    """Publish the current weights, then measure what was published and write its card."""
+    """Publish the current weights, then measure the published files and write the card."""
     publish(out, lambda folder: write_folder(folder, model, tokenizer))
     held_out = encode_stream(load_tokenizer(out), [file.text for file in corpus.held_out])
     shipped = load_target(out)

@@ -1,5 +1,7 @@
-"""What both training scripts share: optimizers, learning-rate schedule, batches that depend only on the step number,
-and checkpoints that survive an interruption."""
+"""Shared code of the training scripts: optimizers, learning-rate schedule, batches and checkpoints.
+
+Batches depend only on the step number, and checkpoints survive an interruption.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,21 @@ from torch import Tensor, nn
 
 
 def wsd(step: int, steps: int, warm_up: int, decay_share: float) -> float:
-    """Warm-up, constant, linear decay: the factor on the peak learning rate at `step` (0-based) of `steps`."""
+    """Return the factor on the peak learning rate at `step` (0-based) of `steps`: warm-up, constant, linear decay."""
     decay_steps = max(1, round(steps * decay_share))
     return min(1.0, (step + 1) / warm_up, (steps - step) / decay_steps)
 
 
 def first_decay_step(steps: int, decay_share: float) -> int:
-    """The first step whose learning rate depends on `steps`; until then, runs of any length are the same run."""
+    """Return the first step whose learning rate depends on `steps`; until then, runs of any length are identical."""
     return steps - max(1, round(steps * decay_share))
 
 
 class MuonAndAdam:
     """Muon for the matrices inside the blocks, AdamW for everything else (embeddings, heads, norms).
 
-    Muon orthogonalises the update of a matrix, which buys a small model trained for few steps clearly more than
-    AdamW does; it is not meant for embeddings, where each row is a separate vector.
+    Muon orthogonalises the update of a matrix, which helps a small model trained for few steps clearly more than AdamW;
+    it is not meant for embeddings, where each row is a separate vector.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class MuonAndAdam:
         weight_decay: float,
         factors: dict[str, float] | None = None,
     ):
-        """`matrices`: the 2-D parameters that Muon takes; `factors`: parameters with their own learning-rate factor."""
+        """Take `matrices`, the 2-D parameters for Muon, and `factors`, their own learning-rate factors."""
         factors = factors or {}
         muon: list[dict[str, Any]] = []
         adam: list[dict[str, Any]] = []
@@ -71,18 +73,18 @@ class MuonAndAdam:
 class Windows:
     """Windows of a token stream in a new order every epoch, as a function of the step alone.
 
-    A run resumed at step n therefore sees the batches that it would have seen without the interruption.
+    A run resumed at step n therefore sees the same batches as an uninterrupted one.
     """
 
     def __init__(self, stream: Tensor, length: int, batch: int, seed: int):
-        """`stream` int64 [T]."""
+        """Take `stream` int64 [T]."""
         self.stream, self.length, self.batch, self.seed = stream, length, batch, seed
         self.per_epoch = (len(stream) // length - 2) // batch
         self._epoch = -1
         self._starts = torch.empty(0, dtype=torch.int64)
 
     def at(self, step: int) -> Tensor:
-        """The batch of `step`: int64 [batch, length + 1], one more than `length` so that every position has a label."""
+        """Return the batch of `step`: int64 [batch, length + 1], one more than `length` for the labels."""
         epoch, index = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed * 1000 + epoch)
@@ -95,7 +97,7 @@ class Windows:
 
 @dataclass
 class Checkpoint:
-    """Everything that a resumed run needs."""
+    """The state that a resumed run needs."""
 
     step: int
     steps: int
@@ -104,7 +106,7 @@ class Checkpoint:
     optimizers: list[dict[str, Any]]
 
     def save(self, path: Path) -> None:
-        """Write next to `path` and rename: a kill leaves the old checkpoint or the new one, never half of one."""
+        """Write a temporary file and rename it: a kill leaves the old checkpoint or the new one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         torch.save(self.__dict__, partial)
@@ -112,14 +114,14 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What `Checkpoint.save` wrote."""
+    """Read what `Checkpoint.save` wrote."""
     return Checkpoint(**torch.load(path, weights_only=True))
 
 
 def resume(path: Path, steps: int, decay_share: float) -> Checkpoint | None:
-    """The checkpoint of a run of `steps` steps, or None if there is none.
+    """Return the checkpoint of a run of `steps` steps, or None if there is none.
 
-    The number of steps may have changed, but only while that made no difference to the run so far.
+    The number of steps may have changed only while it had no effect on the run so far.
     """
     if not path.exists():
         return None
@@ -127,13 +129,13 @@ def resume(path: Path, steps: int, decay_share: float) -> Checkpoint | None:
     same_so_far = checkpoint.step <= first_decay_step(min(steps, checkpoint.steps), decay_share)
     if steps != checkpoint.steps and not same_so_far:
         raise SystemExit(
-            f"{path} is at step {checkpoint.step} of {checkpoint.steps}, too late to change to {steps}: "
-            "the learning rate has begun to fall. Remove the file to start again."
+            f"{path} is at step {checkpoint.step} of {checkpoint.steps}, too late to change it to {steps}: "
+            "the learning-rate decay has begun. Delete the file to start again."
         )
     print(f"continuing at step {checkpoint.step}", flush=True)
     return checkpoint
 
 
 def default_state(name: str) -> Path:
-    """Where a run keeps its checkpoints unless told otherwise."""
+    """Return the default path of a run's checkpoints."""
     return Path(tempfile.gettempdir()) / "peagle-demo" / name

@@ -1,6 +1,6 @@
-"""A Triton Inference Server that runs on this machine's loopback as long as a block lasts, and leaves nothing behind.
+"""Run a Triton Inference Server on the loopback interface for the duration of a block, and clean up afterwards.
 
-What `make triton-server` makes is started over a repository; the tests and the benchmark of the server do so.
+Starts the installation of `make triton-server` on a model repository, for the server's tests and benchmark.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 SECONDS = 60
 SHARED = Path("/dev/shm")
-# On a busy machine a process of Python may take longer than the 30 seconds that it has by default.
+# On a busy machine a Python process may need more than the default of 30 seconds.
 PATIENT = ("--backend-config", "python,stub-timeout-seconds=120", "--disable-auto-complete-config")
 
 
 class TritonServer:
-    """Runs the server over a repository as long as the block lasts; models are loaded when they are asked for.
+    """Runs the server on a repository while the block lasts; models load on request.
 
-    ``code`` and ``left`` say after the block how it ended (None: it had to be killed) and what it had left in shared
-    memory, which is gone by then. Raises ``RuntimeError`` with the end of its log.
+    After the block, ``code`` is its exit status (None: it had to be killed) and ``left`` lists its leftover shared
+    memory, which has been removed. Raises ``RuntimeError`` with the end of its log.
     """
 
     def __init__(self, launcher: Path, repository: Path, log: Path, *models: str) -> None:
@@ -51,7 +51,7 @@ class TritonServer:
         self.stop()
 
     def start(self) -> None:
-        """Start it, and wait until it is alive."""
+        """Start the server and wait until it is live."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
@@ -63,7 +63,7 @@ class TritonServer:
             raise
 
     def stop(self) -> None:
-        """Have it end, by force after a minute."""
+        """Stop the server, by force after a minute."""
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.code = self.process.wait(SECONDS)
@@ -77,11 +77,11 @@ class TritonServer:
         return self._process
 
     def log(self) -> str:
-        """What it wrote so far."""
+        """Return the log so far."""
         return self._log.read_text(errors="replace")
 
     def is_there(self, path: str) -> bool:
-        """Whether a ``GET`` of the HTTP port is answered with 200."""
+        """Return True if a ``GET`` of the HTTP port answers 200."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=SECONDS) as response:
                 return bool(response.status == 200)
@@ -90,18 +90,18 @@ class TritonServer:
             return False
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait for something that comes by itself. Raises ``RuntimeError`` after a minute, or when the server dies."""
+        """Wait until ``holds`` returns True. Raises ``RuntimeError`` after a minute, or if the server dies."""
         end = time.monotonic() + SECONDS
         while True:
             if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"it did not come, and the server says: {self.log()[-3000:]}")
+                raise RuntimeError(f"the condition was not met in time; the log ends with: {self.log()[-3000:]}")
             with contextlib.suppress(OSError):
                 if holds():
                     return
             time.sleep(0.02)
 
     def kill(self) -> list[str]:
-        """End the whole group, and remove its shared memory; returns the names of what was there."""
+        """End the whole process group and remove its shared memory; return the names of what was removed."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -112,7 +112,7 @@ class TritonServer:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
+    """Return unused ports of this machine."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

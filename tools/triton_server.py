@@ -1,10 +1,10 @@
-"""Make a folder with Triton Inference Server and this project, on a machine with neither container nor GPU.
+"""Install Triton Inference Server and this project into a folder, on a machine with neither containers nor a GPU.
 
-python tools/triton_server.py build/triton      makes it; `build/triton/tritonserver --help` is the server then
+python tools/triton_server.py build/triton      installs; then run `build/triton/tritonserver --help`
                                                 (`make triton-server` does this)
 
-The server and its Python backend are those in the wheel of nvidia-pytriton, whose Python code is not used. The models
-run in a virtual environment of their own, since that server takes NumPy 1 only. What is there already is kept.
+The server and its Python backend come from the wheel of nvidia-pytriton, whose Python code is not used. The models run
+in their own virtual environment, because that server only supports NumPy 1. Existing parts are kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ exec "$server/bin/tritonserver" --backend-directory "$server/backends" --cache-d
 
 
 def missing() -> str | None:
-    """Why there can be no server here; None where there can."""
+    """Return why the server cannot run here, or None."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"the wheel of Triton's server is for Linux on x86-64, this is {platform.system()} {platform.machine()}"
     libc, version = platform.libc_ver()
@@ -48,7 +48,7 @@ def missing() -> str | None:
 
 
 def library_folder() -> str | None:
-    """Where the shared library of this Python is: "" where the system finds it by itself, None where it is nowhere."""
+    """Return the folder of this Python's shared library: "" if the system finds it by itself, None if there is none."""
     folder = sysconfig.get_config_var("LIBDIR")
     if folder and Path(folder, _library()).is_file():
         return str(folder)
@@ -57,7 +57,7 @@ def library_folder() -> str | None:
 
 
 def make(folder: Path) -> Path:
-    """Make the folder, unless it is whole and of the same pins; returns its launcher."""
+    """Create the folder unless it is complete and has the same pins; return its launcher."""
     launcher, stamp = folder / "tritonserver", folder / "made-of"
     wanted = f"{ROOT}\n{sys.version}\n{SERVER}\n{PINS.read_text()}"
     if launcher.is_file() and stamp.is_file() and stamp.read_text() == wanted:
@@ -86,7 +86,7 @@ def _library() -> str:
 
 
 def main() -> None:
-    """Make the folder that the command line names."""
+    """Create the folder named on the command line."""
     if reason := missing():
         sys.exit(reason)
     print(f"{make(Path(sys.argv[1] if len(sys.argv) > 1 else 'build/triton'))} starts the server")

@@ -1,1 +1,1 @@
-"""What `make bench-cpu` measures, part by part, and what it keeps of every turn."""
+"""The parts of `make bench-cpu`, and the record of their turns."""

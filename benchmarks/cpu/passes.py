@@ -1,4 +1,4 @@
-"""The time of one pass of a target over some columns, with some context in its cache: its session alone, batch 1."""
+"""The time of one target pass over some columns with a given context in the cache: the session alone, batch 1."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from peagle.engines.folder.manifest import Manifest
 
 
 class Passes:
-    """One graph of an engine, which is run over zeros; its outputs but the logits are bound.
+    """One graph of an engine, run on zeros; all outputs but the logits are bound.
 
-    Its session is as the runtime opens it; ``profile`` is where ONNX Runtime writes its profile, named so and more.
+    Its session has the runtime's options; ``profile`` is the file name prefix of ONNX Runtime's profile.
     """
 
     def __init__(self, engine: Path, half: str = "target", threads: int = 0, profile: Path | None = None) -> None:
@@ -43,7 +43,7 @@ class Passes:
         self._most = manifest.shapes.max_seq_len
 
     def bytes_read(self, context: int) -> int:
-        """What a pass of one row reads at least: the stored weights, each once, and keys and values of the context."""
+        """Return the least bytes read by a pass of one row: all stored weights, and the context's keys and values."""
         sizes = [
             int(np.prod([1 if dim is None else dim for dim in value.dims])) * np.dtype(value.dtype).itemsize
             for name, value in self._given.items()
@@ -52,11 +52,11 @@ class Passes:
         return int(self._stored + sum(sizes) * context // self._most)
 
     def end_profiling(self) -> Path:
-        """The profile, written."""
+        """Write the profile and return its path."""
         return Path(self._session.end_profiling())
 
     def pass_over(self, columns: int, context: int, emitted: int | None = None) -> Callable[[], None]:
-        """A function that runs the graph once over so many columns after ``context`` tokens."""
+        """Return a function that runs the graph once over this many columns after ``context`` tokens."""
         binding = self._binding(columns, context, columns if emitted is None else emitted)
         return lambda: self._session.run_with_iobinding(binding)
 
@@ -86,7 +86,7 @@ class Passes:
 
 
 def milliseconds(run: Callable[[], None], repeats: int) -> float:
-    """The median time of some runs, after one that is not counted."""
+    """Return the median time of some runs, after one uncounted run."""
     run()
     seconds = []
     for _ in range(repeats):

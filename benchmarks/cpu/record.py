@@ -1,4 +1,4 @@
-"""The turns of a run, each written to a file when it is over, so that an interrupted run goes on where it was."""
+"""The turns of a run, each saved when it ends, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of one value or more."""
+        """Compute them from one value or more."""
         low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
         return cls(low, median, high)
 
 
 @dataclass
 class Record:
-    """What was measured so far: ``turns[part][runner]`` are values, one for each finished turn of that part.
+    """The results so far: ``turns[part][runner]`` holds one value per finished turn of that part.
 
-    All runners of a part measure in every turn, one after the other, so that values of one turn can be divided by one
-    another. ``tokens`` are tokens a round, by part and runner.
+    All runners of a part measure in every turn, one after the other, so that ratios within a turn are meaningful.
+    ``tokens`` are tokens per round, by part and runner.
     """
 
     path: Path
@@ -40,36 +40,36 @@ class Record:
 
     @classmethod
     def open(cls, folder: Path, settings: Mapping[str, Any], *, fresh: bool = False) -> Record:
-        """The record of these settings, with the turns that an earlier run of the same finished unless ``fresh``."""
+        """Open the record of these settings, with the finished turns of an earlier run unless ``fresh``."""
         text = json.dumps(settings, sort_keys=True)
         path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
         record = cls(path)
         lines = path.read_text().splitlines(keepends=True) if path.is_file() and not fresh else [f"{text}\n"]
-        whole = [line for line in lines if line.endswith("\n")]  # not what was being written when it ended
+        whole = [line for line in lines if line.endswith("\n")]  # skip a line cut off by an interruption
         path.write_text("".join(whole))
         for line in whole[1:]:
             record._take(**json.loads(line))
         return record
 
     def done(self, part: str) -> int:
-        """How many turns of a part are finished."""
+        """Return the number of finished turns of a part."""
         return max(map(len, self.turns.get(part, {}).values()), default=0)
 
     def add(self, part: str, values: Mapping[str, float], tokens: Mapping[str, float] | None = None) -> None:
-        """Write a finished turn: a value for every runner, and of those that draft the tokens a round."""
+        """Save a finished turn: a value per runner, and the tokens per round of those that draft."""
         turn = {"part": part, "values": dict(values), "tokens": dict(tokens or {})}
         with self.path.open("a") as file:
             file.write(json.dumps(turn) + "\n")
         self._take(part, values, tokens or {})
 
     def spread(self, part: str, runner: str) -> Spread | None:
-        """The values of a runner; None where it was not measured."""
+        """Return the values of a runner, or None if it was not measured."""
         values = self.turns.get(part, {}).get(runner)
         return Spread.of(values) if values else None
 
     def ratio(self, part: str, runner: str, other: str) -> Spread | None:
-        """A runner's values over another's, turn by turn; None where one was not measured."""
+        """Return the ratios of two runners, turn by turn, or None if one was not measured."""
         both = self.turns.get(part, {})
         if runner not in both or other not in both:
             return None

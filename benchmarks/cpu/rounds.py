@@ -1,4 +1,4 @@
-"""Where the time of whole rounds goes, with all that is around the graphs: requests decoded together by an engine."""
+"""Break down the time of whole rounds of an engine that decodes several requests together."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TURNS = 3
 
 
 class Clock:
-    """The seconds that some functions took, and how often they were called."""
+    """Call counts and total seconds of some functions."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.calls: dict[str, int] = defaultdict(int)
 
     def watch(self, owner: Any, name: str, called: Callable[..., str]) -> None:
-        """Count calls of ``owner.name`` from now on, each as what ``called`` says of its arguments."""
+        """Count and time calls of ``owner.name``, under the label that ``called`` derives from the arguments."""
         plain = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -40,13 +40,13 @@ class Clock:
         setattr(owner, name, timed)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all counts."""
         self.seconds.clear()
         self.calls.clear()
 
 
 def report_rounds(folder: Path, together: Sequence[int], k: int, threads: int, tokens: int = 128) -> None:
-    """Print where a round's milliseconds go, for so many requests at once, plain and with ``k`` drafts, if any."""
+    """Print a round's milliseconds by function for concurrent requests, plain and with ``k`` drafts, if any."""
     engine, clock = Engine.load(folder, threads=threads, max_batch_size=max(together)), Clock()
     drafter = engine._backend._sessions.drafter  # type: ignore[attr-defined]
     clock.watch(session_lanes, "run", lambda session, _: "drafter" if session is drafter else "target")
@@ -59,7 +59,7 @@ def report_rounds(folder: Path, together: Sequence[int], k: int, threads: int, t
         stream += stream
     prompts = [stream[at : at + _PROMPT] for at in range(max(together))]
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    print(f"whole rounds, {_PROMPT} tokens of prompt, {tokens} decoded: milliseconds a round")
+    print(f"whole rounds, {_PROMPT} prompt tokens, {tokens} decoded: milliseconds per round")
     titles = ("target", "drafter", "lanes", "rest", "a round", "tokens", "prompts")
     print(f"{'requests':>8}{'K':>3}" + "".join(f"{title:>9}" for title in titles) + f"{'moves':>7}{'tokens/s':>10}")
     for drafts in dict.fromkeys((0, k)):
@@ -75,7 +75,7 @@ def report_rounds(folder: Path, together: Sequence[int], k: int, threads: int, t
 
 
 def print_row(clock: Clock, count: int, drafts: int, decoded: int, seconds: float, *, shown: bool) -> None:
-    """Print one run; the first one of a kind binds arrays, and is not ``shown``."""
+    """Print one run; the first run of a kind binds arrays and is not ``shown``."""
     spent, rounds = clock.seconds, clock.calls["round"]
     rest = spent["step"] - spent["round"] - spent["prompt"] - spent["retire"]
     lanes = spent["round"] - spent["target"] - spent["drafter"]

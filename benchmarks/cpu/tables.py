@@ -1,4 +1,4 @@
-"""A record for people: what was measured of every part, and the ratios beside what was aimed at."""
+"""Text output of a record: the results of every part, and ratios beside their targets."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .record import Record, Spread
 
 _TITLES = {
     GREEDY: "HumanEval prompts, greedy: tokens/s",
-    SAMPLED: "the same at temperature 0.8: tokens/s",
+    SAMPLED: "HumanEval prompts, temperature 0.8: tokens/s",
     LONG: "after 1,500 tokens of code, greedy: tokens/s",
-    AT_ONCE: "requests at once, plain: tokens/s of all together",
+    AT_ONCE: "concurrent requests, plain: total tokens/s",
     PASSES: "one pass of a target: milliseconds",
     SMALL: "the demo pair in FP32: tokens/s",
 }
 
 
 def report(record: Record) -> str:
-    """Everything that was measured."""
+    """Return the complete report."""
     parts = [_part(record, part) for part in _TITLES if record.done(part)]
-    return "\n\n".join([*parts, _aims(record)] if parts else ["nothing was measured"])
+    return "\n\n".join([*parts, _aims(record)] if parts else ["no measurements yet"])
 
 
 def _part(record: Record, part: str) -> str:
@@ -29,7 +29,7 @@ def _part(record: Record, part: str) -> str:
     width = max(map(len, runners)) + 2
     turns = record.done(part)
     lines = [f"{_TITLES[part]}; {turns} turn{'s' * (turns != 1)}"]
-    lines += [f"{'':{width}}{'median':>9}{'quartiles':>18}{'ratio':>8}{'tokens a round':>16}"]
+    lines += [f"{'':{width}}{'median':>9}{'quartiles':>18}{'ratio':>8}{'tokens/round':>16}"]
     for runner in runners:
         spread, ratio = record.spread(part, runner), record.ratio(part, runner, _other(part, runner, runners))
         per_round = record.tokens.get(part, {}).get(runner)
@@ -42,16 +42,16 @@ def _part(record: Record, part: str) -> str:
 
 
 def _other(part: str, runner: str, runners: list[str]) -> str:
-    """What a runner is divided by: of passes the one over a single row, else the first of the part."""
+    """Return the baseline of a runner: for passes, the one over a single row; otherwise the part's first runner."""
     return f"{runner.rpartition(', ')[0]}, 1 row" if part == PASSES else runners[0]
 
 
 def _aims(record: Record) -> str:
     found = aims(record)
     if not found:
-        return "no ratio that is aimed at was measured"
+        return "no ratio with a target was measured"
     width = max(len(aim.what) for aim in found) + 2
-    return "\n".join(["ratios within a turn, beside what is aimed at", *_rows(found, width)])
+    return "\n".join(["ratios paired per turn, beside their targets", *_rows(found, width)])
 
 
 def _rows(found: list[Aim], width: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Ways to decode a prompt: ours on an engine, and a peer's; a turn lets all of them decode the same one."""
+"""Ways to decode a prompt: this project's engines and the peers; in a turn, all decode the same prompt."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from peers.process import Peer
 
 from peagle.engines import Engine, SamplingParams
 
-_FIRST = 2  # tokens of the shorter of two runs, whose difference is decoding alone
+_FIRST = 2  # tokens of the shorter of two runs; their difference contains decoding only
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Tokens by the second after the first one, and the tokens a round where there were drafts (else 0)."""
+    """Tokens per second after the first token, and tokens per round if there were drafts (otherwise 0)."""
 
     speed: float
     per_round: float = 0.0
@@ -25,7 +25,7 @@ Way = Callable[[Sequence[int], int], Decoded]
 
 
 def ours(engine: Engine, k: int = 0, draft: str | None = None, *, temperature: float = 0.0, seed: int = 7) -> Way:
-    """Our runtime with K drafts a round: the head's, or of ``draft``."""
+    """Return this runtime with K drafts per round, from the head or as ``draft`` names."""
 
     def decode(prompt: Sequence[int], count: int) -> Decoded:
         params = SamplingParams(max_tokens=count, ignore_eos=True, temperature=temperature, seed=seed)
@@ -37,7 +37,7 @@ def ours(engine: Engine, k: int = 0, draft: str | None = None, *, temperature: f
 
 
 def theirs(peer: Peer) -> Way:
-    """A peer's runtime, greedily."""
+    """Return a peer's runtime with greedy decoding."""
 
     def decode(prompt: Sequence[int], count: int) -> Decoded:
         tokens, seconds = peer.generate(prompt, count)
@@ -47,9 +47,9 @@ def theirs(peer: Peer) -> Way:
 
 
 def together(engine: Engine, k: int = 0) -> Callable[[Sequence[Sequence[int]], int], float]:
-    """Tokens by the second of several prompts that are decoded at once, all of them added up.
+    """Return the total tokens per second of several prompts that are decoded together.
 
-    The passes over the prompts are in both of two runs, one longer than the other, whose difference is counted.
+    The difference of a longer and a shorter run is counted, so that prompt processing cancels out.
     """
 
     def seconds(prompts: Sequence[Sequence[int]], count: int) -> float:
@@ -67,7 +67,7 @@ def together(engine: Engine, k: int = 0) -> Callable[[Sequence[Sequence[int]], i
 def turn(
     ways: Mapping[str, Way], prompt: Sequence[int], count: int, first: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Let every way decode the prompt, beginning with another one each turn: speeds, and tokens a round."""
+    """Decode the prompt in every way, starting with another one each turn; return speeds and tokens per round."""
     names = [*ways]
     at = first % len(names)
     decoded = {name: ways[name](prompt, count) for name in (*names[at:], *names[:at])}

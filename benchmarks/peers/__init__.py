@@ -1,1 +1,1 @@
-"""Other runtimes to measure beside ours, each in an environment and a process of its own."""
+"""Other runtimes to compare with, each in its own environment and process."""

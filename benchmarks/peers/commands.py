@@ -1,4 +1,4 @@
-"""Which peers there are, and the command that serves each on a checkpoint."""
+"""The known peers, and the command that serves each on a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _DRAFTS = "drafts"
 
 
 def command_of(name: str, source: Path, work: Path, threads: int, drafts: int = 4) -> list[str]:
-    """The command that serves the peer ``name`` on the checkpoint ``source``, a folder or a GGUF file.
+    """Return the command that serves the peer ``name`` on the checkpoint ``source``, a folder or a GGUF file.
 
-    A precision may stand behind a colon (``onnxruntime-genai:int4``), and ``+drafts`` at the end has it look drafts up
-    in the text, ``drafts`` at most. What a peer makes for itself lies in ``work``. Raises ``SystemExit`` where there is
-    no such peer, or it cannot read the checkpoint.
+    A precision may follow a colon (``onnxruntime-genai:int4``); ``+drafts`` at the end enables prompt lookup with at
+    most ``drafts`` drafts. Files that the peer generates are stored in ``work``. Raises ``SystemExit`` if the peer is
+    unknown or cannot read the checkpoint.
     """
     plain, _, with_drafts = name.partition("+")
     runtime, _, precision = plain.partition(":")
     if with_drafts not in ("", _DRAFTS) or runtime not in (GENAI, *_OF_GGUF) or (precision and runtime != GENAI):
         known = f"{GENAI}, {GENAI}:int4, {LLAMA_CPP} and {OPENVINO}"
-        raise SystemExit(f"there is no peer {name}; there are {known}, each also with +{_DRAFTS}")
+        raise SystemExit(f"unknown peer {name}; choose from {known}, each also with +{_DRAFTS}")
     settings = ["--threads", str(threads), *(["--drafts", str(drafts)] if with_drafts else [])]
     if runtime in _OF_GGUF:
         if not source.is_file():
-            raise SystemExit(f"{runtime} is measured on GGUF files, and the engine was built from {source}")
+            raise SystemExit(f"{runtime} needs a GGUF file, but the engine was built from {source}")
         server = f"peers.{_OF_GGUF[runtime]}_server"
         return [str(python_of(runtime.replace(".", "-"))), "-m", server, str(source), *settings]
     folder = source if source.is_dir() else work / "checkpoint"

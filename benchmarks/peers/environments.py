@@ -1,4 +1,4 @@
-"""The virtual environment of a peer: its requirements clash with ours and with one another's."""
+"""The virtual environment of a peer, whose requirements conflict with the project's and with other peers'."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROOT = HERE.parent.parent / "build" / "peers"
 
 
 def python_of(peer: str) -> Path:
-    """Return the interpreter of a peer's environment, which is made where it is not there yet.
+    """Return the interpreter of a peer's environment, creating it if needed.
 
     Args:
-        peer: the name of a requirements file beside this one, without its ending.
+        peer: the name of a requirements file in this folder, without its extension.
 
     Raises:
-        SystemExit: pip could not install it; what pip said is on standard error.
+        SystemExit: pip could not install it; its output is on standard error.
     """
     requirements = HERE / f"{peer}.txt"
     folder = ROOT / peer
@@ -31,11 +31,11 @@ def python_of(peer: str) -> Path:
         return python
     print(f"Installing {peer} into {folder} (minutes) ...", file=sys.stderr, flush=True)
     venv.create(folder, clear=True, with_pip=True)
-    # What a compiler is told for other packages (flags, a cross target) is not for this one.
+    # Compiler settings of other packages (flags, a cross target) must not affect this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CMAKE_", "CFLAGS"))}
     pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", "--no-input", "install", "-r"]
     done = subprocess.run([*pip, str(requirements)], env=environment, check=False)
     if done.returncode:
-        raise SystemExit(f"{peer} could not be installed; leave it out with --peers, or see what pip says above")
+        raise SystemExit(f"could not install {peer}; see the output of pip above, or leave it out with --peers")
     stamp.write_text(wanted)
     return python

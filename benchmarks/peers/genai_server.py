@@ -1,4 +1,4 @@
-"""onnxruntime-genai on a model that its own builder made: `python -m peers.genai_server CHECKPOINT OUT ...`."""
+"""onnxruntime-genai on a model made by its own builder: `python -m peers.genai_server CHECKPOINT OUT ...`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NGRAM = 3
 
 
 def build(checkpoint: Path, out: Path, precision: str, threads: int, drafts: int) -> None:
-    """Make the peer's model in ``out``, once. With ``drafts`` it looks as many up in the text."""
+    """Build the peer's model in ``out``, once. ``drafts`` enables prompt lookup with that many drafts."""
     config = out / "genai_config.json"
     if not config.is_file():
         builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint), "-o", str(out)]
@@ -31,11 +31,11 @@ def build(checkpoint: Path, out: Path, precision: str, threads: int, drafts: int
 def main() -> None:
     """Serve one model."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", type=Path, help="a folder as the Hugging Face Hub has it")
+    parser.add_argument("checkpoint", type=Path, help="a Hugging Face model folder")
     parser.add_argument("out", type=Path)
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--drafts", type=int, default=0, help="looked up in the prompt and the text")
+    parser.add_argument("--drafts", type=int, default=0, help="drafts per round from prompt lookup")
     arguments = parser.parse_args()
 
     def load() -> tuple[str, Generate]:

@@ -15,7 +15,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--drafts", type=int, default=0, help="looked up in the prompt and the text")
+    parser.add_argument("--drafts", type=int, default=0, help="drafts per round from prompt lookup")
     arguments = parser.parse_args()
 
     def load() -> tuple[str, Generate]:

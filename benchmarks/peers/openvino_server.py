@@ -1,4 +1,4 @@
-"""openvino-genai on a GGUF file, which it reads itself: `python -m peers.openvino_server FILE --threads N`."""
+"""openvino-genai on a GGUF file, which it reads directly: `python -m peers.openvino_server FILE --threads N`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--drafts", type=int, default=0, help="looked up in the prompt and the text")
+    parser.add_argument("--drafts", type=int, default=0, help="drafts per round from prompt lookup")
     arguments = parser.parse_args()
 
     def load() -> tuple[str, Generate]:

@@ -1,4 +1,4 @@
-"""A peer in a process of its own: prompts go in, greedy tokens and their seconds come out."""
+"""A peer in its own process: it receives prompts and returns greedy tokens with their time."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _IMPORTABLE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Peer:
-    """One runtime that decodes when it is asked to, and waits idle in between."""
+    """One runtime that decodes on request and is idle otherwise."""
 
     name: str
     version: str
     _link: _Link
 
     def generate(self, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
-        """Return ``count`` greedy tokens after ``prompt`` (ids), and the seconds that those after the first took."""
+        """Return ``count`` greedy tokens after ``prompt`` (ids), and the seconds for those after the first."""
         answer = self._link.answer({"prompt": list(prompt), "count": count})
         return answer["tokens"], answer["seconds"]
 
 
 @contextmanager
 def running(name: str, command: Sequence[str]) -> Iterator[Peer]:
-    """Run ``command``, which serves as ``serve.py`` has it and may import ``peers``, while the block lasts.
+    """Run ``command``, a server as in ``serve.py`` that may import ``peers``, while the block lasts.
 
-    Raises ``SystemExit`` with its last words where it cannot be started, or ends.
+    Raises ``SystemExit`` with the end of its output if it cannot be started or exits.
     """
     environment = {**os.environ, "PYTHONPATH": str(_IMPORTABLE)}
     with (
-        tempfile.TemporaryFile("w+") as errors,  # not a pipe: nobody reads one while it works
+        tempfile.TemporaryFile("w+") as errors,  # not a pipe, which could fill up: nobody reads it during the run
         subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process,
@@ -51,14 +51,14 @@ def running(name: str, command: Sequence[str]) -> Iterator[Peer]:
 
 @dataclass(frozen=True)
 class _Link:
-    """Lines of JSON there and back."""
+    """JSON lines in both directions."""
 
     name: str
     process: subprocess.Popen[str]
     errors: IO[str]
 
     def answer(self, question: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the next line, after ``question`` where there is one."""
+        """Send ``question``, if any, and return the next line."""
         line = ""
         try:
             if question is not None:

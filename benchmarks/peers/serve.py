@@ -1,4 +1,4 @@
-"""The side of a peer: a line of JSON for each prompt, until standard input ends. Only the standard library."""
+"""The server side of a peer: one line of JSON per prompt, until standard input ends. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Generate = Callable[[Sequence[int], int], tuple[list[int], float]]
 
 
 def serve(load: Callable[[], tuple[str, Generate]]) -> None:
-    """Answer prompts on standard input with what ``load`` gives: a version, and a function that decodes.
+    """Answer prompts from standard input with the results of ``load``: a version and a decoding function.
 
-    In: ``{"prompt": ids, "count": n}``. Out: first ``{"version": text}``, then for each prompt
-    ``{"tokens": n ids, "seconds": after the first}``. What a library prints goes to standard error.
+    Input: ``{"prompt": ids, "count": n}``. Output: first ``{"version": text}``, then for each prompt
+    ``{"tokens": n ids, "seconds": after the first}``. Output of libraries goes to standard error.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

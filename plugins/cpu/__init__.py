@@ -1,17 +1,18 @@
-"""Our ops as operators of ONNX Runtime on a CPU: from an op's ``kernel.cpp`` to a shared library that is tested."""
+"""The project's ops as ONNX Runtime custom ops for CPUs: from each op's ``kernel.cpp`` to a tested shared library."""
 
 from __future__ import annotations
 
 from .. import switches
 
-INDEX = "cpu_kernels.json"  # the files of a pack
+INDEX = "cpu_kernels.json"  # file name of a pack's index
 LIBRARY = "cpu_kernels.so"
-SWITCH = "PEAGLE_CPU_KERNELS"  # whether the machine code that an engine carries may run in this process
+SWITCH = "PEAGLE_CPU_KERNELS"  # allows or forbids an engine's CPU machine code in this process
 
 
 def is_off() -> bool:
-    """Whether the CPU kernels of engines are to be left alone: ``$PEAGLE_CPU_KERNELS`` is ``off``.
+    """Return True if ``$PEAGLE_CPU_KERNELS`` is ``off``, which disables the CPU kernels of engines.
 
-    ``EnvironmentProblem`` for any other word than ``on``: who switches machine code off must not be misread.
+    Raises ``EnvironmentProblem`` for any value other than ``on`` and ``off``, so that a typo never leaves machine code
+    on.
     """
-    return switches.is_off(SWITCH, "it is off, where no machine code of an engine may run, or on")
+    return switches.is_off(SWITCH, "valid values are on and off (off disables the machine code of engines)")

@@ -1,4 +1,4 @@
-"""``python -m peagle.plugins.cpu [FOLDER]``: compile the CPU kernels for this machine, try them, and keep them."""
+"""``python -m peagle.plugins.cpu [FOLDER]``: compile the CPU kernels for this machine, test them, and save them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .self_test import try_library
 
 
 def main() -> int:
-    """Compile into a folder (a temporary one unless told), and print what the kernels run on; the exit status."""
+    """Compile into a folder (default: a temporary one) and print the instruction set in use; return the exit status."""
     try:
         library = compile_library()
         with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as temporary:

@@ -1,4 +1,4 @@
-"""Compilers of the CPU kernels to a shared library of this machine: the host's own, or the one that PyPI has."""
+"""Compile the CPU kernels to a shared library for this machine, with the host's compiler or ziglang from PyPI."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .sources import OPTIONS, digest, source
 
 _HOST_COMPILERS = ("c++", "g++", "clang++")
 _COST = (
-    "CPU kernels are compiled for the machine; without them ONNX Runtime's own are used, with which verifying drafts "
-    "costs more, or the standard operators that mean the same, more slowly"
+    "CPU kernels are compiled on each machine; without them the engine uses ONNX Runtime's kernels, with which "
+    "verifying drafts is slower, or equivalent standard operators, which are slower too"
 )
-_LIMIT_SECONDS = 900  # ziglang first compiles its own C++ library, and machines are busy
+_LIMIT_SECONDS = 900  # seconds; ziglang first compiles its own C++ library
 
 
 @dataclass(frozen=True)
 class CpuLibrary:
-    """The CPU kernels of all ops, as machine code of one kind of ``machine`` (``linux-x86_64``).
+    """The CPU kernels of all ops as machine code for one ``machine`` type (``linux-x86_64``).
 
-    ``digest`` is that of the source it was made from, ``compiler`` the first line that it says of itself.
+    ``digest`` identifies the source; ``compiler`` is the first line of the compiler's version output.
     """
 
     machine: str
@@ -40,43 +40,43 @@ class CpuLibrary:
 
 @dataclass(frozen=True)
 class Compiler:
-    """How a C++ compiler is called, and what only it needs to be told."""
+    """A C++ compiler command with its compiler-specific options."""
 
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:
-        """What tells it from every other compiler, and from itself before it was updated; nothing is run for that."""
+        """Return a string that identifies the compiler and its version without running it."""
         program = Path(os.path.realpath(self.command[0]))
         try:
             facts = program.stat()
-        except OSError:  # it is gone since it was found; what runs it says so
+        except OSError:  # removed since it was found; running it reports the error
             return str(program)
         package = version("ziglang") if "ziglang" in self.command else ""
         return f"{program} {facts.st_size} {facts.st_mtime_ns} {package}".strip()
 
 
 def machine_name() -> str:
-    """The kind of machine that this process runs on, such as ``linux-x86_64``."""
+    """Return the machine type of this process, such as ``linux-x86_64``."""
     return f"{sys.platform}-{platform.machine().lower()}"
 
 
 def find_compilers(why: str = _COST) -> tuple[Compiler, ...]:
-    """The compilers to try, the first that works is used: the one that ``$CXX`` names, else the host's, then ziglang's.
+    """Return the compilers to try in order: ``$CXX`` if set, otherwise the host's, then ziglang's.
 
-    ``EnvironmentProblem`` when there is none; ``why`` says what that costs.
+    The first that works is used. Raises ``EnvironmentProblem`` if there is none; ``why`` explains the consequence.
     """
     named = os.environ.get("CXX")
     if named and shutil.which(named) is None:
-        raise EnvironmentProblem(f"$CXX names no program: {named}", fix="set CXX to the path of a C++ compiler")
+        raise EnvironmentProblem(f"$CXX is not a program: {named}", fix="set CXX to the path of a C++ compiler")
     found = [path for name in ([named] if named else _HOST_COMPILERS) if (path := shutil.which(name))]
     by_program: dict[str, str] = {}
-    for path in found:  # called by the name that was found: a program may go by that
+    for path in found:  # keep the name as found: some programs act on the name they are called by
         by_program.setdefault(os.path.realpath(path), path)
     compilers = [Compiler((path,)) for path in by_program.values()]
     if is_there("ziglang"):
-        # It would compile for this very machine, and kernels choose their instructions themselves.
+        # ziglang targets this exact CPU by default; the kernels select their instructions at run time instead.
         compilers.append(Compiler((sys.executable, "-m", "ziglang", "c++"), ("-mcpu=baseline",)))
     if not compilers:
         raise EnvironmentProblem(
@@ -90,7 +90,7 @@ def find_compilers(why: str = _COST) -> tuple[Compiler, ...]:
 def compile_library() -> CpuLibrary:
     """Compile the kernels for this machine.
 
-    ``EnvironmentProblem`` when there is no compiler, ``BuildError`` with the words of each when all of them fail.
+    Raises ``EnvironmentProblem`` if there is no compiler, and ``BuildError`` with every compiler's output if all fail.
     """
     made = compile_shared({"kernels.cpp": source().encode()}, OPTIONS, find_compilers(), "the CPU kernels")
     return CpuLibrary(machine_name(), digest(), *made)
@@ -99,9 +99,9 @@ def compile_library() -> CpuLibrary:
 def compile_shared(
     files: Mapping[str, bytes], options: Sequence[str], compilers: Sequence[Compiler], what: str
 ) -> tuple[bytes, str]:
-    """Compile the first of the files, which may read the others, to a shared library; with the compiler's first words.
+    """Compile the first file, which may include the others, to a shared library; also return the compiler's version.
 
-    The first compiler that works is used. ``BuildError`` with the words of each when all of them fail.
+    Uses the first compiler that works. Raises ``BuildError`` with every compiler's output if all fail.
     """
     failures = []
     for compiler in compilers:
@@ -117,7 +117,7 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
         main = next(iter(files))
-        # Relative names, in a folder of its own: nothing of this machine gets into the machine code.
+        # Relative names in a private folder keep paths of this machine out of the machine code.
         _run([*compiler.command, *options, *compiler.options, main, "-o", "kernels.so"], folder)
         try:
             code = (Path(folder) / "kernels.so").read_bytes()
@@ -128,7 +128,7 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
 
 
 def _run(command: list[str], folder: str) -> str:
-    """Everything the command printed. ``BuildError`` when it does not end well."""
+    """Return everything the command printed. Raises ``BuildError`` if it fails."""
     try:
         process = subprocess.run(
             command,
@@ -144,7 +144,7 @@ def _run(command: list[str], folder: str) -> str:
     except OSError as error:
         raise BuildError("a compiler cannot be run", why=error.strerror or str(error)) from error
     except subprocess.TimeoutExpired as error:
-        raise BuildError("a compiler does not end", why=f"it was stopped after {_LIMIT_SECONDS} s") from error
+        raise BuildError("a compiler timed out", why=f"it was stopped after {_LIMIT_SECONDS} s") from error
     if process.returncode == 0:
         return process.stdout
     lines = process.stdout.strip().splitlines()

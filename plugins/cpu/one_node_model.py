@@ -1,6 +1,6 @@
-"""ONNX models of one node of ours, written without the package onnx, which a host that only serves has not.
+"""Single-node ONNX models, written without the ``onnx`` package, which serving hosts do not install.
 
-Field numbers are those of onnx.proto, whose messages only grow.
+Field numbers are those of onnx.proto, which only ever adds fields.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def one_node_model(
     outputs: Mapping[str, str | None],
     attributes: Mapping[str, Any],
 ) -> bytes:
-    """A model whose only node has these operands, by name and in order.
+    """Return a serialized model with one node and these operands, by name and in order.
 
-    An input is fed (its dtype, as NumPy names it), a constant (the array), or absent (None); an output has a dtype, or
-    is absent. No rank is stated of what is fed or returned.
+    An input is a dtype as NumPy names it (fed), an array (constant) or None (absent); an output is a dtype or None
+    (absent). Fed and returned tensors have no declared rank.
     """
     fed = {name: given for name, given in inputs.items() if isinstance(given, str)}
     constants = {name: given for name, given in inputs.items() if given is not None and not isinstance(given, str)}
@@ -43,12 +43,12 @@ def one_node_model(
 
 
 def _value(name: str, dtype: str) -> bytes:
-    """A ValueInfoProto: a tensor of a type, of any shape."""
+    """A ValueInfoProto: a tensor of one type and any shape."""
     return _field(1, name) + _field(2, _field(1, _field(1, BY_NUMPY[dtype].onnx)))
 
 
 def _tensor(name: str, array: Any) -> bytes:
-    """A TensorProto with its numbers."""
+    """A TensorProto with its data."""
     dims = b"".join(_field(1, size) for size in array.shape)
     return dims + _field(2, BY_NUMPY[array.dtype.name].onnx) + _field(8, name) + _field(9, array.tobytes())
 

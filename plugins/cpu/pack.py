@@ -1,6 +1,6 @@
-"""Packs of CPU kernels: a folder with the library and ``cpu_kernels.json``, which says what it is and hashes to.
+"""CPU kernel packs: a folder with the library and its index ``cpu_kernels.json``, which records type and hashes.
 
-An engine of ONNX Runtime that has packed matrices carries one, for the machine that built it.
+An ONNX Runtime engine with packed matrices carries one, for the machine that built it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MACHINE = re.compile(r"[a-z0-9_-]{1,64}")
 
 
 def write_pack(folder: Path, library: CpuLibrary) -> None:
-    """Write the library and its index, the index last. Same library, same bytes."""
+    """Write the library, then its index. The same library gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LIBRARY).write_bytes(library.code)
     index = {
@@ -39,7 +39,7 @@ def write_pack(folder: Path, library: CpuLibrary) -> None:
 
 
 def read_pack(folder: Path) -> CpuLibrary:
-    """Read and check a pack. ``EnvironmentProblem`` names the file that is missing, damaged or not one of a pack."""
+    """Read and check a pack. Raises ``EnvironmentProblem`` naming the file that is missing, damaged or invalid."""
     path = folder / INDEX
     try:
         content = json.loads(_read(path, MAX_INDEX_BYTES))
@@ -47,7 +47,7 @@ def read_pack(folder: Path) -> CpuLibrary:
             raise _damaged(path, f"it has format {content['format']!r}, this version reads {FORMAT}")
         machine, source, compiler = content["machine"], content["source_sha256"], content["compiler"]
         if not _MACHINE.fullmatch(machine) or not _DIGEST.fullmatch(source) or not isinstance(compiler, str):
-            raise ValueError("machine, source or compiler is none")
+            raise ValueError("machine, source or compiler is invalid")
         size, sha256 = content["bytes"], content["sha256"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, f"it is not an index of CPU kernels ({type(error).__name__}: {error})") from error

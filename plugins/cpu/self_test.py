@@ -1,7 +1,7 @@
-"""``python -m peagle.plugins.cpu.self_test LIBRARY``: whether the ONNX Runtime of this process can use the CPU kernels.
+"""``python -m peagle.plugins.cpu.self_test LIBRARY``: test the CPU kernels with this process's ONNX Runtime.
 
-A function of the interface that is not where ``interface.h`` says would end the process, so ``try_library`` starts
-one for it. Tested is every function that a kernel may call, and then each op with the cases of its folder.
+A function missing from where ``interface.h`` expects it would crash the process, so ``try_library`` runs the test in a
+child process. The test calls every interface function that kernels use, then runs each op's cases.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .one_node_model import one_node_model
 from .sources import cpu_ops
 from .stretch_trial import check_stretch
 
-_LIMIT_SECONDS = 120  # for a process that imports ONNX Runtime on a busy machine
+_LIMIT_SECONDS = 120  # seconds; importing ONNX Runtime is slow on a busy machine
 
 
 def try_library(path: Path) -> str:
-    """Return the instructions that the kernels use here, such as ``avx512-vnni``, when they work as they should.
+    """Test the library in a child process; return the instruction set it uses here, such as ``avx512-vnni``.
 
-    ``EnvironmentProblem`` says what went wrong, in a process of its own, with this machine's ONNX Runtime.
+    Raises ``EnvironmentProblem`` with the reason if it does not work with this machine's ONNX Runtime.
     """
     try:
         process = subprocess.run(
@@ -46,11 +46,14 @@ def try_library(path: Path) -> str:
         return process.stdout.strip()
     lines = process.stderr.strip().splitlines()
     ended = f"signal {-process.returncode}" if process.returncode < 0 else f"exit status {process.returncode}"
-    raise _unusable(path, lines[-1] if lines else f"the process that tried them ended with {ended}")
+    raise _unusable(path, lines[-1] if lines else f"the test process ended with {ended}")
 
 
 def open_library(path: Path) -> ctypes.CDLL:
-    """Load the library into this process. ``EnvironmentProblem`` where that cannot be done, as with an older libc."""
+    """Load the library into this process.
+
+    Raises ``EnvironmentProblem`` if that fails, for example with an older libc.
+    """
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -58,9 +61,9 @@ def open_library(path: Path) -> ctypes.CDLL:
 
 
 def instructions_of(path: Path) -> str:
-    """Return the instructions that kernels of a library that works use in this process.
+    """Return the instruction set that a tested library uses in this process.
 
-    ``EnvironmentProblem`` where $PEAGLE_CPU_INSTRUCTIONS names others than the machine has.
+    Raises ``EnvironmentProblem`` if $PEAGLE_CPU_INSTRUCTIONS names one that this machine lacks.
     """
     function = open_library(path).peagle_instructions
     function.restype = ctypes.c_char_p
@@ -68,7 +71,7 @@ def instructions_of(path: Path) -> str:
         return str(name)
     raise EnvironmentProblem(
         f"$PEAGLE_CPU_INSTRUCTIONS is {os.environ.get('PEAGLE_CPU_INSTRUCTIONS')}",
-        why="it names no instructions that the CPU kernels use, or none that this machine has",
+        why="the CPU kernels do not know this instruction set, or this machine lacks it",
         fix="unset it, or set it to portable",
     )
 
@@ -77,12 +80,12 @@ def _unusable(path: Path, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"the CPU kernels of {path} do not work here",
         why=why,
-        fix="rebuild the engine on this machine; until then standard operators run in their place, more slowly",
+        fix="rebuild the engine on this machine; until then, slower standard operators replace them",
     )
 
 
 def main() -> int:
-    """Run the tests on the library that the command line names; print its instructions."""
+    """Test the library named on the command line; print its instruction set."""
     path = sys.argv[1]
     try:
         import onnxruntime
@@ -104,7 +107,7 @@ def main() -> int:
 
 
 def _check_interface(onnxruntime: Any, options: Any) -> None:
-    """Every kind of operand and attribute: absent ones, several types, a buffer that is written in place."""
+    """Test every kind of operand and attribute: absent inputs, several types, a buffer written in place."""
     inputs: dict[str, Any] = {"x": "float32", "c": np.array([5, 6, 7], np.int32), "absent": None}
     inputs |= {"flag": "bool", "count": "int64", "buffer": "uint8"}
     outputs = {"facts": "float32", "buffer_out": "uint8", "unwanted": None, "large": "bool"}
@@ -115,9 +118,9 @@ def _check_interface(onnxruntime: Any, options: Any) -> None:
     facts, written, large = session.run(None, fed | {"buffer": buffer})
     expected = [[-41, 2.5, 7, 97, 2, 9], [0, 1, 2**20, 0, 2, 5]]
     if facts.tolist() != expected or large.tolist() != [[False, True, True]]:
-        raise ValueError(f"the interface gave {facts.tolist()}, {large.tolist()}")
+        raise ValueError(f"unexpected results from the test kernel: {facts.tolist()}, {large.tolist()}")
     if written.tolist() != [77, 1, 2, 3, 4, 5]:
-        raise ValueError(f"a buffer came back as {written.tolist()}")
+        raise ValueError(f"wrong contents in a returned buffer: {written.tolist()}")
     binding = session.io_binding()
     for name, array in (fed | {"buffer": buffer}).items():
         binding.bind_cpu_input(name, array)
@@ -126,18 +129,18 @@ def _check_interface(onnxruntime: Any, options: Any) -> None:
     binding.bind_output("buffer_out", "cpu", 0, np.uint8, buffer.shape, buffer.ctypes.data)
     session.run_with_iobinding(binding)
     if buffer.tolist() != [77, 1, 2, 3, 4, 5]:
-        raise ValueError(f"a buffer in place became {buffer.tolist()}")
+        raise ValueError(f"wrong contents in a buffer updated in place: {buffer.tolist()}")
     try:
         session.run(None, fed | {"buffer": buffer, "x": np.array([[-1]], np.float32)})
     except Exception as error:
         if "asked to fail" in str(error):
             return
         raise
-    raise ValueError("an error of a kernel did not arrive")
+    raise ValueError("a kernel's error was not reported")
 
 
 def _check_op(onnxruntime: Any, options: Any, op: OpSpec, case: CpuCase) -> None:
-    """A kernel against its reference, as its case says."""
+    """Compare a kernel with its reference on one case."""
     given = dict(zip((operand.name for operand in op.inputs), case.inputs, strict=True))
     fed = {name: x for name, x in given.items() if x is not None and name not in case.constants}
     dtypes = op.infer_dtypes([None if x is None else BY_NUMPY[x.dtype.name].name for x in case.inputs])
@@ -149,7 +152,7 @@ def _check_op(onnxruntime: Any, options: Any, op: OpSpec, case: CpuCase) -> None
     for name, one, other in zip(outputs, ours, theirs, strict=True):
         is_near = np.allclose(one, other, case.tolerance, case.tolerance, equal_nan=True)
         if one.shape != other.shape or not (is_near if case.tolerance else np.array_equal(one, other)):
-            raise ValueError(f"{op.name} gave another {name} than its reference, with {dict(case.attributes)}")
+            raise ValueError(f"{op.name}: {name} differs from the reference, with {dict(case.attributes)}")
 
 
 if __name__ == "__main__":

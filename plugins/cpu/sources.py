@@ -1,4 +1,4 @@
-"""The C++ text of the library that holds the CPU kernels of all ops: one string, what a spec says written out in it."""
+"""The C++ source of the CPU kernel library as one string, with tables generated from the op specs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..number_types import BY_NAME, BY_NUMPY
 from ..op_spec import DOMAIN, Attribute, Operand, OpSpec
 from ..ops import OPS
 
-# No fused multiply-add that is not written as one, and no vector instructions but where a function asks for them: the
-# same bits from every compiler, on every machine. -w: the headers of some compilers warn of themselves.
+# No implicit fused multiply-add, and vector instructions only where a function requests them: the same bits from
+# every compiler, on every machine. -w: some compilers' own headers cause warnings.
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-w")
 
 _HERE = Path(__file__).resolve().parent
@@ -90,13 +90,16 @@ _ANY_TYPE = 0
 
 
 def cpu_ops() -> tuple[OpSpec, ...]:
-    """The ops that have a CPU kernel, in the order of their names."""
+    """Return the ops that have a CPU kernel, sorted by name."""
     return tuple(OPS[name] for name in sorted(OPS) if OPS[name].cpu_cases)
 
 
 @functools.cache
 def source() -> str:
-    """The text to compile; ``#line`` keeps messages readable. ``BuildError`` when a file of it is not there."""
+    """Return the source to compile; ``#line`` keeps compiler messages readable.
+
+    Raises ``BuildError`` if a file is missing.
+    """
     ops = [*cpu_ops(), STRETCH, SELF_TEST]
     there: set[str] = set()
     parts = [_SYSTEM]
@@ -109,19 +112,19 @@ def source() -> str:
 
 
 def text_of_headers(*names: str) -> str:
-    """The text of headers, such as ``kernel.h``, behind what they include."""
+    """Return the text of headers such as ``kernel.h``, preceded by the headers that they include."""
     there: set[str] = set()
     return "".join([_SYSTEM, *(part for name in names for part in _with_headers(_file(name), there))])
 
 
 @functools.cache
 def digest() -> str:
-    """SHA-256, in hex, of what decides the machine code besides the compiler: the text and the options."""
+    """Return the hex SHA-256 of everything but the compiler that determines the machine code: source and options."""
     return hashlib.sha256("\n".join([*OPTIONS, source()]).encode()).hexdigest()
 
 
 def attributes_of(op: OpSpec) -> str:
-    """C++ text of the struct that an op's kernel is made with: its attributes, with the spec's defaults."""
+    """Return the C++ struct that holds an op's attributes, with the spec's defaults."""
     fields = "".join(f"  {_READERS[a.kind][0]} {a.name};\n" for a in op.attributes)
     readers = [f'{a.name}(node.{_READERS[a.kind][1]}("{a.name}", {_literal(a)}))' for a in op.attributes]
     start = f" : {', '.join(readers)}" if readers else ""
@@ -138,10 +141,10 @@ def _literal(attribute: Attribute) -> str:
 
 
 def _forms(op: OpSpec) -> list[dict[str, str]]:
-    """The types that an op is registered with, by operand, each time once; what is not in them is any of its types.
+    """Return the distinct sets of operand types that an op is registered with; an operand not listed accepts any type.
 
-    ONNX Runtime knows an output of any type by the one input that is. Where there are more, the op is there for each
-    set of types that it is tried with.
+    ONNX Runtime infers an output of any type from the single input of any type. An op with several such inputs is
+    registered once for each set of types in its test cases.
     """
     several = [[operand for operand in each if len(operand.dtypes) > 1] for each in (op.inputs, op.outputs)]
     if len(several[0]) < 2 or not several[1]:
@@ -156,7 +159,7 @@ def _forms(op: OpSpec) -> list[dict[str, str]]:
 
 
 def _operands(op: OpSpec, operands: Sequence[Operand], form: Mapping[str, str]) -> str:
-    """Braces of an ``Operand`` of kernel.h each; one of several types is any, and its kernel looks."""
+    """Return one ``Operand`` initializer of kernel.h per operand; with several types it accepts any."""
     at = {operand.name: i for i, operand in enumerate(op.inputs)}
     types = {operand.name: operand.dtypes[0] for operand in operands if len(operand.dtypes) == 1} | dict(form)
     fields = (
@@ -212,7 +215,7 @@ PEAGLE_EXPORT const char* peagle_instructions() {{
 
 
 def _with_headers(name: str, there: set[str]) -> list[str]:
-    """The text of a file below plugins/, behind the headers of ours that it includes and that are not ``there`` yet."""
+    """Return the text of a file below plugins/, preceded by its project headers that are not in ``there`` yet."""
     if name in there:
         return []
     there.add(name)
@@ -222,13 +225,13 @@ def _with_headers(name: str, there: set[str]) -> list[str]:
 
 
 def _file(header: str) -> str:
-    """Where a header lies, below plugins/."""
+    """Return the path of a header below plugins/."""
     found = sorted(_HERE.rglob(header))
     return _below_plugins(found[0] if found else _HERE / header)
 
 
 def _below_plugins(path: Path) -> str:
-    """The path as messages and the digest have it: from plugins/ on, or whole for an op that lies elsewhere."""
+    """Return the path used in messages and the digest: relative to plugins/, or absolute outside it."""
     return path.relative_to(_HERE.parent).as_posix() if path.is_relative_to(_HERE.parent) else str(path)
 
 

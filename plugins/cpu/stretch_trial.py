@@ -1,4 +1,4 @@
-"""What a ``Stretch`` is tried with wherever the kernels are compiled or loaded: a gated MLP, by two threads."""
+"""The self-test of ``Stretch``: a gated MLP on two threads, run whenever the kernels are compiled or loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ outputs 14,9"""
 
 
 def check_stretch(onnxruntime: Any, options: Any) -> None:
-    """Raise ``ValueError`` for other numbers than NumPy has, or for another row among others than alone."""
+    """Raise ``ValueError`` if results differ from NumPy's, or if a row's result depends on the other rows."""
     rng = np.random.default_rng(0)
     x, norm = rng.normal(size=(1, 5, _WIDTH)).astype(np.float32), rng.normal(size=_WIDTH).astype(np.float32)
     weights = [
@@ -45,12 +45,12 @@ def check_stretch(onnxruntime: Any, options: Any) -> None:
     y, up = session.run(None, {"x": x})
     for row in range(x.shape[1]):
         if not np.array_equal(session.run(None, {"x": x[:, row : row + 1]})[0], y[:, row : row + 1]):
-            raise ValueError("a row of a stretch is another alone than among others")
+            raise ValueError("Stretch: the result of a row depends on the other rows")
     normed = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + np.float32(1e-5)) * norm
     gate, other = np.split(quantized_linear(normed, *weights[:2], format="int8", rows=2 * _INNER)[0], 2, axis=-1)
     inner = (gate / (1 + np.exp(-gate)) * other).astype(np.float32)
     expected = x + quantized_linear(inner, *weights[2:], format="int8", rows=_WIDTH)[0]
-    # A number near the middle of two codes may be rounded to the other one.
+    # A value near the middle between two codes may round to either.
     step = np.abs(expected - x).max() / 100
     if not np.allclose(up, other, _TOLERANCE, step) or not np.allclose(y, expected, _TOLERANCE, step):
-        raise ValueError("a stretch gave other numbers than its steps")
+        raise ValueError("Stretch: the results differ from those of its steps")

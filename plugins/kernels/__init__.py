@@ -1,1 +1,1 @@
-"""From an op's ``kernel.cu`` to a launch: source text, compilation, packs of cubins, and the launcher."""
+"""CUDA kernels of ops: source text, compilation, cubin packs, and the launcher."""

@@ -1,4 +1,4 @@
-"""``python -m peagle.plugins.kernels``: compile every kernel for every target into the package, and print a table."""
+"""``python -m peagle.plugins.kernels``: compile every kernel for every GPU target into the package; print a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sources import TARGETS, kernel_ops
 
 
 def usage_table(cubins: Sequence[Cubin]) -> str:
-    """A markdown table of what ptxas says, one row per entry point: registers, shared memory, spills by target."""
+    """Return a Markdown table of ptxas statistics: registers, shared memory and spills by entry point."""
     targets = sorted({cubin.sm for cubin in cubins})
     cells = {(entry, cubin.sm): usage for cubin in cubins for entry, usage in cubin.usage.items()}
     lines = ["| entry point | " + " | ".join(f"sm_{sm}" for sm in targets) + " |", "|---|" + "---|" * len(targets)]
@@ -25,7 +25,7 @@ def usage_table(cubins: Sequence[Cubin]) -> str:
 
 
 def main() -> int:
-    """Fill ``packed/`` (or the folder named on the command line); the exit status."""
+    """Fill ``packed/`` (or the folder named on the command line); return the exit status."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().with_name("packed")
     try:
         cubins = [compile_nvcc(op, sm) for op in kernel_ops() for sm in TARGETS]

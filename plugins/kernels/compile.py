@@ -1,4 +1,4 @@
-"""Compilers of an op's kernel to machine code of one GPU generation: nvcc ahead of time, NVRTC at run time."""
+"""Compile an op's kernel for one GPU generation: nvcc ahead of time, NVRTC at run time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .sources import OPTIONS, digest, entries, source
 
 @dataclass(frozen=True)
 class Usage:
-    """What ptxas reports of one entry point: registers a thread, bytes spilled (stored and loaded), static shared."""
+    """ptxas statistics of an entry point: registers per thread, bytes spilled (stores and loads), static shared."""
 
     registers: int
     spill_bytes: int
@@ -29,9 +29,9 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code of one op's kernel for GPUs of compute capability ``sm`` (90 is 9.0) and later minor ones.
+    """Machine code of one op's kernel for GPUs of compute capability ``sm`` (90 is 9.0) and later minor versions.
 
-    ``digest`` is that of the source it was made from; ``usage`` is by entry point.
+    ``digest`` identifies the source; ``usage`` is keyed by entry point.
     """
 
     op: str
@@ -43,44 +43,44 @@ class Cubin:
 
 
 def compile_nvcc(op: OpSpec, sm: int) -> Cubin:
-    """Compile with nvcc: the one that ``$NVCC`` names, else the wheel's, else the one on the path.
+    """Compile with nvcc: the one that ``$NVCC`` names, otherwise the wheel's, otherwise the one on the path.
 
-    ``EnvironmentProblem`` when there is none or it does not run, ``BuildError`` with its words when it refuses the
-    code.
+    Raises ``EnvironmentProblem`` if there is none or it does not run, and ``BuildError`` with its output if it rejects
+    the code.
     """
     nvcc = find_nvcc()
     name = f"{op.folder}.cu"
     with tempfile.TemporaryDirectory(prefix="peagle-nvcc-") as folder:
         (Path(folder) / name).write_text(source(op), encoding="utf-8")
-        # Relative names, in a folder of its own: nothing of this machine gets into the machine code.
+        # Relative names in a private folder keep paths of this machine out of the machine code.
         arguments = ["-cubin", f"-arch=sm_{sm}", *OPTIONS, "-Xptxas", "-v", "-o", "out.cubin", name]
-        log = _run([str(nvcc), *arguments], folder, f"nvcc refused the kernel of {op.name} for sm_{sm}")
+        log = _run([str(nvcc), *arguments], folder, f"nvcc rejected the kernel of {op.name} for sm_{sm}")
         code = (Path(folder) / "out.cubin").read_bytes()
     return Cubin(op.name, sm, digest(op), code, read_usage(log, entries(op)), f"nvcc {nvcc_version(nvcc)}")
 
 
 def find_nvcc() -> Path:
-    """The compiler to use. ``EnvironmentProblem`` when there is none."""
+    """Return the nvcc to use. Raises ``EnvironmentProblem`` if there is none."""
     name = os.environ.get("NVCC")
     path = shutil.which(name) if name else _wheel_nvcc() or shutil.which("nvcc")
     if path is None:
         raise EnvironmentProblem(
-            f"$NVCC names no program: {name}" if name else "nvcc was not found",
-            why="CUDA kernels are compiled ahead of time by it",
+            f"$NVCC is not a program: {name}" if name else "nvcc was not found",
+            why="nvcc compiles the CUDA kernels ahead of time",
             fix="pip install nvidia-cuda-nvcc, or set NVCC to the path of an nvcc 12.8 or newer",
         )
     return Path(path)
 
 
 def nvcc_version(nvcc: Path) -> str:
-    """The release of the compiler, such as ``13.0``."""
-    log = _run([str(nvcc), "--version"], None, f"{nvcc} does not tell its version")
+    """Return the compiler's release, such as ``13.0``."""
+    log = _run([str(nvcc), "--version"], None, f"cannot read the version of {nvcc}")
     match = re.search(r"release (\d+\.\d+)", log)
     return match[1] if match else "of unknown version"
 
 
 def _wheel_nvcc() -> str | None:
-    """nvcc out of the package nvidia-cuda-nvcc, newest CUDA first."""
+    """Return nvcc from the package nvidia-cuda-nvcc, newest CUDA first."""
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     paths = [path for root in roots for path in root.glob("cu*/bin/nvcc")]
@@ -89,7 +89,7 @@ def _wheel_nvcc() -> str | None:
 
 
 def _run(command: list[str], folder: str | None, complaint: str) -> str:
-    """Everything the command printed."""
+    """Return everything the command printed."""
     try:
         process = subprocess.run(
             command,
@@ -108,11 +108,11 @@ def _run(command: list[str], folder: str | None, complaint: str) -> str:
     lines = process.stdout.strip().splitlines()
     if re.search(r"host compiler|(gcc|g\+\+): not found", process.stdout):
         raise EnvironmentProblem(f"{complaint}: it found no C++ compiler", why=_tail(lines), fix="install g++")
-    raise BuildError(complaint, why=_tail(lines), fix="use an nvcc that knows this GPU (12.8 or newer)")
+    raise BuildError(complaint, why=_tail(lines), fix="use an nvcc that supports this GPU (12.8 or newer)")
 
 
 def _tail(lines: list[str]) -> str:
-    """The last lines of a log, errors preferred: a long one hides what went wrong."""
+    """Return the last lines of a log, preferring errors; a full log would hide the cause."""
     errors = [line for line in lines if "error" in line.lower()]
     return " | ".join((errors or lines)[:5])
 
@@ -120,8 +120,8 @@ def _tail(lines: list[str]) -> str:
 def compile_nvrtc(op: OpSpec, sm: int) -> Cubin:
     """Compile with NVRTC, which needs neither a GPU nor a C++ compiler.
 
-    ``EnvironmentProblem`` when it is not installed or too old for the GPU, ``BuildError`` with its words when it
-    refuses the code.
+    Raises ``EnvironmentProblem`` if it is missing or too old for the GPU, and ``BuildError`` with its output if it
+    rejects the code.
     """
     nvrtc = load_nvrtc()
     text = source(op)
@@ -131,7 +131,7 @@ def compile_nvrtc(op: OpSpec, sm: int) -> Cubin:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _log(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            _refused(nvrtc, f"NVRTC refused the kernel of {op.name} for sm_{sm}", log, status)
+            _refused(nvrtc, f"NVRTC rejected the kernel of {op.name} for sm_{sm}", log, status)
         code = bytearray(_checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
         _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
     finally:
@@ -140,12 +140,12 @@ def compile_nvrtc(op: OpSpec, sm: int) -> Cubin:
 
 
 def load_nvrtc() -> Any:
-    """The module ``cuda.bindings.nvrtc``, with its library loaded. ``EnvironmentProblem`` when either is missing."""
+    """Return ``cuda.bindings.nvrtc`` with its library loaded. Raises ``EnvironmentProblem`` if either is missing."""
     try:
         from cuda.bindings import nvrtc
 
         nvrtc.nvrtcVersion()
-    except Exception as error:  # whatever the loader raises: its types differ between releases
+    except Exception as error:  # the loader's exception types differ between releases
         raise EnvironmentProblem(
             "CUDA kernels cannot be compiled on this machine",
             why=f"NVRTC is missing: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
@@ -155,13 +155,13 @@ def load_nvrtc() -> Any:
 
 
 def nvrtc_version(nvrtc: Any) -> str:
-    """The release of the compiler, such as ``13.0``."""
+    """Return the compiler's release, such as ``13.0``."""
     _, major, minor = nvrtc.nvrtcVersion()
     return f"{major}.{minor}"
 
 
 def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
-    """The result of a call. A failure here is none of the kernel's text."""
+    """Return the result of a call. A failure here is not caused by the kernel's source."""
     status, *values = answer
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise EnvironmentProblem(f"NVRTC failed: {status.name}", fix="reinstall nvidia-cuda-nvrtc")
@@ -187,7 +187,10 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def read_usage(log: str, names: tuple[str, ...]) -> dict[str, Usage]:
-    """What ``ptxas -v`` says of each entry point. ``BuildError`` unless it is about exactly these."""
+    """Parse the statistics of each entry point from ``ptxas -v``.
+
+    Raises ``BuildError`` unless exactly these are listed.
+    """
     usage: dict[str, Usage] = {}
     for part in re.split(r"(?=Compiling entry function)", log)[1:]:
         entry, registers = _ENTRY.search(part), _REGISTERS.search(part)
@@ -197,7 +200,7 @@ def read_usage(log: str, names: tuple[str, ...]) -> dict[str, Usage]:
             usage[entry[1]] = Usage(int(registers[1]), spilled, int(shared[1]) if shared else 0)
     if set(usage) != set(names):
         raise BuildError(
-            "the compiled kernel has other entry points than its spec",
-            why=f"compiled: {', '.join(sorted(usage)) or 'none'}; wanted: {', '.join(names)}",
+            "the entry points of the compiled kernel differ from its spec",
+            why=f"compiled: {', '.join(sorted(usage)) or 'none'}; expected: {', '.join(names)}",
         )
     return {name: usage[name] for name in names}

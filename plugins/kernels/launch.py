@@ -1,4 +1,4 @@
-"""The launcher of an op's kernel on a stream. Nothing is allocated on the device, so a CUDA graph may capture it."""
+"""Launch an op's kernel on a stream. No device memory is allocated, so a CUDA graph can capture the launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_WITH_CLUSTERS = 90
 
 @dataclass(frozen=True)
 class Geometry:
-    """A launch's geometry: ``grid`` blocks of ``block`` threads, ``cluster`` neighbours together; 0 is no launch."""
+    """Launch geometry: ``grid`` blocks of ``block`` threads, ``cluster`` blocks per cluster; grid 0 means no launch."""
 
     grid: int
     block: int
@@ -25,7 +25,7 @@ class Geometry:
 
 
 def geometry(op: OpSpec, sm: int, dims: Mapping[str, int]) -> Geometry:
-    """The launch geometry for a GPU and the sizes of the op's dimensions. ``BuildError`` for a negative size."""
+    """Return the launch geometry for a GPU and the op's dimension sizes. Raises ``BuildError`` for a negative size."""
     kernel = kernel_of(op)
     cluster = _cluster(op, sm)
     blocks = int(evaluate_dim(kernel.blocks, dims))
@@ -39,23 +39,26 @@ def _cluster(op: OpSpec, sm: int) -> int:
 
 
 def scalars(op: OpSpec, dims: Mapping[str, int], attributes: Mapping[str, int]) -> tuple[int, ...]:
-    """The kernel's int parameters in order. ``BuildError`` names one that is missing or no int32."""
+    """Return the kernel's int parameters in order. Raises ``BuildError`` naming one that is missing or not an int32."""
     values = []
     for name in kernel_of(op).scalars:
         value = dims.get(name, attributes.get(name))
         if type(value) is not int or value not in _INT32:
-            raise BuildError(f"{op.name}: {name} must be a 32-bit whole number, not {value!r}")
+            raise BuildError(f"{op.name}: {name} must be a 32-bit integer, not {value!r}")
         values.append(value)
     return tuple(values)
 
 
 def current_sm() -> int:
-    """Compute capability of the current context's GPU (90 is 9.0). ``EnvironmentProblem`` without one."""
+    """Return the compute capability of the current context's GPU (90 is 9.0).
+
+    Raises ``EnvironmentProblem`` without one.
+    """
     driver = load_driver()
     device = _checked(driver, driver.cuCtxGetDevice(), "there is no current CUDA context")
     attribute = driver.CUdevice_attribute
     major, minor = (
-        _checked(driver, driver.cuDeviceGetAttribute(which, device), "the GPU does not tell its compute capability")
+        _checked(driver, driver.cuDeviceGetAttribute(which, device), "cannot read the compute capability of the GPU")
         for which in (
             attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
             attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -65,12 +68,12 @@ def current_sm() -> int:
 
 
 def load_driver() -> Any:
-    """The module ``cuda.bindings.driver``, initialised. ``EnvironmentProblem`` without it, a driver or a GPU."""
+    """Return ``cuda.bindings.driver``, initialised. Raises ``EnvironmentProblem`` without it, a driver or a GPU."""
     try:
         from cuda.bindings import driver
 
         (status,) = driver.cuInit(0)
-    except Exception as error:  # whatever the loader raises: its types differ between releases
+    except Exception as error:  # the loader's exception types differ between releases
         raise EnvironmentProblem(
             "CUDA kernels cannot be launched on this machine",
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
@@ -81,18 +84,18 @@ def load_driver() -> Any:
 
 
 class Launcher:
-    """The kernel of one op, loaded for one GPU generation, in the process that made it.
+    """The kernel of one op, loaded for one GPU generation in the process that created it.
 
-    Make it while a context of that GPU is current: that loads the code, so that no launch has to, and checks that its
-    entry points take the parameters of the spec. The code stays loaded until the process ends: a CUDA graph that
+    Create it while a context of that GPU is current: this loads the code, so that no launch has to, and checks the
+    entry points' parameters against the spec. The code stays loaded until the process ends, because a CUDA graph that
     captured a launch may outlive the launcher.
     """
 
     def __init__(self, op: OpSpec, sm: int, code: bytes) -> None:
-        """``EnvironmentProblem`` when the driver refuses the code, ``BuildError`` when it is not the op's kernel."""
+        """Raises ``EnvironmentProblem`` if the driver rejects the code, ``BuildError`` if it is another op's kernel."""
         self.op, self.sm = op, sm
         self._driver = driver = load_driver()
-        self._code = code  # the driver may read from it for as long as the library lives
+        self._code = code  # the driver may read from it while the library is loaded
         what = f"cannot load the kernel of {op.name} for sm_{sm}"
         library = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
         self._library = _checked(driver, library, what)
@@ -101,7 +104,8 @@ class Launcher:
     def _entry(self, name: str, what: str) -> _Entry:
         driver = self._driver
         kernel = _checked(driver, driver.cuLibraryGetKernel(self._library, name.encode()), f"{what}: entry {name}")
-        # Loads it into the current context now: the first launch may be under capture, where loading is not allowed.
+        # Load it into the current context now: the first launch may be under graph capture, where loading is not
+        # allowed.
         function = _checked(driver, driver.cuKernelGetFunction(kernel), what)
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
         width = int(_checked(driver, driver.cuFuncGetAttribute(attribute, function), what))
@@ -122,7 +126,7 @@ class Launcher:
         sizes: list[int] = []
         while True:
             status, *values = self._driver.cuKernelGetParamInfo(kernel, len(sizes))
-            if status == self._driver.CUresult.CUDA_ERROR_INVALID_VALUE:  # one past the last
+            if status == self._driver.CUresult.CUDA_ERROR_INVALID_VALUE:  # one past the last parameter
                 return sizes
             _checked(self._driver, (status,), what)
             sizes.append(int(values[1]))
@@ -135,11 +139,11 @@ class Launcher:
         attributes: Mapping[str, int] | None = None,
         dtype: str | None = None,
     ) -> None:
-        """Enqueue one launch on the CUDA stream of that handle; returns without waiting.
+        """Enqueue one launch on the CUDA stream with that handle; return without waiting.
 
-        ``pointers`` are device addresses of the inputs and then the outputs, in the order of the spec. ``dtype`` is
-        that of the ``typed_by`` input. Raises ``BuildError`` for arguments that do not fit the spec, and
-        ``EnvironmentProblem`` when the driver refuses the launch.
+        ``pointers`` are the device addresses of the inputs, then of the outputs, in spec order. ``dtype`` is that of
+        the ``typed_by`` input. Raises ``BuildError`` for arguments that do not match the spec, and
+        ``EnvironmentProblem`` if the driver rejects the launch.
         """
         spec = kernel_of(self.op)
         name = spec.entry if spec.typed_by is None else f"{spec.entry}_{dtype}"
@@ -158,7 +162,7 @@ class Launcher:
             *map(ctypes.c_int32, values),
             *map(ctypes.c_uint64, pointers[split:]),
         ]
-        # The driver copies the parameters before it returns, so these may live on this stack frame.
+        # The driver copies the parameters before it returns, so they may live on this stack frame.
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         self._enqueue(self._entries[name], shape, stream, ctypes.addressof(addresses))
 
@@ -181,14 +185,14 @@ class Launcher:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One entry point: its handle, good in every context, and whether its cluster size is compiled in."""
+    """One entry point: its handle, valid in every context, and whether its cluster size is compiled in."""
 
     kernel: Any
     compiled_cluster: bool
 
 
 def _checked(driver: Any, answer: tuple[Any, ...], what: str) -> Any:
-    """The value a driver call returned; a failure becomes ``EnvironmentProblem``."""
+    """Return the value of a driver call; a failure raises ``EnvironmentProblem``."""
     status, *values = answer
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)

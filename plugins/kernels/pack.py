@@ -1,4 +1,4 @@
-"""Packs of compiled kernels: a folder of cubins and ``kernels.json``, which says what they are and what they hash to.
+"""Packs of compiled kernels: a folder of cubins and its index ``kernels.json``, with metadata and hashes.
 
 An installed wheel carries one (``packed/``), and so does every TensorRT engine for the GPUs it was built for.
 """
@@ -33,12 +33,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Pack:
-    """The cubins of one folder, already checked against their hashes."""
+    """The cubins of one folder, checked against their hashes."""
 
     cubins: tuple[Cubin, ...]
 
     def find(self, op: OpSpec, sm: int) -> Cubin | None:
-        """The cubin that runs on a GPU of compute capability ``sm``: same major, no later minor, of today's source."""
+        """Return the cubin for compute capability ``sm``: same major, no later minor, current source."""
         source = digest(op)
         fitting = [
             cubin
@@ -49,7 +49,7 @@ class Pack:
 
 
 def write_pack(folder: Path, cubins: Sequence[Cubin]) -> None:
-    """Write the cubins and their index, the index last; the folder is made if need be. Same cubins, same bytes."""
+    """Write the cubins, then their index; create the folder if needed. The same cubins give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for cubin in sorted(cubins, key=lambda cubin: (cubin.op, cubin.sm)):
@@ -72,14 +72,14 @@ def write_pack(folder: Path, cubins: Sequence[Cubin]) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write the file so that a reader sees the old one or the new one."""
+    """Replace the file atomically: a reader sees the old one or the new one."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_bytes(content)
     unfinished.replace(path)
 
 
 def read_pack(folder: Path) -> Pack:
-    """Read and check a pack. ``EnvironmentProblem`` names the file that is missing, damaged or not one of a pack."""
+    """Read and check a pack. Raises ``EnvironmentProblem`` naming the file that is missing, damaged or invalid."""
     path = folder / INDEX
     try:
         content = json.loads(_read(path, MAX_INDEX_BYTES))
@@ -94,13 +94,13 @@ def read_pack(folder: Path) -> Pack:
 
 
 def _cubin(folder: Path, row: dict[str, Any]) -> Cubin:
-    """One row of the index, with its file. Raises ``ValueError`` and the like for a row that is none."""
+    """Read one row of the index and its file. An invalid row raises ``ValueError``, ``TypeError`` or similar."""
     op, sm, file, sha256 = row["op"], row["sm"], row["file"], row["sha256"]
     if not isinstance(op, str) or type(sm) is not int or type(row["bytes"]) is not int:
-        raise TypeError("op, sm or bytes is of the wrong type")
-    # A name from a file never leads out of the folder.
+        raise TypeError("op, sm or bytes has the wrong type")
+    # A name from the index must not lead out of the folder.
     if not _FILE.fullmatch(file) or not _DIGEST.fullmatch(sha256) or not _DIGEST.fullmatch(row["source_sha256"]):
-        raise ValueError(f"{op}: not a file name or hash of a pack")
+        raise ValueError(f"{op}: invalid file name or hash")
     code = _read(folder / file, MAX_CODE_BYTES)
     if len(code) != row["bytes"]:
         raise _damaged(folder / file, f"it has {len(code)} bytes instead of {row['bytes']}")
@@ -112,7 +112,7 @@ def _cubin(folder: Path, row: dict[str, Any]) -> Cubin:
 def _usage(rows: dict[str, dict[str, Any]]) -> dict[str, Usage]:
     for entry, row in rows.items():
         if any(type(value) is not int for value in row.values()):
-            raise TypeError(f"{entry}: usage is not in whole numbers")
+            raise TypeError(f"{entry}: usage values must be integers")
     return {entry: Usage(**row) for entry, row in rows.items()}
 
 
@@ -124,7 +124,7 @@ def _read(path: Path, limit: int) -> bytes:
         raise EnvironmentProblem(
             f"cannot read {path}",
             why=error.strerror or str(error),
-            fix="compile the kernels anew, or rebuild the engine",
+            fix="compile the kernels again, or rebuild the engine",
         ) from error
     if len(content) > limit:
         raise _damaged(path, f"it is larger than {limit} bytes")
@@ -141,15 +141,15 @@ def _damaged(path: Path, why: str) -> EnvironmentProblem:
 
 @functools.cache
 def shipped() -> Pack:
-    """The pack that came with this installation; empty where nobody compiled one (``make kernels`` does)."""
+    """Return the pack shipped with this installation; empty if none was compiled (``make kernels`` compiles it)."""
     folder = Path(__file__).resolve().with_name("packed")
     return read_pack(folder) if (folder / INDEX).exists() else Pack(())
 
 
 def obtain(op: OpSpec, sm: int, packs: Sequence[Pack] = ()) -> Cubin:
-    """The op's kernel for a GPU: out of the packs, else the shipped one, else compiled now by NVRTC (once a process).
+    """Return the op's kernel for a GPU: from the packs, the shipped pack, or compiled by NVRTC (once per process).
 
-    Raises ``EnvironmentProblem`` when it is in none of them and NVRTC is missing or does not know the GPU.
+    Raises ``EnvironmentProblem`` if no pack has it and NVRTC is missing or does not support the GPU.
     """
     for pack in (*packs, shipped()):
         if cubin := pack.find(op, sm):

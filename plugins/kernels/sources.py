@@ -1,4 +1,4 @@
-"""The CUDA source of an op's kernel: one string without an ``#include``, so that nvcc and NVRTC read the very same."""
+"""The CUDA source of an op's kernel: one string without ``#include``, so that nvcc and NVRTC compile identical text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..errors import BuildError
 from ..op_spec import Kernel, OpSpec
 from ..ops import OPS
 
-# Compiled ahead of time: Ada, Hopper, Blackwell for data centres, Blackwell for workstations.
+# Compiled ahead of time: Ada, Hopper, data-center Blackwell, workstation Blackwell.
 TARGETS = (89, 90, 100, 120)
 
-# Both compilers get these. Fast math stays off: the sampled tokens of a seed must not depend on it.
+# Options of both compilers. Fast math stays off: the tokens sampled for a seed must not depend on it.
 OPTIONS = ("-std=c++17",)
 
 _OPS = Path(__file__).resolve().parent.parent / "ops"
@@ -20,19 +20,19 @@ _PRIMITIVES = Path(__file__).resolve().with_name("primitives.cuh")
 
 
 def kernel_ops() -> tuple[OpSpec, ...]:
-    """The ops that have a kernel, in the order of their names."""
+    """Return the ops that have a CUDA kernel, sorted by name."""
     return tuple(OPS[name] for name in sorted(OPS) if OPS[name].kernel is not None)
 
 
 def kernel_of(op: OpSpec) -> Kernel:
-    """How the op's kernel is launched. ``BuildError`` for an op that has none."""
+    """Return an op's launch description. Raises ``BuildError`` for an op without a CUDA kernel."""
     if op.kernel is None:
         raise BuildError(f"{op.name} has no CUDA kernel", why="lowerings rewrite it into other nodes instead")
     return op.kernel
 
 
 def entries(op: OpSpec) -> tuple[str, ...]:
-    """The names of the ``__global__`` functions: one, or one for each dtype of the input that ``typed_by`` names."""
+    """Return the names of the ``__global__`` functions: one, or one per dtype of the ``typed_by`` input."""
     kernel = kernel_of(op)
     if kernel.typed_by is None:
         return (kernel.entry,)
@@ -41,7 +41,7 @@ def entries(op: OpSpec) -> tuple[str, ...]:
 
 
 def source(op: OpSpec) -> str:
-    """The text to compile: the shared primitives, then the op's ``kernel.cu``; ``#line`` keeps messages readable."""
+    """Return the source to compile: shared primitives, then ``kernel.cu``; ``#line`` keeps messages readable."""
     kernel_of(op)
     parts = [("kernels/primitives.cuh", _PRIMITIVES), (f"{op.folder}/kernel.cu", _OPS / op.folder / "kernel.cu")]
     try:
@@ -53,5 +53,5 @@ def source(op: OpSpec) -> str:
 
 
 def digest(op: OpSpec) -> str:
-    """SHA-256, in hex, of what decides the machine code besides the compiler: the text and the options."""
+    """Return the hex SHA-256 of everything but the compiler that determines the machine code: source and options."""
     return hashlib.sha256("\n".join([*OPTIONS, source(op)]).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""The number formats that ``--precision`` can name, one file each; a new one is a file and its line in the table.
+"""The number formats of ``--precision``, one file each. To add one, add a file and its line in the table.
 
-All other parts read the table while they run. What a format needs beyond its record is a kernel, where one is wanted.
+All other modules read the table. Beyond its record, a format only needs a kernel, if it has one.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ __all__ = [
     "wide_formats",
 ]
 
-# In the order in which people are told of them.
+# In display order.
 NUMBER_FORMATS: dict[str, NumberFormat] = {each.name: each for each in (FP32, FP16, BF16, FP8, MXFP8, INT8, INT4)}
 
 
 def wide_formats() -> tuple[NumberFormat, ...]:
-    """The formats that a whole model can be in."""
+    """Return the formats that a whole model can be in."""
     return tuple(each for each in NUMBER_FORMATS.values() if not each.is_quantized)
 
 
 def quantized_formats(*, tensorrt: bool | None = None) -> tuple[NumberFormat, ...]:
-    """The formats of quantized matrices: all, or those that TensorRT (True) or ONNX Runtime (False) has."""
+    """Return the formats of quantized matrices: all, or those of TensorRT (True) or ONNX Runtime (False)."""
     every = tuple(each for each in NUMBER_FORMATS.values() if each.is_quantized)
     if tensorrt is None:
         return every
@@ -64,10 +64,10 @@ def quantized_formats(*, tensorrt: bool | None = None) -> tuple[NumberFormat, ..
 
 
 def kernels_of(name: str) -> IntegerKernels | None:
-    """The kernels that multiply the format of that name on a CPU; None where there are none, or no such format."""
+    """Return the CPU kernels that multiply the named format; None if there are none or the format is unknown."""
     return NUMBER_FORMATS[name].kernels if name in NUMBER_FORMATS else None
 
 
 def format_stored_as(kind: str) -> NumberFormat | None:
-    """The format that takes weights stored as ``kind`` (``Q4_1``, ``F8_E4M3``) as they are; None where none does."""
+    """Return the format that uses weights stored as ``kind`` (``Q4_1``, ``F8_E4M3``) unchanged, or None."""
     return next((each for each in NUMBER_FORMATS.values() if kind in each.takes), None)

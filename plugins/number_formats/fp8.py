@@ -1,4 +1,4 @@
-"""FP8: E4M3 codes with one scale for each matrix, and inputs rounded with scales that were calibrated."""
+"""FP8: E4M3 codes with one scale per matrix, and inputs rounded with calibrated scales."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FP8 = NumberFormat(
     8,
     "E4M3 with calibrated inputs",
     PrecisionLimits(0.01, 0.05, 0.03),
-    tensorrt=OnTensorRT(_SCHEME, since=89, expert_layer=True),  # it multiplies FP8 with FP8 alone
+    tensorrt=OnTensorRT(_SCHEME, since=89, expert_layer=True),  # FP8 is only multiplied with FP8
     onnxruntime=OnOnnxRuntime(_SCHEME, of_drafters=True),
     rounds_inputs=True,
     rounds_expert_inputs=True,

@@ -1,4 +1,4 @@
-"""INT4: 4-bit integers in blocks, multiplied with wide inputs but where kernels on a CPU round these at run time."""
+"""INT4: 4-bit integers in blocks, multiplied with unquantized inputs unless a CPU kernel rounds these at run time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ INT4 = NumberFormat(
     "int4",
     "int4",
     4.5,
-    "4-bit integers in blocks, multiplied wide",
+    "4-bit integers in blocks, dequantized for matmuls",
     PrecisionLimits(0.05, 0.15, 0.05),
-    # TensorRT unpacks them inside of the product only where a row has several blocks.
+    # TensorRT fuses the unpacking into the matmul only if a row has several blocks.
     tensorrt=OnTensorRT(Scheme("int4", block=128, several=True), since=80, with_wide=True),
     onnxruntime=OnOnnxRuntime(
-        Scheme("uint4", block=32, smallest=16),  # its kernels read unsigned codes around their middle
+        Scheme("uint4", block=32, smallest=16),  # its kernels read unsigned codes around a zero point
         IntegerKernels(
             "4-bit integers",
             _PACKED,
-            lm_head="int8",  # its errors are the logits' own
-            drafter="int8",  # four bits would save little more of it, and lose drafts
+            lm_head="int8",  # its rounding errors affect the logits directly
+            drafter="int8",  # four bits would save little memory and lower the acceptance rate
         ),
         of_drafters=True,
     ),

@@ -20,8 +20,8 @@ INT8 = NumberFormat(
     PrecisionLimits(0.02, 0.05, 0.03),
     tensorrt=OnTensorRT(Scheme("int8", "row", input="int8"), since=80, with_wide=True),
     onnxruntime=OnOnnxRuntime(
-        # Its kernels read unsigned codes around their middle; with larger blocks the last of an odd number of rows is
-        # rounded otherwise.
+        # Its kernels read unsigned codes around a zero point; with larger blocks, the last row of an odd number of rows
+        # is rounded differently.
         Scheme("uint8", block=64, smallest=16),
         IntegerKernels("8-bit integers", Scheme("int8", "row", packed="int8"), lm_head="int8", drafter="int8"),
         of_drafters=True,

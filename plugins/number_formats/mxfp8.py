@@ -10,10 +10,10 @@ MXFP8 = NumberFormat(
     "mxfp8",
     "float8_e4m3fn",
     8.25,
-    "E4M3 in blocks of 32 with a power of two each, inputs as well",
+    "E4M3 in blocks of 32 with a power-of-two scale each, inputs included",
     PrecisionLimits(0.01, 0.05, 0.03),
-    # TensorRT-RTX 1.7 has no such kernels for sm_120 and sm_121, whose tensor cores could: it writes the weights out
-    # wide before every product.
+    # TensorRT-RTX 1.7 has no such kernels for sm_120 and sm_121, although their tensor cores support it: it dequantizes
+    # the weights before every matmul.
     tensorrt=OnTensorRT(_SCHEME, only=(100, 103, 110)),
     onnxruntime=OnOnnxRuntime(_SCHEME),
     rounds_inputs=True,

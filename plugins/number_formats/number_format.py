@@ -1,7 +1,7 @@
-"""The record of a number format: what ``--precision`` names, with everything that the other parts need to know of it.
+"""The record of a number format: the name that ``--precision`` takes, and everything other modules need to know.
 
-Parser, recipes, rewrites, lowerings, reports and limits read records; none of them tests a name. The records are plain
-data, of the standard library alone, so that ``--help`` costs no import.
+Parser, recipes, rewrites, lowerings, reports and limits read records; none compares names. Records are plain data from
+the standard library, so that ``--help`` imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from ..number_types import NumberType
 
-Group = Literal["tensor", "row"]  # of stacked experts: each of them, each of their rows
-AFFINE = "q4_1"  # the packed format whose blocks have a least value beside their scale
+Group = Literal["tensor", "row"]  # for stacked experts: one scale per expert, or per row
+AFFINE = "q4_1"  # the packed format whose blocks store a minimum beside the scale
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How numbers are stored as codes: ``block`` columns share a scale, or with 0 a ``group`` does.
+    """The storage of numbers as codes: ``block`` columns share a scale, or with 0 a ``group`` does.
 
-    ``codes`` is the element type as ml_dtypes calls it; ``largest`` the largest code in use, 0 for the type's own.
-    ``input`` is the type that inputs of linears are rounded to. ``powers``: the scales are powers of two, also those of
-    the inputs, which are then found at run time. A matrix that is ``packed`` is in that format of our kernels, which
-    round what they multiply with to int8. Where no block of ``smallest`` columns or more divides a row, the matrix
-    stays wide. ``several``: a row of a single block is cut into smaller ones.
+    ``codes`` is the element type in ml_dtypes' naming; ``largest`` the largest code in use, 0 for the type's own
+    maximum. ``input`` is the type that linear inputs are rounded to. ``powers``: scales are powers of two, also those
+    of the inputs, which are then computed at run time. A ``packed`` matrix is in that format of the project's kernels,
+    which round their inputs to int8. A matrix stays unquantized if no block of at least ``smallest`` columns divides a
+    row. ``several``: a row of a single block is split into smaller blocks.
     """
 
     codes: str
@@ -34,14 +34,14 @@ class Scheme:
     input: str | None = None
     powers: bool = False
     packed: str = ""
-    smallest: int = 8  # below, scales take more room than they save
+    smallest: int = 8  # below this, scales cost more memory than codes save
     several: bool = False
     largest: int = 0
 
     def block_for(self, columns: int) -> int:
-        """The largest power of two that divides the columns and is no larger than ``block``; 0 if there is none.
+        """Return the largest power of two that divides the columns and is at most ``block``; 0 if there is none.
 
-        MX formats fix theirs, and rows end with zeros where they end within one.
+        MX formats have a fixed block; a row that ends within one is padded with zeros.
         """
         block = self.block
         if self.powers:
@@ -52,16 +52,16 @@ class Scheme:
 
     @property
     def of_block(self) -> int:
-        """How many numbers are stored for each block beside its codes."""
+        """Return the number of values stored per block besides its codes."""
         return 2 if self.packed == AFFINE else 1
 
 
 @dataclass(frozen=True)
 class PrecisionLimits:
-    """The most that a precision may cost in accuracy.
+    """The largest accuracy loss that a precision may cause.
 
-    A relative increase of perplexity, a mean divergence of the logits in nats, a relative loss of acceptance length.
-    Perplexity can fall by chance while a model changes; the divergence of the logits cannot, so it has a limit as well.
+    Relative increase of perplexity, mean KL divergence of the logits in nats, relative loss of acceptance length.
+    Perplexity can fall by chance even as a model changes; the divergence cannot, so it has a limit as well.
     """
 
     perplexity_increase: float
@@ -71,11 +71,10 @@ class PrecisionLimits:
 
 @dataclass(frozen=True)
 class OnTensorRT:
-    """How TensorRT stores and multiplies a format.
+    """TensorRT's storage and matmul support for a format.
 
-    It has arithmetic, or kernels, for it on GPUs from SM ``since`` on, or on those of ``only``. ``expert_layer``: its
-    own layer of routed experts multiplies in it. ``with_wide``: it multiplies such weights with wide inputs, as those
-    of drafters are.
+    Supported on GPUs from SM ``since`` on, or on those in ``only``. ``expert_layer``: its routed-expert layer computes
+    in this format. ``with_wide``: it multiplies such weights with unquantized inputs, as drafters need.
     """
 
     scheme: Scheme
@@ -85,17 +84,17 @@ class OnTensorRT:
     with_wide: bool = False
 
     def runs_on(self, sm: int) -> bool:
-        """Whether TensorRT multiplies in the format on a GPU of ``sm`` (``120``)."""
+        """Return True if TensorRT multiplies in the format on a GPU of ``sm`` (``120``)."""
         return sm in self.only if self.only else sm >= self.since
 
 
 @dataclass(frozen=True)
 class IntegerKernels:
-    """How kernels on a CPU multiply a format: codes as stored, with inputs that they round to int8 themselves.
+    """The CPU kernels of a format: they multiply stored codes with inputs that they round to int8 themselves.
 
-    ``codes`` says in words what they read. ``packed`` is the scheme of matrices whose columns are whole blocks of 32,
-    for our kernels; ONNX Runtime's have the others, and routed experts. ``lm_head`` and ``drafter`` are the formats of
-    those matrices in the recipe of this format.
+    ``codes`` describes the codes in words. ``packed`` is the scheme of matrices whose columns are whole blocks of 32,
+    for the project's kernels; ONNX Runtime's handle the others, and routed experts. ``lm_head`` and ``drafter`` are the
+    formats of those matrices in this format's recipe.
     """
 
     codes: str
@@ -106,9 +105,9 @@ class IntegerKernels:
 
 @dataclass(frozen=True)
 class OnOnnxRuntime:
-    """How ONNX Runtime stores a format. Without ``kernels`` it is emulated: dequantized, and multiplied in float32.
+    """ONNX Runtime's storage of a format. Without ``kernels`` it is emulated: dequantized and multiplied in float32.
 
-    ``of_drafters``: the matrices of a drafter can be stored so.
+    ``of_drafters``: drafter matrices can be stored in it.
     """
 
     scheme: Scheme
@@ -118,10 +117,10 @@ class OnOnnxRuntime:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """The use of a format for keys and values, by the ``lowerings`` whose attention reads them so.
+    """The use of a format for keys and values, with the ``lowerings`` whose attention supports it.
 
-    ``calibrated``: they are codes of one measured scale a layer, of the target alone. ``limits`` are those of a build
-    whose caches alone are in the format; None for the recipe's.
+    ``calibrated``: the target's caches hold codes with one measured scale per layer. ``limits`` apply to a build with
+    only its caches in the format; None means the recipe's.
     """
 
     lowerings: tuple[str, ...]
@@ -131,18 +130,18 @@ class CacheUse:
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """One format of numbers, by the ``name`` that ``--precision`` and the flags beside it take.
+    """A number format, identified by the ``name`` that ``--precision`` and related flags take.
 
-    ``number`` is the type of a stored number as NumPy or ml_dtypes calls it; ``bits`` are those of a number of a matrix
-    on average, scales included; ``says`` is how its matrices are multiplied, for people. A format without ``tensorrt``
-    and ``onnxruntime`` is wide: every number of a model can be in it. A quantized one is available where it has a
-    record, for the matrices of a model.
+    ``number`` is the element type in NumPy's or ml_dtypes' naming; ``bits`` the average bits per weight, scales
+    included; ``says`` describes for people how its matrices are multiplied. A format without ``tensorrt`` and
+    ``onnxruntime`` is unquantized: a whole model can be in it. A quantized format is available on the backends it has a
+    record for, for the model's matrices.
 
-    ``rounds_inputs``: the name stands for both factors of a product, so that one with a wide input does not count as
-    multiplied in it; ``rounds_expert_inputs`` the same of routed experts. ``takes``: the types of stored weights (of
-    GGUF, or of safetensors) whose codes are taken as they are, and their scheme. ``instead`` are the formats to offer
-    where a GPU lacks this one, nearest first. ``rounding_seconds``: for the codes and scale of one number on one core
-    (`make bench-rounding`). ``elsewhere``: vLLM's and TensorRT-LLM's name of it is the same.
+    ``rounds_inputs``: the name covers both factors of a product, so a product with an unquantized input does not count
+    as computed in it; ``rounds_expert_inputs`` is the same for routed experts. ``takes``: stored weight types (of GGUF
+    or safetensors) whose codes are used unchanged, with their scheme. ``instead``: formats to suggest if a GPU lacks
+    this one, nearest first. ``rounding_seconds``: time on one core to compute the code and scale of one number (`make
+    bench-rounding`). ``elsewhere``: vLLM and TensorRT-LLM use the same name.
     """
 
     name: str
@@ -162,38 +161,38 @@ class NumberFormat:
 
     @property
     def title(self) -> str:
-        """The name, for people."""
+        """The display name."""
         return self.name.upper()
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it is for matrices, as codes and scales, and not for whole models."""
+        """True if the format is for matrices, as codes and scales, rather than for whole models."""
         return self.tensorrt is not None or self.onnxruntime is not None
 
     @property
     def is_emulated(self) -> bool:
-        """Whether ONNX Runtime has no arithmetic for it, and multiplies rounded numbers in float32."""
+        """True if ONNX Runtime has no arithmetic for it and multiplies rounded numbers in float32."""
         return self.is_quantized and self.kernels is None
 
     @property
     def kernels(self) -> IntegerKernels | None:
-        """The kernels that multiply it on a CPU; None where there are none."""
+        """The CPU kernels that multiply it, or None."""
         return self.onnxruntime.kernels if self.onnxruntime else None
 
     @property
     def number_type(self) -> NumberType:
-        """The type of a stored number."""
+        """The element type."""
         from ..number_types import BY_NUMPY
 
         return BY_NUMPY[self.number]
 
     def is_calibrated(self, *, tensorrt: bool) -> bool:
-        """Whether TensorRT, or ONNX Runtime, rounds inputs of its products with scales that were measured before."""
+        """Return True if TensorRT, or ONNX Runtime, rounds inputs of its matmuls with calibrated scales."""
         on = self.tensorrt if tensorrt else self.onnxruntime
         return on is not None and on.scheme.input is not None and not on.scheme.powers
 
     def drafts(self, *, tensorrt: bool) -> bool:
-        """Whether the matrices of a drafter, whose inputs stay wide, can be in it on TensorRT, or on ONNX Runtime."""
+        """Return True if TensorRT, or ONNX Runtime, supports it for drafter matrices, whose inputs stay unquantized."""
         if tensorrt:
             return self.tensorrt is not None and self.tensorrt.with_wide
         return self.onnxruntime is not None and self.onnxruntime.of_drafters

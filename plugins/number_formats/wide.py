@@ -1,17 +1,17 @@
-"""The wide formats, in which a whole model can be: FP32, FP16 and BF16."""
+"""The unquantized formats, in which a whole model can be: FP32, FP16 and BF16."""
 
 from __future__ import annotations
 
 from .number_format import CacheUse, NumberFormat, PrecisionLimits
 
-_CPU_ATTENTION = ("std", "cpu")  # whose attention reads narrower caches than it computes in
+_CPU_ATTENTION = ("std", "cpu")  # their attention reads caches that are narrower than its compute type
 
-FP32 = NumberFormat("fp32", "float32", 32, "every weight and the KV cache in fp32", PrecisionLimits(0.001, 0.001, 0.03))
+FP32 = NumberFormat("fp32", "float32", 32, "all weights and the KV cache in fp32", PrecisionLimits(0.001, 0.001, 0.03))
 FP16 = NumberFormat(
     "fp16",
     "float16",
     16,
-    "every weight and the KV cache in fp16; none stays wider",
+    "all weights and the KV cache in fp16",
     PrecisionLimits(0.005, 0.01, 0.03),
     caches=CacheUse(_CPU_ATTENTION),
 )
@@ -19,6 +19,6 @@ BF16 = NumberFormat(
     "bf16",
     "bfloat16",
     16,
-    "every weight and the KV cache in bf16; none stays wider",
+    "all weights and the KV cache in bf16",
     PrecisionLimits(0.005, 0.02, 0.03),
 )

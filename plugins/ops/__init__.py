@@ -1,4 +1,4 @@
-"""The ops of the ``peagle`` ONNX domain, one folder each: what it means, a NumPy reference, a body of standard ops."""
+"""The ops of the ``peagle`` ONNX domain, one folder each: spec, NumPy reference, body of standard ops."""
 
 from __future__ import annotations
 

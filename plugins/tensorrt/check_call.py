@@ -1,6 +1,6 @@
-"""Checks of a call of an op, and of its attributes, before TensorRT sees them.
+"""Checks of an op call and its attributes, before TensorRT sees them.
 
-TensorRT validates almost nothing of a plugin: a wrong rank ends the process, a wrong output dtype is taken in silence.
+TensorRT validates almost nothing of a plugin: a wrong rank crashes the process, a wrong output dtype goes unnoticed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def check_call(
     dtypes: Sequence[str | None],
     shapes: Sequence[Sequence[int | str] | None],
 ) -> list[tuple[str, tuple[int | str, ...]]]:
-    """Return dtype and shape of every output of one call. Raises ``BuildError`` naming all that is wrong with it.
+    """Return the dtype and shape of every output of one call. Raises ``BuildError`` naming all problems.
 
     ``attributes`` are those of the node, with or without the two that select a plugin. ``dtypes`` and ``shapes`` are in
-    input order; dimensions are sizes or names. A dtype of None is an absent input; a shape of None is not known, and
-    then only what the other inputs tell of its dimensions is used.
+    input order; dimensions are sizes or names. A dtype of None is an absent input. A shape of None is unknown; its
+    dimensions are inferred from the other inputs where possible.
     """
     values = check_attributes(spec, attributes)
     output_dtypes = spec.infer_dtypes(dtypes)
@@ -41,12 +41,12 @@ def check_call(
 
 
 def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a node with defaults filled in. Raises ``BuildError`` naming all that is wrong with them."""
+    """Return a node's attributes with defaults filled in. Raises ``BuildError`` naming all problems."""
     for name, mark in SELECTION.items():
         if attributes.get(name, mark) != mark:
             raise BuildError(
                 f"{spec.name}: {name} is {attributes[name]!r}, the plugin has {mark!r}",
-                why="TensorRT would take the slow function body instead of the plugin, in silence",
+                why="TensorRT would silently use the slow function body instead of the plugin",
                 fix="export the graph again with this version",
             )
     op_attributes = {name: value for name, value in attributes.items() if name not in SELECTION}
@@ -63,7 +63,7 @@ def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, A
 
 
 def bind(spec: OpSpec, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """The size of every dimension that the inputs name. The shapes must have been checked."""
+    """Return the size of every dimension that the inputs name. The shapes must have been checked."""
     return {
         name: size
         for operand, shape in zip(spec.inputs, shapes, strict=True)

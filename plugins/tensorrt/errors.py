@@ -1,4 +1,4 @@
-"""The error that a plugin raised last. TensorRT turns it into one of its own that says nothing."""
+"""The last error raised by a plugin. TensorRT replaces it with an uninformative error of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _last: PeagleError | None = None
 
 
 def last() -> PeagleError | None:
-    """The error that a plugin or its creator raised last in this process, if any since ``clear``."""
+    """Return the last error raised by a plugin or its creator in this process since ``clear``, if any."""
     return _last
 
 
@@ -19,7 +19,7 @@ def clear() -> None:
 
 
 def record(error: Exception, where: str) -> PeagleError:
-    """Keep an error for ``last``; one that is none of ours is wrapped. ``where`` is said of those."""
+    """Keep an error for ``last``; other exception types are wrapped in a project error with ``where`` as context."""
     global _last
     if not isinstance(error, PeagleError):
         error = BuildError(f"{where} failed", why=f"{type(error).__name__}: {error}")

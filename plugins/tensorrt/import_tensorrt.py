@@ -1,8 +1,8 @@
-"""The Python module of TensorRT or TensorRT-RTX, and a cure for what the latter's wheel lacks.
+"""Import TensorRT or TensorRT-RTX, and work around a missing library name in the latter's wheel.
 
-The ONNX parser of TensorRT-RTX opens ``libtensorrt_rtx.so`` when a graph holds a plugin and ends the process when it is
-not there; the wheel of 1.7 only has ``libtensorrt_rtx.so.1``. A link beside it is the cure, for the parser looks in its
-own folder first.
+The ONNX parser of TensorRT-RTX opens ``libtensorrt_rtx.so`` when a graph contains a plugin, and ends the process if it
+is missing; the wheel of 1.7 only has ``libtensorrt_rtx.so.1``. A symbolic link beside it fixes this, because the parser
+looks in its own folder first.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LINK = "libtensorrt_rtx.so"
 
 @dataclass(frozen=True)
 class LinkState:
-    """Whether TensorRT-RTX can read graphs with plugins.
+    """Whether TensorRT-RTX can parse graphs with plugins.
 
-    ``present``: the library has the name the parser asks for. ``missing``: it has not, and ``cure_link`` can help.
-    ``cured``: it just did. ``cannot``: ``why``. ``absent``: TensorRT-RTX is not installed as a wheel.
+    ``present``: the library has the name that the parser opens. ``missing``: it does not, and ``cure_link`` can help.
+    ``cured``: the link was just made. ``cannot``: see ``why``. ``absent``: TensorRT-RTX is not installed as a wheel.
     """
 
     state: Literal["present", "missing", "cured", "cannot", "absent"]
@@ -44,14 +44,14 @@ class LinkState:
 
     @property
     def usable(self) -> bool:
-        """Whether the parser finds the library, or finds it by itself in an installation that is no wheel."""
+        """True if the parser finds the library, or does not need the link because the installation is not a wheel."""
         return self.state in ("present", "cured", "absent")
 
 
 def load(product: Product, *, parser: bool = True) -> ModuleType:
-    """Import ``tensorrt`` or ``tensorrt_rtx``. With ``parser``, one whose ONNX parser can read our graphs.
+    """Import ``tensorrt`` or ``tensorrt_rtx``. With ``parser``, its ONNX parser can read graphs with plugins.
 
-    ``EnvironmentProblem`` when it is not installed, does not start, or its parser would end the process.
+    Raises ``EnvironmentProblem`` if it is not installed, fails to import, or its parser would end the process.
     """
     name, title = _MODULES[product], _TITLES[product]
     fix = install(EXTRA_OF[product])
@@ -64,9 +64,9 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
         module = importlib.import_module(name)
     except Exception as error:  # a broken installation raises anything: OSError, ImportError, KeyError
         raise EnvironmentProblem(
-            f"{title} does not start",
+            f"{title} cannot be imported",
             why=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
-            fix=f"{fix}, with nothing of another version of it installed",
+            fix=f"{fix}, and uninstall other versions of it",
         ) from error
     for interface in ("IPluginV3", "IPluginCreatorV3One", "get_plugin_registry"):
         if not hasattr(module, interface):
@@ -76,9 +76,9 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
 
 
 def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
-    """Find out what is the matter, without importing TensorRT or changing anything.
+    """Return the state of the link, without importing TensorRT or changing anything.
 
-    ``environment`` is that of the process in question; the system's loader reads ``LD_LIBRARY_PATH`` when it starts.
+    ``environment`` is that of the process in question; the dynamic loader reads ``LD_LIBRARY_PATH`` when it starts.
     """
     folder = _library_folder()
     if folder is None:
@@ -92,12 +92,12 @@ def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
     if _library(folder) is None:
         return LinkState("cannot", folder, f"the wheel has no {_LINK}.1 either; it is damaged")
     if not os.access(folder, os.W_OK):
-        return LinkState("cannot", folder, "the folder cannot be written to")
+        return LinkState("cannot", folder, "the folder is not writable")
     return LinkState("missing", folder)
 
 
 def cure_link() -> LinkState:
-    """Make the link if it is missing. Several processes may do so at once."""
+    """Create the link if it is missing. Safe for several processes at once."""
     before = link_state()
     library = _library(before.folder) if before.folder else None
     if before.state != "missing" or before.folder is None or library is None:
@@ -110,10 +110,10 @@ def cure_link() -> LinkState:
 
 
 def child_environment(folder: Path) -> dict[str, str]:
-    """Set up environment variables with which a new process can use the parser, whatever this one can do.
+    """Return environment variables with which a new process can use the parser, even if this process cannot.
 
-    Makes a link in ``folder`` (a private one of the caller's) where the wheel's own folder cannot be written to; empty
-    where nothing is needed. ``EnvironmentProblem`` when there is no library to link to.
+    Creates a link in ``folder`` (private to the caller) if the wheel's own folder is not writable; returns an empty
+    mapping if nothing is needed. Raises ``EnvironmentProblem`` if there is no library to link to.
     """
     state = cure_link()
     if state.usable:
@@ -134,12 +134,12 @@ def _library_folder() -> Path | None:
 
 
 def _library(folder: Path) -> Path | None:
-    """The library under its versioned name, the newest if there are several."""
+    """Return the library under its versioned name, the newest if there are several."""
     return max(folder.glob(f"{_LINK}.*"), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _link(folder: Path, target: str) -> None:
-    """Put the link there whole: it replaces one that leads nowhere, as an upgrade leaves it."""
+    """Create the link atomically; replace a dangling one, which an upgrade leaves."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".link-") as private:
         link = Path(private) / _LINK
         link.symlink_to(target)
@@ -150,13 +150,13 @@ def _cannot(link: LinkState) -> EnvironmentProblem:
     library = _library(link.folder) if link.folder else None
     if library is None:
         return EnvironmentProblem(
-            "TensorRT-RTX cannot read graphs that hold our plugins",
+            "TensorRT-RTX cannot read graphs with peagle plugins",
             why=f"{link.folder}: {link.why}",
             fix=install("rtx", again=True),
         )
     return EnvironmentProblem(
-        "TensorRT-RTX cannot read graphs that hold our plugins",
-        why=f"its parser asks for {_LINK}, its wheel lacks that name, and in {link.folder} {link.why}",
+        "TensorRT-RTX cannot read graphs with peagle plugins",
+        why=f"its parser opens {_LINK}, which its wheel lacks, and in {link.folder} {link.why}",
         fix=f"mkdir -p ~/.local/lib/tensorrt-rtx && ln -sf {library} ~/.local/lib/tensorrt-rtx/{_LINK} && "
         "export LD_LIBRARY_PATH=~/.local/lib/tensorrt-rtx:$LD_LIBRARY_PATH, then start again",
     )

@@ -1,7 +1,7 @@
-"""One TensorRT plugin class for all our ops: everything it answers comes from the op's spec, its work is one launch.
+"""One TensorRT plugin class for all ops: its answers come from the op's spec, and its work is one launch.
 
-The bindings swallow an exception of a plugin (they print it and report failure to TensorRT), so each is recorded for
-``errors.last``. They ignore what ``enqueue`` and ``on_shape_change`` return: raising is the only way to fail there.
+The bindings swallow a plugin's exceptions (they print them and report failure to TensorRT), so each is recorded for
+``errors.last``. They ignore the return values of ``enqueue`` and ``on_shape_change``: only raising signals failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _recorded(method: _Method) -> _Method:
-    """The method, its exceptions kept for ``errors.last``."""
+    """Wrap a method so that its exceptions are recorded for ``errors.last``."""
 
     @functools.wraps(method)
     def call(self: _HasSpec, *args: Any) -> Any:
@@ -42,7 +42,7 @@ class _HasSpec:
 
 
 class _Answers(_HasSpec):
-    """What TensorRT asks a plugin, in the names of its Python interface. The op's dims are sizes, -1 where unknown."""
+    """The queries of TensorRT's Python plugin interface. The op's dims are sizes, -1 if unknown."""
 
     packs: Sequence[Pack]
     attributes: dict[str, Any]
@@ -84,7 +84,7 @@ class _Answers(_HasSpec):
     def supports_format_combination(self, position: int, in_out: Sequence[Any], num_inputs: int) -> bool:
         if in_out[position].desc.format != self.trt.TensorFormat.LINEAR:
             return False
-        # Only what stands up to this position means anything.
+        # Only entries up to this position are valid.
         names = [tensorrt_name(tensor.desc.type) for tensor in in_out[: position + 1]]
         if position >= num_inputs:
             try:
@@ -108,7 +108,7 @@ class _Answers(_HasSpec):
         return []
 
     def set_tactic(self, tactic: int) -> None:
-        """There is one kernel, so nothing is to choose."""
+        """Do nothing: there is only one kernel."""
 
     def get_workspace_size(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
         return 0
@@ -123,10 +123,10 @@ class _Answers(_HasSpec):
         return copy
 
     def attach_to_context(self, context: Any) -> Any:
-        """A clone whose kernel is loaded: the first launch may be under graph capture, where loading is not allowed.
+        """Return a clone with its kernel loaded: the first launch may be under graph capture, which forbids loading.
 
-        It never raises, for TensorRT would go on with a null pointer; and a build without a GPU attaches plugins too,
-        of which it launches none. A kernel that could not be loaded is ``enqueue``'s error.
+        It never raises, because TensorRT would continue with a null pointer, and because a build without a GPU attaches
+        plugins that it never launches. ``enqueue`` reports a kernel that could not be loaded.
         """
         copy = self.clone()
         try:
@@ -148,10 +148,10 @@ class _Answers(_HasSpec):
         workspace: int,
         stream: int,
     ) -> None:
-        """One launch on TensorRT's stream; nothing is allocated and nothing waits."""
+        """Launch on TensorRT's stream, without allocating or waiting."""
         if self._launcher is None:
             raise self._not_loaded or EnvironmentProblem(
-                f"{self.spec.name} was started before its kernel was loaded",
+                f"{self.spec.name} was launched before its kernel was loaded",
                 why="TensorRT did not attach the plugin to an execution context",
             )
         kernel = self.spec.kernel
@@ -166,7 +166,7 @@ class _Answers(_HasSpec):
         )
 
     def _check_descriptions(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Raises ``BuildError`` for dtypes, ranks or known sizes that are not the spec's; -1 is unknown."""
+        """Raise ``BuildError`` for dtypes, ranks or known sizes that differ from the spec; -1 is unknown."""
         dtypes = self.spec.infer_dtypes([tensorrt_name(desc.type) for desc in inputs])
         unknown = Symbol(None, _UNKNOWN)
         input_sizes = [[size if size >= 0 else unknown for size in desc.dims] for desc in inputs]
@@ -185,7 +185,7 @@ class _Answers(_HasSpec):
 
 
 def to_tensorrt(trt: ModuleType, name: str) -> Any:
-    """The ``trt.DataType`` of a name such as ``"float16"``."""
+    """Return the ``trt.DataType`` of a name such as ``"float16"``."""
     return getattr(trt.DataType, BY_NAME[name].tensorrt)
 
 
@@ -200,14 +200,15 @@ def _expressions(trt: ModuleType, builder: Any) -> Arithmetic:
 
 
 def plugin_class(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> type:
-    """The ``IPluginV3`` class of an op, for the module ``tensorrt`` or ``tensorrt_rtx``.
+    """Return the ``IPluginV3`` class of an op, for the module ``tensorrt`` or ``tensorrt_rtx``.
 
-    ``packs`` are asked for the kernel before it is compiled. Raises ``BuildError`` for an op that cannot be a plugin.
+    ``packs`` are searched for the kernel before it is compiled. Raises ``BuildError`` for an op that cannot be a
+    plugin.
     """
     if spec.kernel is None:
         raise BuildError(f"{spec.name} has no CUDA kernel and so no plugin", why="a lowering rewrites it instead")
     if any(operand.optional for operand in spec.inputs):
-        raise BuildError(f"{spec.name} cannot be a plugin", why="TensorRT's parser refuses an input left out")
+        raise BuildError(f"{spec.name} cannot be a plugin", why="TensorRT's parser rejects omitted inputs")
     dtypes = {dtype for operand in (*spec.inputs, *spec.outputs) for dtype in operand.dtypes}
     if unknown := sorted(name for name in dtypes if name not in BY_NAME or not BY_NAME[name].tensorrt):
         raise BuildError(f"{spec.name}: TensorRT has no dtype for {', '.join(unknown)}")
@@ -224,24 +225,24 @@ def plugin_class(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> t
 
 
 class _Creates(_HasSpec):
-    """What TensorRT asks a plugin creator."""
+    """The queries of TensorRT's plugin creator interface."""
 
     plugin: type
 
     @_recorded
     def create_plugin(self, name: str, collection: Any, phase: Any) -> Any:
-        """The plugin of a node (build phase) or of a plan (run-time phase): the same, from the same fields."""
+        """Return the plugin of a node (build phase) or of a plan (run-time phase), made from the same fields."""
         plugin = self.plugin()
         plugin._prepare(plugin_fields.read(self.spec, collection))
         return plugin
 
 
 def creator(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> Any:
-    """The ``IPluginCreatorV3One`` of an op. Keep it for as long as TensorRT's registry has it."""
+    """Return the ``IPluginCreatorV3One`` of an op. Keep it alive for as long as TensorRT's registry has it."""
     base = trt.IPluginCreatorV3One
     members = {"trt": trt, "spec": spec, "plugin": plugin_class(trt, spec, packs)}
     result = type(f"{spec.name}Creator", (_Creates, base), members)()
     result.name, result.plugin_namespace, result.plugin_version = spec.name, DOMAIN, str(VERSION)
     result.kept = plugin_fields.declare(trt, spec)
-    result.field_names = result.announced = trt.PluginFieldCollection(result.kept)  # the bindings copy pointers only
+    result.field_names = result.announced = trt.PluginFieldCollection(result.kept)  # the bindings only copy pointers
     return result

@@ -1,6 +1,6 @@
-"""Plugin fields: attributes as TensorRT keeps them, and back.
+"""Plugin fields: convert attributes to TensorRT's fields and back.
 
-TensorRT hands over any field whose name was declared, whatever its type and length: a float where an int was declared
+TensorRT passes any field whose name was declared, whatever its type and length: a float where an int was declared
 arrives as a float. So every field is checked here.
 """
 
@@ -16,22 +16,22 @@ from ..errors import BuildError
 from ..op_spec import OpSpec
 from .check_call import check_attributes
 
-# The parser makes INT32 of an ONNX INT; a serialised plan holds INT64.
+# The parser converts an ONNX INT to INT32; a serialised plan holds INT64.
 _ACCEPTED = {int: ("INT32", "INT64"), float: ("FLOAT32", "FLOAT64"), str: ("CHAR",)}
 _DECLARED = {int: "INT32", float: "FLOAT32", str: "CHAR"}
 
 
 def declare(trt: ModuleType, spec: OpSpec) -> list[Any]:
-    """The fields that a creator announces: the parser hands over attributes of these names only.
+    """Return the fields that a creator announces: the parser only passes attributes with these names.
 
-    A ``PluginFieldCollection`` copies pointers out of its fields: keep this list for as long as the collection.
+    A ``PluginFieldCollection`` copies pointers to its fields: keep this list alive as long as the collection.
     """
     kinds = trt.PluginFieldType
     return [trt.PluginField(a.name, np.array([], np.int8), getattr(kinds, _DECLARED[a.kind])) for a in spec.attributes]
 
 
 def write(trt: ModuleType, spec: OpSpec, values: Mapping[str, Any]) -> list[Any]:
-    """The fields that go into a plan, to be kept like those of ``declare``."""
+    """Return the fields to store in a plan; keep them alive like those of ``declare``."""
     kinds = trt.PluginFieldType
     fields = []
     for attribute in spec.attributes:
@@ -47,7 +47,7 @@ def write(trt: ModuleType, spec: OpSpec, values: Mapping[str, Any]) -> list[Any]
 
 
 def read(spec: OpSpec, collection: Any) -> dict[str, Any]:
-    """The attributes in a field collection with defaults filled in.
+    """Return the attributes in a field collection, with defaults filled in.
 
     Raises ``BuildError`` naming a field that is mistyped, of the wrong length, unknown, out of range, or missing
     without a default.

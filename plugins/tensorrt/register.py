@@ -1,4 +1,4 @@
-"""The registration of our plugins with TensorRT's registry in this process."""
+"""Register the plugins with TensorRT's registry in this process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _packs: list[Pack] = []
 
 
 def register(trt: ModuleType, ops: Iterable[OpSpec] | None = None, packs: Sequence[Pack] = ()) -> None:
-    """Register a creator for every op (those with a kernel, if None) in namespace ``peagle``, once a process.
+    """Register a creator for every op (those with a kernel, if None) in namespace ``peagle``, once per process.
 
-    ``packs``, of this call and later ones, are searched for kernels before any is compiled. Raises
-    ``EnvironmentProblem`` when another library has taken one of the names.
+    ``packs`` of this and later calls are searched for kernels before any is compiled. Raises ``EnvironmentProblem`` if
+    another library has registered one of the names.
     """
     with _lock:
         _packs.extend(pack for pack in packs if pack not in _packs)
@@ -40,7 +40,7 @@ def register(trt: ModuleType, ops: Iterable[OpSpec] | None = None, packs: Sequen
 
 
 def find_creator(trt: ModuleType, name: str) -> Any:
-    """The registered creator of ``peagle::name`` in our version, ours or another's, or None."""
+    """Return the registered creator of ``peagle::name`` in the current version, from any library, or None."""
     creators = trt.get_plugin_registry().all_creators
     key = (name, DOMAIN, str(VERSION))
     return next((c for c in creators if (c.name, c.plugin_namespace, c.plugin_version) == key), None)
@@ -48,7 +48,7 @@ def find_creator(trt: ModuleType, name: str) -> Any:
 
 def _taken(spec: OpSpec) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"TensorRT has a plugin {DOMAIN}::{spec.name} version {VERSION} that is not ours",
-        why="another library came first in this process; libpeagle_plugins.so has the same plugins",
-        fix="start a new process without it, or do without this registration",
+        f"another library has registered the TensorRT plugin {DOMAIN}::{spec.name} version {VERSION}",
+        why="plugin names are unique in a process; libpeagle_plugins.so has the same plugins",
+        fix="start a new process without that library, or skip this registration",
     )

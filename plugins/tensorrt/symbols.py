@@ -1,4 +1,4 @@
-"""Symbolic sizes: dimensions that are not known yet, in names of a graph or in TensorRT's expressions."""
+"""Symbolic sizes: unknown dimensions, as names in a graph or as TensorRT expressions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a kind of expression is made from an int, added and subtracted."""
+    """Arithmetic of one kind of expression: conversion from int, addition, subtraction."""
 
     constant: Callable[[int], Any]
     add: Callable[[Any, Any], Any]
     subtract: Callable[[Any, Any], Any]
 
 
-# Names of dimensions, as ONNX graphs have them: the sum of "S" and "E" is "S+E".
+# Dimension names as in ONNX graphs: the sum of "S" and "E" is "S+E".
 NAMES = Arithmetic(str, lambda a, b: f"{a}+{b}", lambda a, b: f"{a}-{b}")
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A size that is not known yet; adds and subtracts with ints and its like."""
+    """An unknown size; adds and subtracts with ints and other symbols."""
 
     value: Any
     arithmetic: Arithmetic

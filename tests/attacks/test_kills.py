@@ -121,7 +121,7 @@ def _attack(place: Place, engine: Path, kinds: Mapping[int, str], seed: int) -> 
     return ended
 
 
-def test_a_build_that_is_killed_leaves_what_was_there(place: Place, demo_engine: Path) -> None:
+def test_killed_build_leaves_existing_files_intact(place: Place, demo_engine: Path) -> None:
     for stage in ("trace-target", "trace-drafter", "cpu-library"):
         kept = Path(os.environ["PEAGLE_CACHE"]) / stage
         shutil.copytree(kept, place.cache / stage, ignore=shutil.ignore_patterns(".*"))
@@ -129,7 +129,7 @@ def test_a_build_that_is_killed_leaves_what_was_there(place: Place, demo_engine:
 
 
 @pytest.mark.slow
-def test_builds_that_are_killed_leave_what_was_there(place: Place, demo_engine: Path, attack_size: Size) -> None:
+def test_many_killed_builds_leave_existing_files_intact(place: Place, demo_engine: Path, attack_size: Size) -> None:
     """Three warm builds for a cold one; 60 attacks are half an hour."""
     kinds = {number: "warm" if number % 4 else "cold" for number in attack_size.numbers}
     print(dict(sorted(_attack(place, demo_engine, kinds, attack_size.seed).items())))

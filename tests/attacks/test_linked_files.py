@@ -30,10 +30,10 @@ def _no_fault(world: World, link: dict[str, Kind], size: Size) -> None:
     assert not faults, f"{len(faults)} of {size.attacks}\n" + "\n".join(map(str, faults[:20]))
 
 
-def test_links_bring_nothing_from_elsewhere(world: World, link: dict[str, Kind]) -> None:
+def test_links_cannot_import_outside_files(world: World, link: dict[str, Kind]) -> None:
     _no_fault(world, link, Size(attacks=30, seed=0))
 
 
 @pytest.mark.slow
-def test_many_links_bring_nothing_from_elsewhere(world: World, link: dict[str, Kind], attack_size: Size) -> None:
+def test_many_links_cannot_import_outside_files(world: World, link: dict[str, Kind], attack_size: Size) -> None:
     _no_fault(world, link, attack_size)

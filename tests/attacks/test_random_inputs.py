@@ -10,12 +10,12 @@ from tests.attacks.world import World
 from tests.fixtures.attacks import Size
 
 
-def test_random_inputs_end_with_work_done_or_an_error_of_ours(world: World, small_engine: Engine) -> None:
+def test_random_inputs_succeed_or_raise_project_errors(world: World, small_engine: Engine) -> None:
     no_fault(world, kinds(world, small_engine, whole=False), Size(attacks=60, seed=0))
 
 
 @pytest.mark.slow
-def test_many_random_inputs_end_with_work_done_or_an_error_of_ours(
+def test_many_random_inputs_succeed_or_raise_project_errors(
     world: World, small_engine: Engine, attack_size: Size
 ) -> None:
     no_fault(world, kinds(world, small_engine, whole=True), attack_size)

@@ -109,7 +109,7 @@ def test_every_one_of_many_damages_to_an_engine_is_refused(
         tamper(demo_engine, tmp_path, attack_size.seed, number)
 
 
-def test_an_engine_that_moved_or_has_company_gives_the_same_text(tiny_folder: Path, tmp_path: Path) -> None:
+def test_moved_engine_or_extra_files_give_the_same_text(tiny_folder: Path, tmp_path: Path) -> None:
     expected = _text(tiny_folder)
     moved = Path(shutil.copytree(tiny_folder, tmp_path / "é 中 moved"))
     (moved / "more.txt").write_text("not in the manifest")

@@ -13,7 +13,7 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "aot_builds.py"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["qwen3-coder-30b-layer", "gpt-oss-20b-layer", "qwen3-coder-30b-tied"])
-def test_a_build_of_real_width_stays_within_its_limits(case: str) -> None:
+def test_full_width_build_stays_within_limits(case: str) -> None:
     pytest.importorskip("tensorrt_rtx")
     done = subprocess.run([sys.executable, str(BENCHMARK), case], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,7 @@ def ways(asked: list[str], digest: str = "same") -> dict[str, Callable[[Sequence
     return {name: counted(asked, each, digest if name == "P-EAGLE" else "same") for name, each in speeds.items()}
 
 
-def test_an_interrupted_run_goes_on_and_other_settings_begin_anew(tmp_path: Path) -> None:
+def test_interrupted_run_continues_and_other_settings_start_over(tmp_path: Path) -> None:
     path, asked = tmp_path / "turns.jsonl", list[str]()
     humaneval.measure(ways(asked), ["a", "b"], path, [4])
     with path.open("a") as file:
@@ -39,7 +39,7 @@ def test_an_interrupted_run_goes_on_and_other_settings_begin_anew(tmp_path: Path
 
 
 @pytest.mark.parametrize(("digest", "same"), [("same", "yes"), ("other", "NO")])
-def test_the_table_has_gains_over_both_and_whether_texts_are_plain_s(tmp_path: Path, digest: str, same: str) -> None:
+def test_table_lists_gains_and_equality_with_plain_decoding(tmp_path: Path, digest: str, same: str) -> None:
     turns = humaneval.measure(ways([], digest), ["a", "b"], tmp_path / "turns.jsonl", [])
     titles = {name: name for name in ("plain", "EAGLE-3", "P-EAGLE")}
     plain, eagle3, peagle = (line.split() for line in humaneval.table(turns, titles).splitlines()[1:])

@@ -37,7 +37,7 @@ def tensors(batch: Arrays, *names: str) -> list[Any]:
 
 @quick
 @given(windows())
-def test_placeholder_draft_in_pytorch_says_what_the_reference_says(batch: Arrays) -> None:
+def test_placeholder_draft_in_pytorch_matches_reference(batch: Arrays) -> None:
     batch = with_emitted(batch)
     given_in = tensors(batch, "input_ids", "start", "window_len", "draft_len", "tokens", "num_tokens")
     expected = reference("PlaceholderDraft", batch, mask_token_id=7)
@@ -48,14 +48,14 @@ def test_placeholder_draft_in_pytorch_says_what_the_reference_says(batch: Arrays
 
 @quick
 @given(windows())
-def test_numbers_at_in_pytorch_says_what_the_reference_says(batch: Arrays) -> None:
+def test_numbers_at_in_pytorch_matches_reference(batch: Arrays) -> None:
     rows, columns, _ = batch["logits"].shape
     batch = batch | {"numbers": np.random.default_rng(1).random((rows, 700), np.float32)}
     ours = bench.torch_numbers(*tensors(batch, "numbers", "start", "window_len", "draft_len"), columns)
     np.testing.assert_array_equal(ours.numpy(), reference("NumbersAt", batch, columns=columns)[0])
 
 
-def test_greedy_acceptance_in_pytorch_says_what_the_reference_says() -> None:
+def test_greedy_acceptance_in_pytorch_matches_reference() -> None:
     rng = np.random.default_rng(2)
     logits = rng.normal(size=(5, 4, 9)).astype(np.float32)
     best = logits.argmax(-1)
@@ -92,7 +92,7 @@ def test_sampling_in_pytorch_follows_the_filtered_distribution() -> None:
     assert counts.unique().tolist() == [1]
 
 
-def test_the_table_says_how_far_from_the_floor_and_from_pytorch() -> None:
+def test_table_compares_with_floor_and_pytorch() -> None:
     machine = bench.Machine("A GPU", 100, "580.1", "13.0", "2.13.0", "nvcc 13.0", 126.0, 7000.0, 2.5)
     spread = bench.Spread(12.0, 11.0, 14.0)
     row = bench.Row("AcceptPrefix", "greedy", "float16", 151936, 8, 8, 10.0, spread, spread, bench.Spread(60, 59, 61))

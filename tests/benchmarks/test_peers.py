@@ -14,14 +14,14 @@ def served(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def test_prompts_go_in_and_tokens_with_their_seconds_come_out() -> None:
+def test_peer_returns_tokens_and_seconds_for_prompts() -> None:
     with running("echo", served(ECHO)) as peer:
         assert (peer.name, peer.version) == ("echo", "1.2")
         assert peer.generate([3, 1, 4], 2) == ([3, 1], 0.5)
         assert peer.generate([1, 5], 1) == ([1], 0.5)
 
 
-def test_what_a_library_prints_is_not_taken_for_an_answer() -> None:
+def test_library_output_is_not_parsed_as_an_answer() -> None:
     program = (
         "from peers.serve import serve\n"
         "def load():\n"
@@ -34,7 +34,7 @@ def test_what_a_library_prints_is_not_taken_for_an_answer() -> None:
 
 
 @pytest.mark.parametrize("program", ["raise RuntimeError('no such model')", ECHO.replace("prompt[:count]", "1 / 0")])
-def test_a_peer_that_ends_says_why(program: str) -> None:
+def test_dead_peer_reports_its_output(program: str) -> None:
     with (
         pytest.raises(SystemExit, match=r"broken ended with 1:(?s:.*)Error"),
         running("broken", served(program)) as peer,

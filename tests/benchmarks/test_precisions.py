@@ -13,7 +13,7 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "precisions.py"
 
 
 @pytest.mark.slow
-def test_engines_of_the_demo_take_turns_and_are_held_against_the_first(tmp_path: Path) -> None:
+def test_demo_engines_take_turns_and_compare_with_the_first(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARK), "demo", "--kinds", "fp32", "int4+head", "--rounds", "2", "--tokens", "8"]
     done = subprocess.run([*command, "--json", str(tmp_path / "out.json")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -31,7 +31,7 @@ SMALL = {"max_seq_len": 64, "num_speculative_tokens": 2, "backend": "onnxruntime
 
 
 @pytest.mark.parametrize("verb", FORMS)
-def test_every_option_of_a_verb_is_an_argument_by_the_name_of_its_flag(verb: str) -> None:
+def test_every_verb_option_is_an_argument_named_like_its_flag(verb: str) -> None:
     function, form = FORMS[verb]
     flags = [entry.option.flag.removeprefix("--").replace("-", "_") for entry in form]
     assert [*inspect.signature(function).parameters] == [*(RESERVED.get(flag, flag) for flag in flags), *OF_EVERY_VERB]
@@ -56,7 +56,7 @@ def test_every_argument_of_build_and_verify_is_documented() -> None:
         assert [name for name in inspect.signature(function).parameters if f"\n    {name}: " not in described] == []
 
 
-def test_verify_has_the_arguments_and_defaults_of_its_verb() -> None:
+def test_verify_has_its_verbs_arguments_and_defaults() -> None:
     own = {name: parameter.default for name, parameter in inspect.signature(api.verify).parameters.items()}
     verb = {*inspect.signature(verify_verb).parameters} - {"as_json", "quiet", "verbose", "log"}
     assert {*own} - {"progress"} == verb
@@ -66,7 +66,7 @@ def test_verify_has_the_arguments_and_defaults_of_its_verb() -> None:
     }
 
 
-def test_a_build_returns_the_engine_and_prints_nothing(
+def test_build_returns_the_engine_and_prints_nothing(
     tiny_pair: Pair, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     built = peagle.build(str(tiny_pair.target), draft=str(tiny_pair.head), out=tmp_path / "engine", **SMALL)
@@ -101,7 +101,7 @@ class Told(Quiet):
         return super().step(text, total)
 
 
-def test_progress_is_told_each_step(tiny_pair: Pair, tmp_path: Path) -> None:
+def test_progress_callback_gets_each_step(tiny_pair: Pair, tmp_path: Path) -> None:
     told = Told()
     peagle.build(str(tiny_pair.target), draft="none", out=tmp_path / "engine", max_seq_len=64, progress=told)
     assert "read checkpoints" in told.steps
@@ -134,7 +134,7 @@ def test_a_wrong_argument_of_verify_is_refused(demo_engine: Path) -> None:
             peagle.verify(demo_engine, **arguments)
 
 
-def test_engines_run_where_nothing_that_builds_is_imported() -> None:
+def test_engines_run_without_build_packages() -> None:
     script = "import sys, peagle; peagle.Engine, peagle.SamplingParams, peagle.UsageError; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not [name for name in loaded if name.startswith(("peagle.compiler", "torch", "onnx.", "typer"))]

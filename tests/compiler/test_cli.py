@@ -83,13 +83,13 @@ def test_an_error_is_one_json_object_on_standard_error(cli: Run) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "verify", "inspect"])
-def test_what_is_not_an_engine_is_refused(cli: Run, verb: str, tmp_path: Path) -> None:
+def test_non_engine_is_rejected(cli: Run, verb: str, tmp_path: Path) -> None:
     done = cli(verb, tmp_path, *(["--prompt", "x"] if verb == "run" else []))
     assert done.code == 3
     assert "is not an engine folder" in done.err
 
 
-def test_models_lists_what_has_a_name(cli: Run) -> None:
+def test_models_lists_all_names(cli: Run) -> None:
     text = cli("models").out
     found = {pair["name"]: pair for pair in json.loads(cli("models", "--json").out)}
     assert set(found) == {
@@ -217,7 +217,7 @@ def test_verify_fails_when_speculation_changes_a_token(cli: Run, engine: Path, m
     assert {d["k"] for d in written["losslessness"]["divergences"]} == {5}
 
 
-def test_a_fault_of_ours_is_one_line_and_says_how_to_see_more(
+def test_internal_error_is_one_line_with_a_hint(
     cli: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from peagle.compiler.verbs import diagnosis
@@ -235,7 +235,7 @@ def test_a_fault_of_ours_is_one_line_and_says_how_to_see_more(
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_ctrl_c_says_what_it_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_reports_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     @interruptible("nothing was changed")
     def verb() -> None:
         raise KeyboardInterrupt
@@ -254,7 +254,7 @@ def test_a_closed_pipe_is_not_an_error(demo_engine: Path) -> None:
     assert done.stderr == ""
 
 
-def test_only_help_and_nothing_heavy_is_imported_for_help() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from peagle.compiler.cli import run_cli; run_cli(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     loaded = set(done.stdout.splitlines()[-1].split())

@@ -58,7 +58,7 @@ def _in_graph(input_scale: str) -> str:
     return f"{single[1]}.{'down' if single[2] == 'down' else 'gate_up'}_proj"
 
 
-def test_its_graph_computes_what_fake_quantisation_in_torch_does(folder: Path, tmp_path: Path) -> None:
+def test_graph_matches_fake_quantization_in_torch(folder: Path, tmp_path: Path) -> None:
     """Inputs rounded as the checkpoint's scales say; to 1e-4 but where a last digit flips a rounding to E4M3."""
     target = Target.open(folder).with_taps()
     spec = target.spec

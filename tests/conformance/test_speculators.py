@@ -71,7 +71,7 @@ def semantic(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_files_hold_what_the_package_has_switches_for() -> None:
+def test_golden_files_cover_the_package_switches() -> None:
     heads = [_load(path).head for path in FILES]
     assert [head.parts.fc_norms for head in heads if head.parts.fc_norms] == [4]
     assert {head.norm_before_residual for head in heads} == {True, False}

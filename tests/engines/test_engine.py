@@ -70,7 +70,7 @@ def test_a_request_does_not_depend_on_its_batch(tiny_engine: Engine) -> None:
     assert together == alone
 
 
-def test_chunks_of_a_prompt_change_nothing(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_chunking_changes_nothing(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tiny_engine.generate(PROMPTS, SAMPLED)
     for chunk in (1, 7):
         monkeypatch.setattr(scheduler, "PREFILL_CHUNK", chunk)
@@ -79,7 +79,7 @@ def test_chunks_of_a_prompt_change_nothing(tiny_engine: Engine, monkeypatch: pyt
         assert [o.acceptance for o in chunked] == [o.acceptance for o in whole]
 
 
-def test_the_same_seed_gives_the_same_text_and_another_seed_another(tiny_engine: Engine) -> None:
+def test_seed_determines_the_text(tiny_engine: Engine) -> None:
     other = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=12)
     assert _tokens(tiny_engine, SAMPLED) == _tokens(tiny_engine, SAMPLED)
     assert _tokens(tiny_engine, SAMPLED) != _tokens(tiny_engine, other)
@@ -91,7 +91,7 @@ def test_a_drawn_seed_is_reported_and_reproduces_the_text(tiny_engine: Engine) -
     assert again.token_ids == first.token_ids
 
 
-def test_generation_ends_at_the_end_of_the_cache(tiny_engine: Engine) -> None:
+def test_generation_ends_at_the_cache_limit(tiny_engine: Engine) -> None:
     prompt = [3] * 90
     output = tiny_engine.generate([prompt], SamplingParams(max_tokens=1000, ignore_eos=True))[0]
     assert len(output.token_ids) == tiny_engine.max_seq_len - 90
@@ -143,7 +143,7 @@ def test_a_character_of_several_tokens_and_special_tokens_are_streamed_whole(dem
         assert "".join(d.text for d in deltas) == stream.result.text
 
 
-def test_a_generation_may_begin_at_the_delta_that_ends_a_stream(tiny_engine: Engine) -> None:
+def test_generation_can_start_at_the_last_delta_of_a_stream(tiny_engine: Engine) -> None:
     for delta in tiny_engine.stream([5, 6], GREEDY):
         if delta.finish_reason:
             assert _tokens(tiny_engine, GREEDY)
@@ -155,7 +155,7 @@ def test_an_abandoned_stream_leaves_the_engine_usable(tiny_engine: Engine) -> No
     assert _tokens(tiny_engine, GREEDY) == expected
 
 
-def test_streams_and_calls_run_beside_each_other(tiny_engine: Engine) -> None:
+def test_streams_and_calls_run_concurrently(tiny_engine: Engine) -> None:
     prompts: list[Any] = [[5, 6], "def main(", [7]]
     policies = [GREEDY, SAMPLED, GREEDY]
     whole = [tiny_engine.generate([p], s)[0].token_ids for p, s in zip(prompts, policies, strict=True)]
@@ -167,14 +167,14 @@ def test_streams_and_calls_run_beside_each_other(tiny_engine: Engine) -> None:
         assert tuple(t for p in [*mine, *stream] for t in p.token_ids) == expected
 
 
-def test_a_stream_keeps_its_own_k_when_another_is_made_before_it_is_read(tiny_engine: Engine) -> None:
+def test_stream_keeps_its_k_when_another_is_created(tiny_engine: Engine) -> None:
     plain = tiny_engine.stream([5, 6], GREEDY, num_speculative_tokens=0)
     tiny_engine.stream([5, 6], GREEDY)
     list(plain)
     assert plain.result.acceptance.rounds == 0
 
 
-def test_a_stop_string_ends_the_text_before_it(tiny_engine: Engine) -> None:
+def test_stop_string_ends_the_text_before_it(tiny_engine: Engine) -> None:
     whole = tiny_engine.generate(PROMPTS[:1], SAMPLED)[0].text
     stop = whole[6:8]
     cut = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=11, stop=(stop,))
@@ -255,19 +255,19 @@ def test_any_batch_at_any_k_gives_the_plain_text(tiny_engine: Engine, data: st.D
     [None, 5, b"abc", {"a": 1}, (p for p in ["a"]), {"a"}]
     + [[each] for each in (None, 5, b"abc", {"a": 1}, ["5"], [5.0], "a\udcff")],
 )
-def test_what_is_no_list_of_prompts_is_refused_by_name(tiny_engine: Engine, prompts: Any) -> None:
+def test_invalid_prompt_list_is_rejected_by_name(tiny_engine: Engine, prompts: Any) -> None:
     with pytest.raises(UsageError, match=r"^prompts"):
         tiny_engine.generate(prompts)
 
 
-def test_ids_in_an_array_are_those_of_a_list(tiny_engine: Engine) -> None:
+def test_array_ids_equal_list_ids(tiny_engine: Engine) -> None:
     expected = tiny_engine.generate([[5, 6], [7, 8]], GREEDY)
     for prompts in (np.array([[5, 6], [7, 8]]), [np.array([5, 6], np.int32), (7, np.int64(8))]):
         assert [o.token_ids for o in tiny_engine.generate(prompts, GREEDY)] == [o.token_ids for o in expected]
 
 
 @pytest.mark.parametrize("params", [{"max_tokens": 3}, [None], "greedy", 5, [GREEDY, {"max_tokens": 3}]])
-def test_what_is_no_policy_is_refused_by_name(tiny_engine: Engine, params: Any) -> None:
+def test_invalid_policy_is_rejected_by_name(tiny_engine: Engine, params: Any) -> None:
     with pytest.raises(UsageError, match=r"^params"):
         tiny_engine.generate([[3]], params)
     with pytest.raises(UsageError, match="params"):
@@ -275,7 +275,7 @@ def test_what_is_no_policy_is_refused_by_name(tiny_engine: Engine, params: Any) 
 
 
 @pytest.mark.parametrize("k", [2.5, "3", True, [1], np.float64(2)])
-def test_a_k_that_is_no_integer_is_refused(tiny_engine: Engine, k: Any) -> None:
+def test_non_integer_k_is_rejected(tiny_engine: Engine, k: Any) -> None:
     with pytest.raises(UsageError, match="num_speculative_tokens must be an integer from 0 to 6"):
         tiny_engine.generate([[3]], num_speculative_tokens=k)
     with pytest.raises(UsageError, match="num_speculative_tokens must be an integer"):
@@ -292,14 +292,12 @@ def test_a_k_that_is_no_integer_is_refused(tiny_engine: Engine, k: Any) -> None:
         ({"path": b"engine"}, "path must be a str or a Path"),
     ],
 )
-def test_an_engine_is_loaded_with_what_makes_sense(tiny_folder: Path, arguments: dict[str, Any], says: str) -> None:
+def test_load_arguments_are_validated(tiny_folder: Path, arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Engine.load(**{"path": tiny_folder, **arguments})
 
 
-def test_a_changed_file_of_the_same_size_is_found_unless_sizes_alone_are_compared(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_changed_file_of_equal_size_is_found_unless_only_sizes_are_checked(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "engine"))
     path = folder / "resolved_config.yaml"
     path.write_bytes(path.read_bytes()[:-1] + b" ")
@@ -315,13 +313,13 @@ def test_a_temperature_too_small_to_divide_by_is_greedy(tiny_engine: Engine, tem
     assert _tokens(tiny_engine, params) == _tokens(tiny_engine, GREEDY)
 
 
-def test_policies_at_the_ends_of_their_ranges_draw_the_same_with_and_without_drafts(tiny_engine: Engine) -> None:
+def test_extreme_policies_draw_the_same_with_drafts(tiny_engine: Engine) -> None:
     for policy in ({"temperature": 1e300}, {"temperature": 1e-5}, {"top_k": 2**40}, {"top_p": 1e-46}, {"min_p": 1}):
         params = SamplingParams(**{"max_tokens": 12, "ignore_eos": True, "temperature": 1.0, "seed": 2**70, **policy})
         assert _tokens(tiny_engine, params) == _tokens(tiny_engine, params, 0)
 
 
-def test_calls_from_several_threads_run_beside_each_other(tiny_engine: Engine) -> None:
+def test_calls_from_several_threads_run_concurrently(tiny_engine: Engine) -> None:
     expected = _tokens(tiny_engine, SAMPLED)
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(lambda _: _tokens(tiny_engine, SAMPLED), range(8))] == [expected] * 8

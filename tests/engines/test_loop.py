@@ -102,7 +102,7 @@ TIMES = st.tuples(st.lists(st.integers(0, 6), max_size=3), st.none() | st.intege
     asked=st.lists(st.tuples(PROMPTS, POLICIES, DRAFTS, TIMES), min_size=1, max_size=7),
     max_prefill_tokens=st.sampled_from([1, 7, 64]),
 )
-def test_a_request_s_text_is_its_own(
+def test_request_gets_its_own_text(
     request: pytest.FixtureRequest, tiny_engine: Engine, lanes: str, asked: list[Any], max_prefill_tokens: int
 ) -> None:
     """Whoever runs beside it, whenever it comes, however its prompt is cut, whatever drafts, whoever is cancelled."""
@@ -184,7 +184,7 @@ def test_a_long_list_leaves_room_for_others(tiny_engine: Engine) -> None:
     _require_nothing_left(engine)
 
 
-def test_who_waits_may_be_cancelled_or_out_of_time_or_forgotten(tiny_engine: Engine) -> None:
+def test_waiting_request_can_be_cancelled_timed_out_or_dropped(tiny_engine: Engine) -> None:
     engine = _like(tiny_engine)
     with _held(engine):
         late, unwanted = engine.submit([5, 6], LONG, timeout=0.001), engine.submit([5, 6], LONG)
@@ -202,7 +202,7 @@ def test_who_waits_may_be_cancelled_or_out_of_time_or_forgotten(tiny_engine: Eng
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "1", True])
-def test_a_timeout_that_is_none_is_refused_by_name(tiny_engine: Engine, timeout: Any) -> None:
+def test_invalid_timeout_is_rejected_by_name(tiny_engine: Engine, timeout: Any) -> None:
     with pytest.raises(UsageError, match=r"^timeout"):
         tiny_engine.submit([5], timeout=timeout)
 
@@ -240,7 +240,7 @@ class _Failing:
 
 
 @pytest.mark.parametrize("usable", [True, False])
-def test_a_pass_that_fails_ends_every_request_and_says_what_comes_after(tiny_engine: Engine, usable: bool) -> None:
+def test_failed_pass_ends_every_request_with_an_explanation(tiny_engine: Engine, usable: bool) -> None:
     engine = _like(tiny_engine, _Failing(tiny_engine._backend, usable=usable))
     with _held(engine):
         submissions = [engine.submit([5, number], LONG) for number in range(5)]
@@ -262,7 +262,7 @@ def test_a_pass_that_fails_ends_every_request_and_says_what_comes_after(tiny_eng
 
 @pytest.mark.parametrize("usable", [True, False])
 @pytest.mark.parametrize("error", [_panic("Onig: too hard"), SystemExit(1), KeyboardInterrupt(), MemoryError()])
-def test_whatever_fails_no_request_waits_for_ever(tiny_engine: Engine, error: BaseException, usable: bool) -> None:
+def test_no_request_hangs_on_any_failure(tiny_engine: Engine, error: BaseException, usable: bool) -> None:
     """Neither one that runs, nor one that waits, taken in or not, nor a call that needs all slots."""
     backend = _Failing(tiny_engine._backend, usable=usable, error=error)
     engine = _like(tiny_engine, backend)
@@ -303,7 +303,7 @@ def test_whatever_fails_no_request_waits_for_ever(tiny_engine: Engine, error: Ba
     assert (engine._loop._count, engine._loop._here) == (0, set())
 
 
-def test_a_thread_that_dies_leaves_nobody_waiting(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_thread_leaves_no_waiter(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the failure of a pass cannot be handled."""
     engine = _like(tiny_engine, _Failing(tiny_engine._backend, usable=True))
     monkeypatch.setattr(engine._loop, "_begin_anew", lambda error: exec("raise MemoryError") or error)
@@ -336,7 +336,7 @@ def test_a_thread_that_cannot_start_is_an_error_and_is_tried_again(
     _require_nothing_left(engine)
 
 
-def test_a_decoder_that_panics_ends_the_request_whose_text_it_is(tiny_engine: Engine, tmp_path: Path) -> None:
+def test_decoder_panic_ends_only_its_request(tiny_engine: Engine, tmp_path: Path) -> None:
     content = json.loads((tiny_engine.folder / "tokenizer.json").read_text())
     panics = {"type": "Replace", "pattern": {"Regex": f"(?=a){PANICS}"}, "content": "x"}
     content["decoder"] = {"type": "Sequence", "decoders": [content["decoder"], panics]}
@@ -354,7 +354,7 @@ def test_a_decoder_that_panics_ends_the_request_whose_text_it_is(tiny_engine: En
         _require_nothing_left(engine)
 
 
-def test_closing_ends_what_runs_and_waits(tiny_engine: Engine) -> None:
+def test_close_ends_running_requests_and_waits(tiny_engine: Engine) -> None:
     with _like(tiny_engine) as engine, _held(engine):
         submissions = [engine.submit([5, number], LONG) for number in range(5)]
         threading.Thread(target=engine.close).start()
@@ -379,7 +379,7 @@ def test_draining_lets_all_end(tiny_engine: Engine) -> None:
     assert [each.result().finish_reason for each in submissions] == ["length"] * 5
 
 
-def test_an_engine_that_is_dropped_ends_its_requests_and_its_thread(tiny_engine: Engine) -> None:
+def test_dropped_engine_ends_requests_and_thread(tiny_engine: Engine) -> None:
     engine = _like(tiny_engine)
     submission, thread = engine.submit([5, 6], SHORT), engine._loop._thread
     del engine
@@ -416,7 +416,7 @@ async def _awaited(engine: Engine, prompt: Any) -> RequestOutput:
     return await engine.submit_async(prompt, SHORT)
 
 
-def test_a_task_that_is_cancelled_cancels_its_request(tiny_engine: Engine) -> None:
+def test_cancelled_task_cancels_its_request(tiny_engine: Engine) -> None:
     engine = _like(tiny_engine)
 
     async def main() -> None:
@@ -457,7 +457,7 @@ os.wait()
 """
 
 
-def test_a_fork_is_refused_and_a_program_may_end_while_requests_run(tiny_engine: Engine) -> None:
+def test_fork_is_rejected_and_program_can_exit_during_requests(tiny_engine: Engine) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(tiny_engine.folder)],
         capture_output=True, text=True, timeout=300, check=False,
@@ -503,7 +503,7 @@ os._exit(0)
 """
 
 
-def test_ctrl_c_ends_a_call_without_the_frames_of_threading(tiny_engine: Engine) -> None:
+def test_ctrl_c_traceback_hides_threading_frames(tiny_engine: Engine) -> None:
     """And its requests, though the traceback is still there."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _INTERRUPTED, str(tiny_engine.folder)],
@@ -516,7 +516,7 @@ def test_ctrl_c_ends_a_call_without_the_frames_of_threading(tiny_engine: Engine)
     assert lines[-1] == "[True, True]"
 
 
-def test_what_an_engine_is_loaded_with_is_checked(tiny_engine: Engine) -> None:
+def test_engine_arguments_are_validated(tiny_engine: Engine) -> None:
     folder: Path = tiny_engine.folder
     for options in ({"max_queue_size": -1}, {"max_queue_size": 1.5}, {"max_prefill_tokens": 0}):
         with pytest.raises(UsageError, match="must be an integer of"):

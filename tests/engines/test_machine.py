@@ -10,7 +10,7 @@ from peagle.engines.machine import memory_bytes, most_threads
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
-def test_a_container_s_limit_counts_where_there_is_one(tmp_path: Path, name: str) -> None:
+def test_container_limit_applies(tmp_path: Path, name: str) -> None:
     whole = memory_bytes(tmp_path)
     assert whole > 2**20
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -19,5 +19,5 @@ def test_a_container_s_limit_counts_where_there_is_one(tmp_path: Path, name: str
         assert memory_bytes(tmp_path) == expected
 
 
-def test_every_machine_may_be_asked_for_the_threads_of_a_large_one() -> None:
+def test_large_thread_counts_are_accepted() -> None:
     assert most_threads() >= 64

@@ -39,7 +39,7 @@ def test_the_linter_has_no_complaint(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_docker_is_sent_what_is_copied_and_no_more(file: Path) -> None:
+def test_docker_context_contains_only_copied_files(file: Path) -> None:
     ignored = Path(f"{file}.dockerignore").read_text().splitlines()
     sent = {line.removeprefix("!") for line in ignored if line.startswith("!")}
     copied = [shlex.split(line)[:-1] for line in _lines(file, "COPY") if not line.startswith("--from")]
@@ -49,7 +49,7 @@ def test_docker_is_sent_what_is_copied_and_no_more(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_what_runs_by_default_has_no_rights(file: Path) -> None:
+def test_default_container_is_unprivileged(file: Path) -> None:
     assert _lines(file, "USER")[-1] == "10001:10001"
     assert _lines(file, "FROM")[-1].endswith(" AS serve")
     assert [json.loads(line) for line in _lines(file, "ENTRYPOINT")] == [["peagle-compile"]]
@@ -61,7 +61,7 @@ def test_what_runs_by_default_has_no_rights(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_image_installs_is_pinned_and_serves(talking_engine: Path, tmp_path: Path) -> None:
+def test_image_packages_are_pinned_and_serve(talking_engine: Path, tmp_path: Path) -> None:
     """The steps of cpu.Dockerfile, in a virtual environment; needs the package index that pip knows."""
     source, environment = tmp_path / "source", tmp_path / "peagle"
     file = FOLDER / "cpu.Dockerfile"

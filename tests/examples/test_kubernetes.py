@@ -106,7 +106,7 @@ def test_the_parts_know_each_other(objects: dict[str, Object], container: Object
     assert mount["readOnly"] is True
 
 
-def test_the_server_can_do_what_is_asked_of_it(objects: dict[str, Object], container: Object) -> None:
+def test_server_supports_the_manifest(objects: dict[str, Object], container: Object) -> None:
     from typer.main import get_command
 
     from peagle.compiler.verbs.program import app

@@ -146,7 +146,7 @@ def _ask(cluster: Cluster, path: str, body: dict[str, Any], begun: threading.Eve
         connection.close()
 
 
-def test_prompts_that_begin_alike_go_to_one_replica(cluster: Cluster) -> None:
+def test_common_prefix_prompts_go_to_one_replica(cluster: Cluster) -> None:
     begins = "".join(f"def name_{i}(x): return {i}\n" for i in range(12))
     alike = {_ask(cluster, "/v1/completions", {"prompt": f"{begins}# {i}", "max_tokens": 1})[1] for i in range(6)}
     assert len(alike) == 1
@@ -186,7 +186,7 @@ def test_a_replica_is_killed_under_load_and_every_request_is_answered(cluster: C
     assert before[0] not in now
 
 
-def test_what_a_replica_refuses_is_refused_in_its_words(cluster: Cluster) -> None:
+def test_replica_rejections_are_passed_on(cluster: Cluster) -> None:
     for body, says in (
         (b"nonsense", "no JSON"),
         (b'{"prompt": ""}', "empty"),

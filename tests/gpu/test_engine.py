@@ -67,7 +67,7 @@ def test_speculation_changes_no_text(engine: Engine, temperature: float) -> None
         assert _agreement(_text(engine, k, temperature), plain) > 0.9
 
 
-def test_the_same_call_gives_the_same_text(engine: Engine) -> None:
+def test_same_call_gives_the_same_text(engine: Engine) -> None:
     first = _text(engine, None, 0.8)
     assert all(_text(engine, None, 0.8) == first for _ in range(3))
 
@@ -103,7 +103,7 @@ def test_drafts_are_accepted_as_often_as_on_onnx_runtime(engine: Engine, demo_en
     assert lengths[0] == pytest.approx(lengths[1], rel=0.1)
 
 
-def test_logits_are_near_those_of_onnx_runtime(engine: Engine, demo_engine: Path) -> None:
+def test_logits_are_close_to_onnx_runtime(engine: Engine, demo_engine: Path) -> None:
     import numpy as np
 
     from peagle.engines import Engine
@@ -118,7 +118,7 @@ def test_logits_are_near_those_of_onnx_runtime(engine: Engine, demo_engine: Path
         assert np.median(distance) < 2e-2
 
 
-def test_another_gpu_is_refused(engine: Engine) -> None:
+def test_other_gpu_is_rejected(engine: Engine) -> None:
     from peagle.engines.backends.tensorrt.device import find_gpu
     from peagle.engines.folder.checks import check_gpu
 

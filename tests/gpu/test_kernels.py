@@ -80,13 +80,13 @@ def large(vocab: int, rows: int, k: int, seed: int, *, agreeing: bool = True) ->
 
 @quick
 @given(windows(tolerances=LOSSY), st.sampled_from(DTYPES), st.sampled_from([0, 1, 3]))
-def test_accept_prefix_says_what_the_reference_says(batch: Arrays, dtype: str, shift: int) -> None:
+def test_accept_prefix_matches_the_reference(batch: Arrays, dtype: str, shift: int) -> None:
     check_emission(batch, dtype, shift)
 
 
 @quick
 @given(windows(max_k=32, tolerances=LOSSY), st.sampled_from(DTYPES), st.integers(0, 2**32 - 1))
-def test_wild_lengths_stay_inside(batch: Arrays, dtype: str, seed: int) -> None:
+def test_out_of_range_lengths_stay_in_bounds(batch: Arrays, dtype: str, seed: int) -> None:
     wild = with_wild_lengths(batch, seed)
     check_emission(wild, dtype)
     emitted = with_wild_lengths(with_emitted(wild), seed + 1)
@@ -107,7 +107,7 @@ def test_batches_and_draft_counts_up_to_the_largest(rows: int, k: int) -> None:
 @pytest.mark.parametrize("value", [0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, -65504.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_logits_that_are_all_the_same(value: float, dtype: str) -> None:
+def test_equal_logits(value: float, dtype: str) -> None:
     batch = large(3001, len(POLICIES), 3, seed=1, agreeing=False)
     batch["logits"][:] = value
     check_ids_in_range(batch, dtype, exact=np.isfinite(value))
@@ -116,7 +116,7 @@ def test_logits_that_are_all_the_same(value: float, dtype: str) -> None:
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_logits_that_are_no_numbers_here_and_there(value: float, share: float) -> None:
+def test_scattered_nan_logits(value: float, share: float) -> None:
     batch = large(3001, len(POLICIES), 3, seed=2, agreeing=False)
     batch["logits"][np.random.default_rng(3).random(batch["logits"].shape) < share] = value
     check_ids_in_range(batch, "float16", exact=value == -np.inf)
@@ -137,7 +137,7 @@ def check_ids_in_range(batch: Arrays, dtype: str, *, exact: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_lowest_id_wins_a_tie_wherever_the_ids_lie(dtype: str) -> None:
+def test_lowest_id_wins_a_tie_anywhere(dtype: str) -> None:
     rng = np.random.default_rng(5)
     batch = large(151_936, 32, 1, seed=6, agreeing=False)
     batch["temperature"][:] = 0
@@ -149,13 +149,13 @@ def test_the_lowest_id_wins_a_tie_wherever_the_ids_lie(dtype: str) -> None:
 
 @quick
 @given(windows(max_k=32))
-def test_placeholder_draft_says_what_the_reference_says(batch: Arrays) -> None:
+def test_placeholder_draft_matches_the_reference(batch: Arrays) -> None:
     check_exactly("PlaceholderDraft", with_emitted(batch), **MASK)
 
 
 @quick
 @given(windows(max_k=32), st.integers(1, 1100), st.booleans(), st.integers(0, 2**32 - 1))
-def test_numbers_at_says_what_the_reference_says(batch: Arrays, length: int, wild: bool, seed: int) -> None:
+def test_numbers_at_matches_the_reference(batch: Arrays, length: int, wild: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = batch | {"numbers": rng.random((len(batch["start"]), length), np.float32)}
     if wild:
@@ -165,7 +165,7 @@ def test_numbers_at_says_what_the_reference_says(batch: Arrays, length: int, wil
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_twenty_launches_give_the_same_bits(dtype: str) -> None:
+def test_twenty_launches_are_bit_identical(dtype: str) -> None:
     batch = large(151_936, 15, 7, seed=8)
     batch["logits"] = representable(batch["logits"], dtype)
     call = Call("AcceptPrefix", inputs_of("AcceptPrefix", batch), reference("AcceptPrefix", batch), dtype, 0, {})
@@ -176,14 +176,14 @@ def test_twenty_launches_give_the_same_bits(dtype: str) -> None:
     assert len(seen) == 1
 
 
-def test_a_batch_of_no_rows_is_no_launch() -> None:
+def test_empty_batch_launches_nothing() -> None:
     nothing = [np.zeros((0, 4), np.float32), np.zeros(0, np.int64), *[np.zeros(0, np.int32)] * 2]
     call = Call("NumbersAt", nothing, [np.zeros((0, 3), np.float32)], "float32", 0, {"columns": 3})
     call.launch()
     assert call.read()[0].shape == (0, 3)
 
 
-def test_the_code_that_nvrtc_makes_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvrtc_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.plugins.kernels.pack.shipped", lambda: Pack(()))
     op, sm = OPS["NumbersAt"], own_sm()
     assert obtain(op, sm).compiler.startswith("NVRTC")
@@ -192,7 +192,7 @@ def test_the_code_that_nvrtc_makes_runs_as_well(monkeypatch: pytest.MonkeyPatch)
     check_exactly("NumbersAt", batch, columns=4)
 
 
-def test_what_is_no_machine_code_is_refused() -> None:
+def test_invalid_machine_code_is_rejected() -> None:
     with pytest.raises(EnvironmentProblem, match="cannot load the kernel of NumbersAt"):
         Launcher(OPS["NumbersAt"], own_sm(), b"not machine code" * 16)
     with pytest.raises((EnvironmentProblem, BuildError), match="cannot load the kernel of PlaceholderDraft"):
@@ -207,7 +207,7 @@ def test_arguments_that_do_not_fit_the_spec_are_refused() -> None:
             launcher.launch(0, pointers, dims, {}, dtype)
 
 
-def test_a_failure_of_the_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = launcher_of("NumbersAt")
     monkeypatch.setattr("peagle.plugins.kernels.launch.geometry", lambda *_: Geometry(grid=1, block=5000, cluster=1))
     with pytest.raises(EnvironmentProblem, match="NumbersAt was not launched"):
@@ -225,7 +225,7 @@ def check_cache_write(batch: Arrays, dtype: str, shift: int = 0) -> None:
 
 @quick
 @given(writes((np.float32,)), st.sampled_from(DTYPES), st.sampled_from([0, 1, 3]))
-def test_cache_write_says_what_the_reference_says(batch: Arrays, dtype: str, shift: int) -> None:
+def test_cache_write_matches_the_reference(batch: Arrays, dtype: str, shift: int) -> None:
     check_cache_write(batch, dtype, shift)
 
 

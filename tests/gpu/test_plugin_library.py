@@ -56,7 +56,7 @@ def _launched_by_it(library: Path) -> Any:
 @pytest.mark.usefixtures("_launched_by_it")
 @quick
 @given(windows(), st.sampled_from(["float32", "float16", "bfloat16"]))
-def test_a_plugin_of_the_library_emits_what_the_reference_does(batch: Arrays, dtype: str) -> None:
+def test_library_plugin_matches_the_reference(batch: Arrays, dtype: str) -> None:
     batch = batch | {"logits": representable(batch["logits"], dtype)}
     wanted = reference("AcceptPrefix", batch)
     assert_same_emission(batch, run("AcceptPrefix", inputs_of("AcceptPrefix", batch), wanted, dtype), wanted)

@@ -157,5 +157,5 @@ def test_the_captured_round_writes_the_text_of_plain_decoding_on_the_host() -> N
     assert per_round > 1.2, "some drafts must have been accepted for this to say anything"
 
 
-def test_a_replay_gives_the_same_text_again() -> None:
+def test_replay_repeats_the_text() -> None:
     assert replayed()[0] == replayed()[0]

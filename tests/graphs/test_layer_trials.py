@@ -25,7 +25,7 @@ def _operators(model: ir.Model) -> Counter[str]:
     "family",
     ["qwen3-moe", pytest.param("gpt-oss", marks=pytest.mark.slow), pytest.param("gemma-4", marks=pytest.mark.slow)],
 )
-def test_extrapolated_operators_are_those_of_the_whole_trace(family: str, trace_of: Callable[[str], Traced]) -> None:
+def test_extrapolated_operators_match_the_full_trace(family: str, trace_of: Callable[[str], Traced]) -> None:
     traced = trace_of(family)
     trials = run_trials(CONFIGS[family], traced.target)
     assert trials.traced_layers < traced.target.num_layers
@@ -46,5 +46,5 @@ def test_the_base_has_every_kind_room_for_the_taps_and_the_last_layer(kinds: lis
     assert layers[-1] == len(kinds) - 1
 
 
-def test_the_base_stays_small() -> None:
+def test_base_trace_stays_small() -> None:
     assert base_layers(["sliding", "full"] * 30, 3) == [0, 58, 59]

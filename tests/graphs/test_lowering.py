@@ -108,7 +108,7 @@ def test_a_rotary_table_without_numbers_is_refused(qwen3: Traced, field: str, va
     assert "rope_theta" in caught.value.why
 
 
-def test_a_lowering_is_found_by_its_name_and_knows_what_follows_from_it() -> None:
+def test_lowering_is_found_by_name_with_its_properties() -> None:
     assert [lowering_named(name).name for name in LOWERINGS] == list(LOWERINGS)
     assert {name for name, lowering in LOWERINGS.items() if lowering.is_tensorrt} == {"tensorrt", "tensorrt-sm100"}
     assert {lowering.cache_multiple for lowering in LOWERINGS.values() if lowering.is_tensorrt} == {64}

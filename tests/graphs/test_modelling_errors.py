@@ -23,7 +23,7 @@ from tests.models import CONFIGS
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_of_a_library_names_the_file_and_what_was_said(error: Exception) -> None:
+def test_library_error_names_the_file_and_message(error: Exception) -> None:
     with pytest.raises(BuildError) as caught, modelling("folder/config.json"):
         raise error
     assert caught.value.what.startswith("folder/config.json cannot")
@@ -33,7 +33,7 @@ def test_an_error_of_a_library_names_the_file_and_what_was_said(error: Exception
 
 
 @pytest.mark.parametrize("error", [UsageError("no"), ModuleNotFoundError("transformers"), KeyboardInterrupt()])
-def test_what_says_enough_itself_passes(error: BaseException) -> None:
+def test_descriptive_error_is_passed_through(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, modelling("config.json"):
         raise error
     assert caught.value is error

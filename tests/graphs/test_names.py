@@ -8,7 +8,7 @@ from peagle.graphs.names import layer_of, layer_prefix, module_of, weight_name
 
 
 @pytest.mark.parametrize("index", [0, 7, 59])
-def test_the_layer_of_a_name_is_the_one_it_was_made_for(index: int) -> None:
+def test_layer_number_is_parsed_from_names(index: int) -> None:
     name = weight_name(f"{layer_prefix(index)}self_attn.q_proj")
     assert layer_of(name) == index
     assert module_of(name) == f"{layer_prefix(index)}self_attn.q_proj"

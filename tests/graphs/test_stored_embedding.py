@@ -35,7 +35,7 @@ def lookups(model: ir.Model) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [WIDE, IN_BLOCKS, PACKED])
-def test_another_graph_looks_rows_up_in_the_same_form_and_place(how: QuantizedWeight | None) -> None:
+def test_other_graph_shares_the_embedding_form_and_file(how: QuantizedWeight | None) -> None:
     target = attached("a", how)
     found = stored_embedding(target)
     assert found is not None
@@ -60,7 +60,7 @@ def test_a_table_that_the_head_multiplies_with_is_given_in_tiles() -> None:
     assert found.put_into("table", embedded("table")) == {"table": Run("some.data", 4096, 100)}
 
 
-def test_a_table_that_is_computed_is_given_to_nobody() -> None:
+def test_computed_table_is_not_shared() -> None:
     model = embedded("a")
     (gather,) = [node for node in model.graph if node.op_type == "Gather"]
     absolute = ir.node("Abs", [gather.inputs[0]])

@@ -244,7 +244,7 @@ def test_a_room_that_imports_upward_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_an_allowed_complaint_that_is_mended_is_one() -> None:
+def test_fixed_violation_in_the_allow_list_is_reported() -> None:
     assert differences(["a: 1", "b: 2"], {"b", "c"}) == [
         "wrong: a: 1",
         "mended, take it off the list of what is allowed: c",

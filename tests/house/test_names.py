@@ -137,7 +137,7 @@ def test_modules_that_are_named_exist() -> None:
     require(f"{path} names {name}" for path in read for name in unknown_modules(ROOT, (ROOT / path).read_text()))
 
 
-def test_a_module_that_is_gone_is_found(tmp_path: Path) -> None:
+def test_reference_to_a_missing_module_is_found(tmp_path: Path) -> None:
     files = {"compiler/__init__.py": "", "compiler/store/stages.py": "class Stage: ...", "tests/__init__.py": ""}
     root = write_tree(tmp_path, files)
     known = "peagle.compiler.store.stages.Stage and from peagle.compiler.store.stages import Stage: our tests."

@@ -89,7 +89,7 @@ def lock_complaints(lock: str, wanted: list[list[str]]) -> list[str]:
     return complaints + [f"not in the lock: {name}" for name in sorted(missing)]
 
 
-def test_the_lock_pins_what_the_project_wants() -> None:
+def test_lock_pins_project_requirements() -> None:
     project = PYPROJECT["project"]
     extras = project["optional-dependencies"]
     wanted = [PYPROJECT["build-system"]["requires"], project["dependencies"]]
@@ -109,7 +109,7 @@ def outside(lock: str, wanted: list[str]) -> list[str]:
     return [str(one) for one in asked if (pin := pins.get(_normal(one.name))) and pin not in one.specifier]
 
 
-def test_the_lock_lies_in_every_range() -> None:
+def test_lock_lies_in_every_range() -> None:
     project = PYPROJECT["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     assert outside((ROOT / "requirements.lock").read_text(), [text for one in lists for text in one]) == []

@@ -26,7 +26,7 @@ def misplaced_tests(root: Path) -> list[str]:
     return complaints
 
 
-def test_tests_lie_where_their_module_does() -> None:
+def test_tests_mirror_module_paths() -> None:
     require(misplaced_tests(ROOT), allowed.ELSEWHERE)
 
 
@@ -87,7 +87,7 @@ def imports_of_user(path: Path) -> set[str]:
     return {*names, *(name.rpartition(".")[0] for name in names)}
 
 
-def test_no_module_is_a_piece_of_its_only_user() -> None:
+def test_no_module_serves_a_single_user() -> None:
     require(splinters(ROOT), allowed.SPLINTERS)
 
 

@@ -52,7 +52,7 @@ def strays(root: Path, homes: Mapping[tuple[str, ...], tuple[str, ...]] = HOMES)
     ]
 
 
-def test_no_variant_is_told_by_its_name() -> None:
+def test_no_variant_is_selected_by_name() -> None:
     require(strays(ROOT))
 
 
@@ -73,7 +73,7 @@ def test_a_comparison_is_found(tmp_path: Path, source: str) -> None:
     ]
 
 
-def test_a_name_that_is_only_told_is_no_comparison(tmp_path: Path) -> None:
+def test_displayed_name_is_no_comparison(tmp_path: Path) -> None:
     source = "kind = 'int4'\ncall(kind='fp8')\ntable = {'int4': 1}"
     assert strays(write_tree(tmp_path, {"compiler/build.py": source})) == []
 
@@ -96,12 +96,12 @@ def written(root: Path, names: Collection[str], homes: tuple[str, ...]) -> list[
 
 
 @pytest.mark.parametrize("names", WRITTEN, ids=" ".join)
-def test_a_name_stands_in_its_home_alone(names: tuple[str, ...]) -> None:
+def test_each_name_has_one_home(names: tuple[str, ...]) -> None:
     require(written(ROOT, names, WRITTEN[names]))
     assert {name for name in names for line in written(ROOT, names, ()) if line.endswith(repr(name))} == {*names}
 
 
-def test_a_name_that_is_written_elsewhere_is_found(tmp_path: Path) -> None:
+def test_name_used_elsewhere_is_found(tmp_path: Path) -> None:
     source = "'fp8'\nLIMITS = {'fp8': 1}\nNAMES = ('mxfp8', 'other')\nlimit = LIMITS['int4']\nsaid = f'fp8 {limit}'"
     files = {"compiler/a.py": source, "plugins/number_formats/fp8.py": source}
     assert written(write_tree(tmp_path, files), ("fp8", "mxfp8", "int4"), ("plugins/number_formats/",)) == [

@@ -40,7 +40,7 @@ def run_without(names: set[str], code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, check=False)
 
 
-def test_the_runtime_generates_where_no_build_library_is_installed(demo_engine: Path) -> None:
+def test_runtime_generates_without_build_packages(demo_engine: Path) -> None:
     code = (
         "from peagle.engines import Engine, SamplingParams\n"
         f"engine = Engine.load({str(demo_engine)!r})\n"

@@ -52,7 +52,7 @@ def test_a_number_takes_no_less_than_its_code(kind: NumberFormat) -> None:
     assert kind.bits >= kind.number_type.bits
 
 
-def test_what_is_not_wide_is_quantized() -> None:
+def test_every_other_format_is_quantized() -> None:
     assert [each.name for each in wide_formats()] == ["fp32", "fp16", "bf16"]
     assert [each.name for each in quantized_formats()] == ["fp8", "mxfp8", "int8", "int4"]
     assert quantized_formats(tensorrt=True) == quantized_formats(tensorrt=False) == quantized_formats()
@@ -61,13 +61,13 @@ def test_what_is_not_wide_is_quantized() -> None:
     assert kernels_of("bf16") is kernels_of("stored") is None
 
 
-def test_stored_weights_are_taken_by_one_format() -> None:
+def test_stored_weight_type_maps_to_one_format() -> None:
     assert {stored: format_stored_as(stored) for stored in ("F8_E4M3", "Q8_0", "Q4_0", "Q4_1", "Q6_K")} == {
         "F8_E4M3": FP8, "Q8_0": INT8, "Q4_0": INT4, "Q4_1": INT4, "Q6_K": None,
     }  # fmt: skip
 
 
-def test_blocks_are_those_of_the_kernels_that_read_them() -> None:
+def test_blocks_match_the_kernels() -> None:
     assert MXFP8.tensorrt is not None
     assert MXFP8.tensorrt.scheme.block == MX_BLOCK
     assert {scheme.block for scheme in schemes(INT4) if scheme.packed} == {BLOCK}
@@ -87,13 +87,13 @@ def test_gpus_have_a_format_from_one_on_or_are_named() -> None:
     assert [MXFP8.tensorrt.runs_on(sm) for sm in (90, 100, 120)] == [False, True, False]
 
 
-def test_drafters_take_what_is_multiplied_with_wide_inputs() -> None:
+def test_drafters_use_weight_only_formats() -> None:
     assert [each.name for each in quantized_formats() if each.drafts(tensorrt=True)] == ["int8", "int4"]
     assert [each.name for each in quantized_formats() if each.drafts(tensorrt=False)] == ["fp8", "int8", "int4"]
     assert not BF16.drafts(tensorrt=True)
 
 
-def test_records_are_plain_data_that_import_nothing_heavy() -> None:
+def test_records_are_plain_data_without_heavy_imports() -> None:
     code = "import sys, peagle.plugins.number_formats; print({'numpy', 'torch', 'onnx', 'ml_dtypes'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -47,7 +47,7 @@ def by_ml_dtypes(values: np.ndarray) -> np.ndarray:
 
 @quick
 @given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=3, max_side=9), elements=NUMBERS))
-def test_e4m3_codes_are_those_of_ml_dtypes_and_torch_saturating(values: np.ndarray) -> None:
+def test_e4m3_codes_match_ml_dtypes_and_torch_saturating(values: np.ndarray) -> None:
     codes = to_e4m3(values)
     assert codes.dtype == np.uint8
     assert codes.shape == values.shape
@@ -63,7 +63,7 @@ def test_e4m3_codes_are_right_for_every_upper_half_of_a_float32(low: int) -> Non
     np.testing.assert_array_equal(to_e4m3(values), by_ml_dtypes(values))
 
 
-def test_of_two_e4m3_codes_that_are_equally_near_the_even_one_is_taken() -> None:
+def test_e4m3_ties_round_to_even() -> None:
     sizes = from_e4m3(CODES[:127])
     middles = (sizes[1:] + sizes[:-1]) / 2
     for sign in (1, -1):
@@ -72,7 +72,7 @@ def test_of_two_e4m3_codes_that_are_equally_near_the_even_one_is_taken() -> None
     np.testing.assert_array_equal(to_e4m3(np.nextafter(middles, np.float32(0))), CODES[:126])
 
 
-def test_e4m3_numbers_are_those_of_ml_dtypes_and_are_their_own_nearest() -> None:
+def test_e4m3_numbers_match_ml_dtypes_and_round_to_themselves() -> None:
     numbers = from_e4m3(CODES)
     np.testing.assert_array_equal(numbers, CODES.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
     np.testing.assert_array_equal(np.signbit(numbers), CODES >= 128)
@@ -86,21 +86,21 @@ def test_halves_round_as_the_floats_that_they_are(values: np.ndarray) -> None:
     np.testing.assert_array_equal(to_e4m3(values), by_ml_dtypes(values.astype(np.float32)))
 
 
-def test_a_view_that_is_not_contiguous_rounds_like_a_copy() -> None:
+def test_non_contiguous_view_rounds_like_a_copy() -> None:
     values = np.random.default_rng(0).normal(scale=100, size=(70, 3000)).astype(np.float32)
     np.testing.assert_array_equal(to_e4m3(values.T[:, ::2]), by_ml_dtypes(values).T[:, ::2])
 
 
 @quick
 @given(st.floats(2.0**-100, 2.0**127, width=32), st.sampled_from([E4M3, BY_NAME["int8"], BY_NAME["int4"]]))
-def test_a_scale_makes_the_largest_code_mean_the_largest_number(amax: float, kind: NumberType) -> None:
+def test_scale_maps_the_largest_code_to_the_largest_number(amax: float, kind: NumberType) -> None:
     scale = scales_of(amax, kind.largest)
     assert scale.dtype == np.float32
     assert float(scale) == np.float32(np.float64(amax) / kind.largest)
     assert float(scale) * kind.largest == pytest.approx(amax, rel=1e-6)
 
 
-def test_scales_that_nothing_can_be_divided_by_become_one() -> None:
+def test_unusable_scales_become_one() -> None:
     tiny = np.finfo(np.float32).tiny
     scales = usable(np.array([0, tiny / 2, -tiny / 2, tiny, -2, 3], np.float32))
     np.testing.assert_array_equal(scales, np.array([1, 1, 1, tiny, -2, 3], np.float32))
@@ -108,7 +108,7 @@ def test_scales_that_nothing_can_be_divided_by_become_one() -> None:
 
 @quick
 @given(st.floats(2.0**-118, 2.0**127, width=32))
-def test_the_power_of_two_of_a_block_is_the_least_that_lets_nothing_saturate(amax: float) -> None:
+def test_block_power_of_two_is_the_least_without_saturation(amax: float) -> None:
     scale = float(powers_of_two(np.float32(amax)))
     assert np.log2(scale) == int(np.log2(scale))
     assert amax / scale <= E4M3.largest < amax / (scale / 2)
@@ -118,14 +118,14 @@ def test_powers_of_two_end_at_the_least_that_e8m0_has() -> None:
     np.testing.assert_array_equal(powers_of_two(np.array([0, 1e-45, 2.0**-119], np.float32)), [2.0**-127] * 3)
 
 
-def test_e8m0_codes_are_those_of_ml_dtypes_there_and_back() -> None:
+def test_e8m0_codes_match_ml_dtypes_in_both_directions() -> None:
     powers = from_e8m0(CODES)
     np.testing.assert_array_equal(powers, CODES.view(ml_dtypes.float8_e8m0fnu).astype(np.float32))
     np.testing.assert_array_equal(to_e8m0(powers[:255]), CODES[:255])
 
 
 @pytest.mark.parametrize("kind", NUMBER_TYPES, ids=lambda kind: kind.name)
-def test_the_table_says_what_onnx_numpy_and_torch_say(kind: NumberType) -> None:
+def test_table_matches_onnx_numpy_and_torch(kind: NumberType) -> None:
     onnx_name = onnx.TensorProto.DataType.Name(kind.onnx).lower()
     assert onnx_name == ("float" if kind.name == "float32" else kind.name)
     assert kind.dtype.name == kind.numpy

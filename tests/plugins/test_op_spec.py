@@ -62,13 +62,13 @@ def test_dim_expressions_are_linear() -> None:
     assert evaluate_dim("S+E-2", {"S": Symbol("s"), "E": 4}).text == "0+s+4-2"
 
 
-def test_what_is_no_sum_of_names_has_no_value() -> None:
+def test_invalid_dim_expression_has_no_value() -> None:
     assert is_linear("S + E - 2")
     assert not is_linear("S * 2")
     assert not is_linear("")
 
 
-def test_attributes_get_their_defaults_and_whole_floats_may_be_written_as_ints() -> None:
+def test_attributes_get_defaults_and_floats_accept_ints() -> None:
     assert SPEC.check_attributes({"scale": 2}) == {"scale": 2.0, "count": 2, "mode": "a"}
 
 
@@ -80,7 +80,7 @@ def test_every_bad_attribute_is_named() -> None:
     )
 
 
-def test_a_bool_is_no_int() -> None:
+def test_bool_is_not_an_int() -> None:
     assert "count must be int, not bool" in problems(SPEC.check_attributes, {"count": True})
 
 

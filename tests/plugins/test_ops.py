@@ -33,7 +33,7 @@ def test_the_ops_load_without_heavy_libraries() -> None:
     assert process.stdout.strip() == "set()"
 
 
-def test_caches_hold_what_queries_hold_or_codes() -> None:
+def test_caches_accept_query_types_or_codes() -> None:
     attention = OPS["CachedAttention"]
     rest = ["float16", "float16"]
     for cache in ("float16", "float8e4m3fn"):

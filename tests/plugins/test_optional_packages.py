@@ -38,7 +38,7 @@ def local(path: Path, **more: Any) -> dict[str, Any]:
     return {"url": path.as_uri(), **more}
 
 
-def test_an_index_is_asked_for_the_product_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_install_is_requested_by_product_name(monkeypatch: pytest.MonkeyPatch) -> None:
     installed_from(monkeypatch, None)
     assert install("rtx") == "pip install 'peagle-compile[rtx]'"
     assert install("rtx", again=True) == "pip install --force-reinstall 'peagle-compile[rtx]'"
@@ -56,9 +56,7 @@ def test_a_checkout_installs_from_itself(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert upgrade() == f"update {folder}, then `pip install '{folder}'`"
 
 
-def test_a_wheel_installs_from_itself_and_where_it_is_gone_its_packages_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_wheel_install_uses_the_wheel_or_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wheel = tmp_path / "peagle_compile-1-py3-none-any.whl"
     wheel.touch()
     installed_from(monkeypatch, local(wheel, archive_info={}))
@@ -71,7 +69,7 @@ def test_a_wheel_installs_from_itself_and_where_it_is_gone_its_packages_are_name
     assert install("export", "rtx") == "pip install 'torch<3,>=2' 'cuda-core<2'"
 
 
-def test_a_repository_is_asked_for_the_same_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_install_uses_the_same_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     origin = {"url": "https://example.org/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
     installed_from(monkeypatch, origin)
     assert install("rtx") == "pip install 'peagle-compile[rtx] @ git+https://example.org/x.git@abc'"
@@ -85,7 +83,7 @@ def test_sources_on_the_path_install_from_themselves(monkeypatch: pytest.MonkeyP
     assert re.search(r"pip install -e '/.*\[rtx\]'", install("rtx"))
 
 
-def test_what_a_backend_lacks_to_build_is_named_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_build_packages_are_listed_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     installed_from(monkeypatch, None)
     assert install_to_build("rtx") == "pip install 'peagle-compile[rtx]'"
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -97,7 +95,7 @@ def test_pip_is_that_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install("rtx").startswith(f"{sys.executable} -m pip install ")
 
 
-def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_packages_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     with pytest.raises(EnvironmentProblem, match=r"building needs .*: torch, onnx-ir") as caught:
@@ -106,7 +104,7 @@ def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -
     require("export", "the download", "huggingface_hub")
 
 
-def test_a_failed_import_is_told_by_whose_module_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_import_is_attributed_by_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     absent = typed(ModuleNotFoundError("No module named 'onnx_ir'", name="onnx_ir"))
     assert absent is not None
@@ -115,13 +113,13 @@ def test_a_failed_import_is_told_by_whose_module_it_was(monkeypatch: pytest.Monk
         ImportError("cannot import name 'x' from 'transformers.integrations'", name="transformers.integrations")
     )
     assert old is not None
-    assert "as it is installed" in old.what
+    assert "cannot be imported" in old.what
     assert "cannot import name 'x'" in old.why
     assert typed(ModuleNotFoundError("No module named 'peagle.x'", name="peagle.x")) is None
     assert typed(ImportError("no name")) is None
 
 
-def test_a_package_of_two_extras_comes_with_the_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_package_prefers_the_more_complete_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for product, extra in (("tensorrt", "rtx"), ("tensorrt_rtx", "tensorrt")):
         with monkeypatch.context() as patch:
             patch.setattr(optional_packages, "is_there", lambda name, absent=product: name not in (absent, "cuda.core"))

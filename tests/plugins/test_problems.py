@@ -14,13 +14,13 @@ def raised(problems: Problems) -> BuildError:
     return caught.value
 
 
-def test_nothing_is_raised_where_nothing_is_wrong() -> None:
+def test_no_problem_raises_nothing() -> None:
     problems = Problems("folder", "cannot be used")
     problems.raise_any()
     assert not problems
 
 
-def test_a_single_problem_is_raised_as_it_is() -> None:
+def test_single_problem_is_raised_unchanged() -> None:
     problems = Problems("folder", "cannot be used")
     problems.add("a is missing", why="it was not downloaded", fix="download it")
     assert problems
@@ -28,7 +28,7 @@ def test_a_single_problem_is_raised_as_it_is() -> None:
     assert (error.what, error.why, error.fix) == ("a is missing", "it was not downloaded", "download it")
 
 
-def test_several_problems_are_listed_by_their_cure_and_the_same_one_once() -> None:
+def test_several_problems_are_grouped_by_fix_without_duplicates() -> None:
     problems = Problems("folder", "cannot be used")
     problems.add("a is missing", why="it was not downloaded", fix="download it")
     problems.add("b is damaged", fix="copy it again")
@@ -61,7 +61,7 @@ def test_many_problems_of_one_kind_are_cut_short_and_counted() -> None:
     assert (len(lines), lines[-1]) == (MOST + 2, "    - and 3 more like these")
 
 
-def test_a_list_says_how_many_more_there_are() -> None:
+def test_long_list_states_the_number_of_omitted_items() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed("abc", 2) == "a, b and 1 more"
     assert listed("abcd", 2, "; ") == "a; b; and 2 more"

@@ -10,7 +10,7 @@ import pytest
 from peagle.plugins.regular_files import read_regular
 
 
-def test_no_more_is_read_than_a_file_may_have(tmp_path: Path) -> None:
+def test_read_stops_at_the_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 11)
     assert read_regular(path, most=11) == b"x" * 11

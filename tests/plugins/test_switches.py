@@ -17,7 +17,7 @@ def test_a_switch_is_off_or_it_is_not(monkeypatch: pytest.MonkeyPatch, value: st
 
 
 @pytest.mark.parametrize("value", ["OFF", "0", "false", "of", " off"])
-def test_another_word_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_unknown_value_is_rejected_with_the_fix(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("PEAGLE_SWITCH", value)
     with pytest.raises(EnvironmentProblem) as caught:
         is_off("PEAGLE_SWITCH", "it is off or on")

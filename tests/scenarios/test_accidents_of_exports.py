@@ -67,7 +67,7 @@ def _half_made(folder: Path) -> list[Path]:
         pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
     ],
 )
-def test_a_build_that_is_stopped_leaves_no_engine_and_the_next_goes_on(
+def test_stopped_build_leaves_no_engine_and_the_next_resumes(
     number: signal.Signals, code: int, export_of: Export, cache: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "engine"
@@ -125,7 +125,7 @@ def _told(notes: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize(("size", "says"), [("1m", "is full"), pytest.param("64k", "", marks=pytest.mark.slow)])
-def test_a_full_disk_of_the_plans_leaves_no_engine_and_the_next_build_goes_on(
+def test_full_disk_during_plans_leaves_no_engine_and_the_next_build_resumes(
     size: str, says: str, export_of: Export, cache: Path, tmp_path: Path
 ) -> None:
     out, notes = tmp_path / "engine", tmp_path / "notes"

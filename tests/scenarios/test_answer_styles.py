@@ -135,7 +135,7 @@ def heard(client: OpenAI, asked: Any) -> Heard:
     return whole
 
 
-def test_the_template_says_how_a_model_answers(talking: Talking, calling_engine: Engine, served_engine: Engine) -> None:
+def test_template_determines_the_answer_style(talking: Talking, calling_engine: Engine, served_engine: Engine) -> None:
     assert (talking.engine.answer_style, talking.engine.can_call_tools) == (talking.style, True)
     assert (calling_engine.answer_style, served_engine.answer_style) == ("json", None)
 
@@ -158,7 +158,7 @@ def test_an_answer_that_must_call_does_so(talking: Talking, choice: Any, names: 
         assert (told.said, told.reason) == ("", "tool_calls")
 
 
-def test_llama_calls_where_it_may(llama: Talking) -> None:
+def test_optional_llama_calls(llama: Talking) -> None:
     call = '{"name": "g", "parameters": {"unit": "C"}}'
     told = heard(llama.client, llama.asked(json.dumps(call), tools=TOOLS))
     assert told == Heard("", "", [("g", {"unit": "C"})], "tool_calls")
@@ -171,7 +171,7 @@ def test_llama_calls_where_it_may(llama: Talking) -> None:
         assert heard(llama.client, llama.asked(json.dumps(text), tools=TOOLS)) == Heard("", text, [], "stop")
 
 
-def test_thoughts_and_answers_are_told_apart(channels: Talking) -> None:
+def test_thoughts_and_answers_are_separated(channels: Talking) -> None:
     words = f'{CHANNEL} "analysis" {MESSAGE} "{THOUGHT}" {END} {START} "assistant" {CHANNEL} "final" {MESSAGE} "{SAID}"'
     assert heard(channels.client, channels.asked(words)) == Heard(THOUGHT, SAID, [], "stop")
     assert heard(channels.client, channels.asked(words, tools=TOOLS)) == Heard(THOUGHT, SAID, [], "stop")
@@ -211,7 +211,7 @@ def test_effort_and_earlier_thoughts_go_to_the_template(channels: Talking) -> No
         channels.client.chat.completions.create(**options, reasoning_effort="minimal")
 
 
-def test_the_end_of_a_thought_ends_no_answer_and_the_text_shows_its_channels(channels: Talking) -> None:
+def test_end_of_thought_does_not_end_the_answer(channels: Talking) -> None:
     words = f'{CHANNEL} "analysis" {MESSAGE} "{THOUGHT}" {END} {START} "assistant" {CHANNEL} "final" {MESSAGE} "{SAID}"'
     params = SamplingParams(max_tokens=150, structured_outputs={"grammar": f"start: {words}"})
     output = channels.engine.chat(MESSAGES, params)

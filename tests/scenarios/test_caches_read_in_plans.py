@@ -46,7 +46,7 @@ def test_a_short_cache_is_read_like_a_long_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("narrow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["wide", "fp8"])
-def test_each_cache_is_read_once_as_far_as_told_and_for_all_heads(tmp_path: Path, narrow: bool) -> None:
+def test_each_cache_is_read_once_up_to_the_reach_for_all_heads(tmp_path: Path, narrow: bool) -> None:
     """TensorRT-RTX wrote caches out for every query head that shares them, and whole, where they were not cut."""
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
     graph = fp8_target(tmp_path / "pair", "qwen3", "float16")[0] if narrow else _wide_target(tmp_path / "pair")

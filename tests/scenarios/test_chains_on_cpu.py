@@ -73,7 +73,7 @@ def test_wild_lengths_and_ids(cpu_library: Path, batch: Arrays, seed: int) -> No
 
 @few
 @given(windows(tolerances=LOSSY), st.sampled_from([np.nan, np.inf, -np.inf, 6e4]))
-def test_what_lies_beyond_the_drafts_changes_nothing(cpu_library: Path, batch: Arrays, poison: float) -> None:
+def test_content_beyond_the_drafts_changes_nothing(cpu_library: Path, batch: Arrays, poison: float) -> None:
     spoiled = {name: array.copy() for name, array in batch.items()}
     for b, (window, drafts) in enumerate(zip(batch["window_len"], batch["draft_len"], strict=True)):
         unused = 0 if window == 0 or batch["forced_next"][b] >= 0 else drafts + 1
@@ -84,7 +84,7 @@ def test_what_lies_beyond_the_drafts_changes_nothing(cpu_library: Path, batch: A
         np.testing.assert_array_equal(before, after)
 
 
-def test_a_token_depends_on_nothing_but_its_own_column(cpu_library: Path) -> None:
+def test_token_depends_only_on_its_column(cpu_library: Path) -> None:
     """Neither on other rows, nor on other columns and how many there are."""
     batch = batch_of(4, [*SAMPLED, "greedy"], vocab=2049, k=2, dtype=np.float32)
     whole = own_tokens(batch)
@@ -108,7 +108,7 @@ def only_token(library: Path, batch: Arrays) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 2, 9, 700])
-def test_the_lowest_id_wins_wherever_the_tie_is(cpu_library: Path, size: int) -> None:
+def test_lowest_id_wins_any_tie(cpu_library: Path, size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(8):
         logits = np.full(size, -1, np.float32)
@@ -119,7 +119,7 @@ def test_the_lowest_id_wins_wherever_the_tie_is(cpu_library: Path, size: int) ->
 
 
 @pytest.mark.parametrize("policy", ["greedy", "plain", "all", "min-p of one", "top-p", "top-k"])
-def test_logits_that_are_no_numbers(cpu_library: Path, policy: str) -> None:
+def test_nan_logits(cpu_library: Path, policy: str) -> None:
     """As NumPy has it: the first NaN is the largest; without a largest finite logit, a draw is id 0."""
     plain = np.random.default_rng(1).normal(size=1100).astype(np.float32)
     for value in (np.nan, -np.nan, np.inf, -np.inf):
@@ -135,13 +135,13 @@ def test_logits_that_are_no_numbers(cpu_library: Path, policy: str) -> None:
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "tolerance", "uniform"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e-45, 3e38])
-def test_policies_that_are_no_numbers(cpu_library: Path, name: str, value: float) -> None:
+def test_nan_policies(cpu_library: Path, name: str, value: float) -> None:
     logits = np.random.default_rng(3).normal(size=300).astype(np.float32)
     if not (name == "uniform" and np.isnan(value)):  # what becomes of NaN as an integer, NumPy does not say
         only_token(cpu_library, column(logits, "all", **{name: value}))
 
 
-def test_a_quotient_that_is_infinite_is_the_first(cpu_library: Path) -> None:
+def test_infinite_quotient_wins(cpu_library: Path) -> None:
     logits = np.array([1, 3e37, 2e38, 3e38], np.float32)
     assert only_token(cpu_library, column(logits, "min-p", temperature=0.01)) == 1
 

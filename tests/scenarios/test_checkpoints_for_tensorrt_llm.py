@@ -238,7 +238,7 @@ CHECKPOINTS = [
 
 @pytest.mark.parametrize("written", CHECKPOINTS, indirect=True)
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_is_kept(written: Written, rule: str) -> None:
+def test_rule_is_kept(written: Written, rule: str) -> None:
     RULES[rule][1](written)
 
 
@@ -275,7 +275,7 @@ def damaged(written: Written, name: str) -> Written:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_that_is_broken_is_noticed(rule: str, whole: Path, tmp_path: Path) -> None:
+def test_broken_rule_is_detected(rule: str, whole: Path, tmp_path: Path) -> None:
     copy = read(Path(shutil.copytree(whole, tmp_path / "copy")), kv_cache=True)
     check = RULES[rule][1]
     check(copy)

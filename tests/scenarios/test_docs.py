@@ -137,12 +137,12 @@ def test_block_runs(block: Block, folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in TO_RUN if b.instead], ids=str)
-def test_what_runs_the_same_is_there(block: Block) -> None:
+def test_referenced_tests_exist(block: Block) -> None:
     assert (ROOT / block.instead).is_file()
 
 
 @pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.part_of], ids=str)
-def test_what_a_page_shows_of_a_file_stands_there(block: Block) -> None:
+def test_file_excerpts_match_their_source(block: Block) -> None:
     assert block.text in (ROOT / block.part_of).read_text(), f"{block} is not a part of {block.part_of} any more"
 
 
@@ -169,7 +169,7 @@ def table_names(text: str, heading: str, first_cell: str) -> list[str]:
 
 @pytest.mark.parametrize("graph", ["Target", "Drafter"])
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_the_contract_tables_name_what_the_graphs_have(graph: str, side: str) -> None:
+def test_contract_tables_match_the_graphs(graph: str, side: str) -> None:
     trace = pytest.importorskip("peagle.graphs.trace")
     names = getattr(trace, f"{graph.upper()}_{side.upper()}S")
     end = "" if side == "input" else ".out"

@@ -44,7 +44,7 @@ def told(engine: Engine, **more: object) -> list[object]:
     return [(output.token_ids, output.text, output.finish_reason) for output in outputs]
 
 
-def test_the_folder_holds_the_target_alone_and_room_for_drafts(looking: Path) -> None:
+def test_folder_contains_only_the_target_and_room_for_drafts(looking: Path) -> None:
     manifest = Manifest.read(looking)
     assert (manifest.drafter, manifest.method, manifest.format_version) == (None, "ngram", 7)
     speculation, shapes = manifest.speculation, manifest.shapes
@@ -61,7 +61,7 @@ def test_the_text_is_plain_decoding_s(looking: Path, tiny_engine: Engine) -> Non
     assert sum(output.acceptance.accepted for output in outputs) > 10
 
 
-def test_there_is_no_drafter_to_ask(looking: Path) -> None:
+def test_engine_has_no_drafter(looking: Path) -> None:
     engine = Engine.load(looking)
     with pytest.raises(UsageError, match="no drafter"):
         engine.draft_logits([1, 2], 1)
@@ -69,7 +69,7 @@ def test_there_is_no_drafter_to_ask(looking: Path) -> None:
         engine.generate([[1]], num_speculative_tokens=9)
 
 
-def test_running_and_inspecting_say_where_drafts_come_from(cli: Run, looking: Path) -> None:
+def test_run_and_inspect_report_the_draft_source(cli: Run, looking: Path) -> None:
     done = cli("run", looking, "--prompt", "aaaa", "--max-tokens", 30, "--ignore-eos", "--stats")
     assert done.code == 0, done.err
     assert "acceptance length" in done.err
@@ -81,7 +81,7 @@ def test_running_and_inspecting_say_where_drafts_come_from(cli: Run, looking: Pa
     assert (done.code, "4, looked up in the text, at most 8" in done.out, "taps" in done.out) == (0, True, False)
 
 
-def test_run_takes_another_way_to_draft(cli: Run, looking: Path, tiny_folder: Path) -> None:
+def test_run_accepts_another_draft_method(cli: Run, looking: Path, tiny_folder: Path) -> None:
     asked = ("--prompt", "aaaa", "--max-tokens", 20, "--ignore-eos", "--json")
     texts = set()
     for folder, more in ((looking, ()), (looking, ("--draft", "none")), (tiny_folder, ()), (tiny_folder, NGRAM)):
@@ -123,7 +123,7 @@ def test_its_options_repeat_it(cli: Run, looking: Path, tmp_path: Path) -> None:
     assert (first.target, first.speculation, first.shapes) == (second.target, second.speculation, second.shapes)
 
 
-def test_k_is_measured_where_none_is_asked_for(cli: Run, tiny_pair: Pair, tmp_path: Path) -> None:
+def test_default_k_is_measured(cli: Run, tiny_pair: Pair, tmp_path: Path) -> None:
     done = cli("build", tiny_pair.target, *NGRAM, *SHORT, "--out", tmp_path / "engine", "--json")
     assert done.code == 0, done.err
     choice = json.loads(done.out)["choose_k"]
@@ -158,7 +158,7 @@ def test_no_drafts_and_none_that_are_read(cli: Run, tiny_pair: Pair, tmp_path: P
     assert (done.code, "--taps has no effect with --draft ngram" in done.err) == (2, True)
 
 
-def test_plans_of_the_target_alone_give_the_same_text(looking: Path, tmp_path: Path) -> None:
+def test_target_only_plans_give_the_same_text(looking: Path, tmp_path: Path) -> None:
     """On the backend of TensorRT, over a stand-in, which the host feeds its drafts."""
     manifest, reference = Manifest.read(looking), Engine.load(looking)
     store, half = StageStore.default(), target_half(Target.open(Path(manifest.target.origin.source)))

@@ -75,7 +75,7 @@ def of_onnxruntime(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) 
     return demo(tmp_path_factory.mktemp("cpu-kernels") / "ort", "fp32", "ort").path
 
 
-def test_wide_matrices_are_packed_and_stored_once(wide: Path, of_onnxruntime: Path) -> None:
+def test_float32_matrices_are_packed_and_stored_once(wide: Path, of_onnxruntime: Path) -> None:
     kinds = {*inspect_engine(wide)["operators"]["target"]}
     assert {"peagle::WideLinear", "peagle::WideEmbedding", "peagle::Stretch"} <= kinds
     assert not {"com.microsoft::FusedMatMul", "MatMul"} & kinds
@@ -83,9 +83,7 @@ def test_wide_matrices_are_packed_and_stored_once(wide: Path, of_onnxruntime: Pa
     assert ours <= theirs + 4096, "an embedding that is the head is there twice"
 
 
-def test_wide_engines_compute_what_those_of_onnxruntime_do(
-    wide: Path, of_onnxruntime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_float32_engines_match_onnxruntime(wide: Path, of_onnxruntime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = list(range(5, 45))
     expected = Engine.load(of_onnxruntime).target_logits(ids)
     np.testing.assert_allclose(Engine.load(wide).target_logits(ids), expected, rtol=1e-4, atol=1e-4)
@@ -110,7 +108,7 @@ WINDOWS = ((1,) * 8, (2, 6), (5, 1, 2), (7, 1), (3, 3, 2), (4, 4))
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
-def test_a_token_has_the_same_logits_in_every_window(
+def test_token_has_the_same_logits_in_every_window(
     built: BuildResult, wide: Path, precision: str, threads: int
 ) -> None:
     """Bit for bit, through the whole graph: three windows of eight are in the caches already."""
@@ -124,7 +122,7 @@ def test_a_token_has_the_same_logits_in_every_window(
             np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), err_msg=str(windows))
 
 
-def test_one_column_is_run_alone_where_it_has_the_bits_that_it_has_beside_others(
+def test_single_column_runs_alone_with_the_same_bits(
     built: BuildResult, wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def least(folder: Path) -> int:
@@ -162,7 +160,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_without_its_kernels_an_engine_runs_the_bodies_and_says_so(
+def test_engine_without_kernels_runs_bodies_with_a_note(
     folder: Path, obstacle: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = list(range(5, 45))
@@ -190,7 +188,7 @@ def test_a_library_that_cannot_be_loaded_here_is_done_without(folder: Path, capl
     assert np.isfinite(engine.target_logits([5, 6, 7])).all()
 
 
-def test_kernels_that_work_with_another_onnxruntime_are_used(
+def test_kernels_work_with_another_onnxruntime(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kernels, "_was_tried", lambda _: False)
@@ -198,7 +196,7 @@ def test_kernels_that_work_with_another_onnxruntime_are_used(
     assert not caplog.messages
 
 
-def test_another_library_than_was_built_is_refused(folder: Path) -> None:
+def test_replaced_library_is_rejected(folder: Path) -> None:
     (folder / PLACE).write_bytes((folder / PLACE).read_bytes()[:-1] + b"?")
     for check, complaint in (("hashes", "was changed after the build"), ("sizes", "is damaged")):
         with pytest.raises(EnvironmentProblem, match=complaint):
@@ -239,7 +237,7 @@ def test_instructions_that_are_not_there_are_refused(folder: Path, monkeypatch: 
 LACKS = "falling back to ONNX Runtime's own kernels, with which verifying drafts is slower; "
 
 
-def test_a_build_that_is_asked_for_nothing_has_our_kernels_where_it_can(
+def test_default_build_has_cpu_kernels_if_possible(
     demo_engine: Path, cpu_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every recipe that they multiply in, and none that is emulated or that a switch forbids."""
@@ -258,7 +256,7 @@ def test_a_build_that_is_asked_for_nothing_has_our_kernels_where_it_can(
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_build_that_can_compile_nothing_has_the_kernels_of_onnxruntime(
+def test_build_without_compilation_uses_onnxruntime_kernels(
     cpu_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
     """Where there is no compiler, and where the only one fails."""
@@ -272,7 +270,7 @@ def test_a_build_that_can_compile_nothing_has_the_kernels_of_onnxruntime(
     assert result.manifest.backend.lowering == "ort"
     assert PLACE not in result.manifest.files
     (warning,) = [text for text in result.report["warnings"] if "kernels" in text]
-    why = "the CPU kernels cannot be compiled: " if broken else "$CXX names no program: "
+    why = "the CPU kernels cannot be compiled: " if broken else "$CXX is not a program: "
     assert warning.startswith(f"{why}{compiler}: {'out of luck: ' if broken else ''}{LACKS}set CXX to ")
 
 
@@ -281,7 +279,7 @@ def test_the_library_is_compiled_once_for_all_builds(cpu_library: Path, monkeypa
     assert stage.compiled_library(StageStore.default()).path / LIBRARY == cpu_library
 
 
-def test_a_build_without_a_compiler_says_what_that_costs(
+def test_build_without_a_compiler_states_the_consequence(
     built: BuildResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none() -> Any:

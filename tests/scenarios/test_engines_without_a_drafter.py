@@ -54,7 +54,7 @@ def ids(engine: Engine, params: SamplingParams, **more: int) -> list[tuple[int, 
     return [output.token_ids for output in engine.generate(CODE, params, **more)]
 
 
-def test_the_folder_holds_the_target_alone(plain: Path) -> None:
+def test_folder_contains_only_the_target(plain: Path) -> None:
     manifest = Manifest.read(plain)
     assert manifest.drafter is None
     assert (manifest.format_version, list(manifest.parts)) == (7, ["target"])
@@ -76,7 +76,7 @@ def test_the_text_is_plain_decoding_s_of_the_pair(plain: Path, demo_engine: Path
     assert tuple(token for delta in stream for token in delta.token_ids) == expected[0]
 
 
-def test_text_goes_on_to_the_end_of_the_caches(plain: Path) -> None:
+def test_text_continues_to_the_end_of_the_caches(plain: Path) -> None:
     engine = Engine.load(plain)
     prompt = [7] * (engine.max_seq_len - 3)
     (output,) = engine.generate([prompt], SamplingParams(max_tokens=99, ignore_eos=True))
@@ -109,7 +109,7 @@ def test_running_and_inspecting_say_that_there_is_none(cli: Run, plain: Path) ->
     assert (content["drafter"], list(content["operators"])) == (None, ["target"])
 
 
-def test_what_remains_to_verify_is_parity(cli: Run, plain: Path) -> None:
+def test_only_parity_is_verified(cli: Run, plain: Path) -> None:
     done = cli("verify", plain, "--prompts", 1, "--json")
     assert done.code == 0, done.err
     verdict = json.loads(done.out)
@@ -121,7 +121,7 @@ def test_what_remains_to_verify_is_parity(cli: Run, plain: Path) -> None:
     assert [(check["name"], check["status"]) for check in verdict["parity"]] == [("target logits", "passed")]
 
 
-def test_what_a_precision_costs_is_measured_on_the_target_alone(cli: Run, small: Path, tmp_path: Path) -> None:
+def test_precision_cost_is_measured_on_the_target(cli: Run, small: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(json.dumps({"input_ids": [i + j for j in range(40)]}) + "\n" for i in (2, 9, 40)))
     out = tmp_path / "int8"
@@ -143,7 +143,7 @@ def test_its_options_repeat_it(cli: Run, plain: Path, tmp_path: Path) -> None:
     assert (first.target, first.drafter, first.speculation) == (second.target, second.drafter, second.speculation)
 
 
-def test_a_drafter_that_is_named_all_the_same_is_not_read(cli: Run, plain: Path, tmp_path: Path) -> None:
+def test_explicit_drafter_is_not_read(cli: Run, plain: Path, tmp_path: Path) -> None:
     named = ("--draft", tmp_path / "nowhere", "--taps", "1,2")
     done = cli("build", "demo", *ZERO, *named, "--out", tmp_path / "engine", "--json")
     assert done.code == 0, done.err
@@ -165,7 +165,7 @@ def test_a_drafter_that_is_named_all_the_same_is_not_read(cli: Run, plain: Path,
     ],
 )
 @pytest.mark.parametrize("verb", ["build", "export"])
-def test_what_contradicts_it_is_refused(
+def test_contradictory_request_is_rejected(
     cli: Run, tmp_path: Path, verb: str, said: tuple[object, ...], refusal: str
 ) -> None:
     done = cli(verb, "demo", *PLAIN, *said, "--out", tmp_path / "out")
@@ -184,7 +184,7 @@ def test_it_is_planned_without_a_drafter(cli: Run, small: Path) -> None:
     assert plan["cache_length"] == plan["max_seq_len"] + 2
 
 
-def test_a_target_of_two_layers_needs_no_head(cli: Run, small: Path, tmp_path: Path) -> None:
+def test_two_layer_target_needs_no_head(cli: Run, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "engine"
     done = cli("build", small, *PLAIN, "--max-seq-len", 64, "--out", out)
     assert done.code == 0, done.err
@@ -217,7 +217,7 @@ def test_any_target_is_fetched_alone(
     assert (repeated["model"], repeated["revision"], repeated["draft"]) == (model, "c" * 40, None)
 
 
-def test_plans_of_the_target_alone_give_the_same_text(plain: Path, tmp_path: Path) -> None:
+def test_target_only_plans_give_the_same_text(plain: Path, tmp_path: Path) -> None:
     """On the backend of TensorRT, over a stand-in: profiles, memory and windows without a drafter."""
     manifest, reference = Manifest.read(plain), Engine.load(plain)
     store, half = StageStore.default(), target_half(Target.open(Path(manifest.target.origin.source)))

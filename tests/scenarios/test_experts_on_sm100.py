@@ -144,7 +144,7 @@ FORCED: dict[str, Callable[[onnx.ModelProto], None]] = {
 }  # fmt: skip
 
 
-def test_tensorrt_parses_codes_into_the_layer_and_experts_that_are_forced_wide_fail(
+def test_tensorrt_parses_codes_into_the_layer_and_dequantized_experts_fail(
     exported: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
@@ -219,9 +219,7 @@ def test_int8_and_mxfp8_are_proved_by_both_factors_of_the_parsed_network_too(
     assert "multiplies it in bfloat16" in caught.value.why
 
 
-def test_experts_can_be_asked_to_be_dense_and_are_still_multiplied_in_fp8(
-    coder: Path, cli: Run, tmp_path: Path
-) -> None:
+def test_dense_experts_on_request_still_use_fp8(coder: Path, cli: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = cli("export", *pair(coder, out), "--for", "tensorrt-sm100", "--experts", "dense", "--json")
     assert done.code == 0, done.err
@@ -236,7 +234,7 @@ def test_experts_can_be_asked_to_be_dense_and_are_still_multiplied_in_fp8(
      (("--for", "ort", "--experts", "dense"), "does not work with ONNX Runtime"),
      (("--for", "tensorrt-sm100", "--experts", "sparse"), "the forms are layer and dense")],
 )  # fmt: skip
-def test_a_form_of_experts_that_is_not_there_is_refused(
+def test_unknown_expert_form_is_rejected(
     arguments: tuple[str, ...], told: str, coder: Path, cli: Run, tmp_path: Path
 ) -> None:
     done = cli("export", *pair(coder, tmp_path / "out"), *arguments)
@@ -245,7 +243,7 @@ def test_a_form_of_experts_that_is_not_there_is_refused(
 
 
 @pytest.mark.slow
-def test_a_model_whose_experts_the_layer_may_not_compute_has_them_dense_and_is_told(
+def test_incompatible_experts_become_dense_with_a_note(
     pair_of: Callable[[str], Pair], cli: Run, tmp_path: Path
 ) -> None:
     gpt_oss = pair_of("gpt-oss")
@@ -283,7 +281,7 @@ def check_refused(done: Outcome, out: Path) -> None:
     assert not out.exists()
 
 
-def test_an_export_in_int8_is_refused_with_the_true_share_and_permitted_says_so_first(
+def test_int8_export_is_rejected_with_the_true_share_unless_permitted(
     coder: Path, cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -318,7 +316,7 @@ def test_a_build_on_a_b200_is_refused_too(
     check_refused(cli("build", *pair(coder, tmp_path / "out", "int8")), tmp_path / "out")
 
 
-def test_permission_for_what_is_no_group_is_refused(coder: Path, cli: Run, tmp_path: Path) -> None:
+def test_unknown_permission_group_is_rejected(coder: Path, cli: Run, tmp_path: Path) -> None:
     done = cli("export", *pair(coder, tmp_path / "out"), "--allow-wide", "attention")
     assert done.code == 2
     assert "it is for experts" in done.err

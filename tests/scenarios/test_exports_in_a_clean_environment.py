@@ -71,7 +71,7 @@ def _peagle(
     )  # fmt: skip
 
 
-def test_it_has_nothing_that_reads_checkpoints_or_traces(environment: Path) -> None:
+def test_environment_has_no_tracing_packages(environment: Path) -> None:
     listed = _run(environment / "bin" / "python", "-m", "pip", "list", "--format", "json")
     names = {re.sub(r"[-_.]+", "-", each["name"]).lower() for each in json.loads(listed.stdout)}
     assert {"peagle-compile", "tensorrt-rtx", "cuda-core", "onnxruntime"} <= names
@@ -98,9 +98,7 @@ def test_an_export_becomes_an_engine(family: str, environment: Path, export_of: 
     assert (ran.returncode, "no NVIDIA GPU" in ran.stderr) == (3, True), ran.stderr
 
 
-def test_without_a_compiler_the_library_of_the_plugins_is_missed_and_nothing_else(
-    environment: Path, export_of: Export, tmp_path: Path
-) -> None:
+def test_missing_compiler_only_drops_the_plugin_library(environment: Path, export_of: Export, tmp_path: Path) -> None:
     out = tmp_path / "engine"
     done = _peagle(environment, tmp_path, "build", "--from", export_of("qwen3"), "--out", out, "-q", compiler=False)
     assert done.returncode == 0, done.stderr
@@ -111,7 +109,7 @@ def test_without_a_compiler_the_library_of_the_plugins_is_missed_and_nothing_els
     assert not [name for name in manifest.files if name.endswith(".so")]
 
 
-def test_what_can_be_done_there_is_told(environment: Path, tmp_path: Path) -> None:
+def test_available_actions_are_reported(environment: Path, tmp_path: Path) -> None:
     told = _peagle(environment, tmp_path, "doctor")
     assert told.returncode == 0, told.stderr
     assert "only from an export made elsewhere, with `build --from`" in told.stdout

@@ -55,7 +55,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Built(pair, build(options).path)
 
 
-def test_logits_are_those_of_transformers(built: Built) -> None:
+def test_logits_match_transformers(built: Built) -> None:
     for prompt in PROMPTS:
         expected = built.logits(prompt).numpy()
         assert np.ptp(expected, axis=-1).min() > 0.5

@@ -99,7 +99,7 @@ def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
     assert not (tmp_path / "engine").exists()
 
 
-def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: Path) -> None:
+def test_tensorrt_export_stores_fp8_weights(dense: Pair, tmp_path: Path) -> None:
     pair = fp8_pair(dense, tmp_path / "pair")
     wide, narrow = (
         export(
@@ -136,7 +136,7 @@ def test_an_export_for_tensorrt_holds_the_weights_in_fp8(dense: Pair, tmp_path: 
 
 
 @pytest.mark.parametrize("form", ["compressed-tensors-fp8", "fp8-blocks"])
-def test_other_fp8_checkpoints_export_too_and_say_what_re_scaling_cost(dense: Pair, form: str, tmp_path: Path) -> None:
+def test_other_fp8_checkpoints_export_with_reported_rescaling_cost(dense: Pair, form: str, tmp_path: Path) -> None:
     options = {"block": (16, 16)} if form == "fp8-blocks" else {"per_channel": True}
     target = fp8_target(dense.target, tmp_path / "target", form, **options)
     result = export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
@@ -160,7 +160,7 @@ def test_a_recipe_that_did_not_take_effect_fails_and_names_the_layers(dense: Pai
 
 
 @pytest.mark.parametrize("checkpoint", ["wide", "dynamic"])
-def test_what_has_no_scales_of_inputs_is_calibrated_first(dense: Pair, checkpoint: str, tmp_path: Path) -> None:
+def test_checkpoint_without_input_scales_is_calibrated_first(dense: Pair, checkpoint: str, tmp_path: Path) -> None:
     """From a wide checkpoint, and from one in FP8 whose inputs are meant to be scaled at run time."""
     target = dense.target
     if checkpoint == "dynamic":

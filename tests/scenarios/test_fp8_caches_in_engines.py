@@ -62,7 +62,7 @@ def engine(graphs: dict[str, Path], tiny_engine: Engine, tmp_path_factory: pytes
 
 
 @pytest.mark.parametrize("wide", ["float16", "bfloat16"])
-def test_codes_take_half_the_memory(engine: Engine, wide: str) -> None:
+def test_codes_halve_the_memory(engine: Engine, wide: str) -> None:
     part, length = engine.manifest.target, engine.manifest.shapes.cache_length
     narrow, plain = Counting(), Counting()
     caches = Caches(narrow, part, 3, length, wide)
@@ -83,7 +83,7 @@ def test_text_does_not_depend_on_k_or_on_the_other_rows(engine: Engine) -> None:
         assert [output.token_ids for output in together] == alone
 
 
-def test_a_manifest_from_before_says_nothing_of_types() -> None:
+def test_older_manifest_without_types_is_read() -> None:
     problems: list[str] = []
     assert decode(Cache, {"heads": 2, "head_dim": 16}, problems) == Cache(2, 16)
     assert not problems

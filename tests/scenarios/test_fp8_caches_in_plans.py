@@ -40,7 +40,7 @@ def fp8_target(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
     return made.attached.path / MODEL, len(spec.caches)
 
 
-def test_what_the_parser_must_find_is_counted(tmp_path: Path) -> None:
+def test_parser_requirements_are_counted(tmp_path: Path) -> None:
     graph, layers = fp8_target(tmp_path, "qwen3", "float16")
     found = survey(graph, GPUS, PROFILES)
     assert found.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": layers}

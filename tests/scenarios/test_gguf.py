@@ -36,7 +36,7 @@ SLOW = ("qwen3", "qwen3-moe")  # every tensor of theirs is compared in tests/com
 @pytest.mark.parametrize(
     "family", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in gguf_files.FAMILIES]
 )
-def test_logits_of_engines_are_those_of_transformers(family: str, cli: Run, tmp_path: Path) -> None:
+def test_engine_logits_match_transformers(family: str, cli: Run, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", family, kinds=("Q8_0", "Q4_1", "F16"))
     ids = np.random.default_rng(0).integers(3, 250, 23).tolist()
     model = load_target(written.folder, written.config)
@@ -78,7 +78,7 @@ def _check_what_is_said(cli: Run, said: str, engine: Path, file: Path) -> None:
     assert manifest["eos_token_ids"] == [0]
 
 
-def test_a_recipe_that_rounds_says_that_it_is_the_second_time(cli: Run, tmp_path: Path) -> None:
+def test_second_rounding_is_reported(cli: Run, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q4_1",))
     shutil.rmtree(written.folder)
     done = cli("build", "--model", written.file, *ALONE, "--precision", "int4", "--out", tmp_path / "engine")
@@ -103,7 +103,7 @@ def _quantized_products(model: onnx.ModelProto) -> Iterator[tuple[str, str, dict
                 yield codes, scales, dict(each.split("=") for each in rest[3:])
 
 
-def test_blocks_that_our_kernels_read_are_taken_bit_for_bit(cli: Run, tmp_path: Path) -> None:
+def test_blocks_for_cpu_kernels_are_used_bit_for_bit(cli: Run, tmp_path: Path) -> None:
     """Rows of queries and keys in the model's order, a head that is the embedding too, and not a word of rounding."""
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q4_1",))
     asked = ("--precision", "int4", "--lm-head-precision", "int4", "--lowering", "cpu")
@@ -134,7 +134,7 @@ def test_blocks_that_our_kernels_read_are_taken_bit_for_bit(cli: Run, tmp_path: 
     assert foreseen["work"]["rounding_seconds"] == 0
 
 
-def test_blocks_of_more_bits_than_asked_for_are_rounded_and_that_is_said(cli: Run, tmp_path: Path) -> None:
+def test_larger_blocks_are_rounded_with_a_note(cli: Run, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q8_0", "Q4_0"))
     asked = ("--precision", "int4", "--lowering", "cpu", "--dry-run")
     planned = cli("build", "--model", written.file, *ALONE, *asked)
@@ -142,7 +142,7 @@ def test_blocks_of_more_bits_than_asked_for_are_rounded_and_that_is_said(cli: Ru
     assert "are quantized already, to Q8_0: int4 quantizes them a second time" in " ".join(planned.out.split())
 
 
-def test_an_export_says_what_the_file_stored(cli: Run, tmp_path: Path) -> None:
+def test_export_reports_the_stored_types(cli: Run, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q4_1",))
     done = cli("export", "--model", written.file, *ALONE, "--out", tmp_path / "graphs")
     assert done.code == 0, done.err
@@ -150,7 +150,7 @@ def test_an_export_says_what_the_file_stored(cli: Run, tmp_path: Path) -> None:
         assert "GGUF: Q4_1" in out
 
 
-def test_a_file_by_another_name_is_the_same_and_a_changed_one_is_not(tmp_path: Path) -> None:
+def test_renamed_file_is_the_same_and_changed_file_is_not(tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama")
     before = Checkpoint.open(written.file).fingerprint
     other = written.file.rename(tmp_path / "other")
@@ -161,7 +161,7 @@ def test_a_file_by_another_name_is_the_same_and_a_changed_one_is_not(tmp_path: P
     assert Checkpoint.open(other).fingerprint != before
 
 
-def test_a_folder_that_has_only_such_a_file_leads_to_it(cli: Run, tiny_file: Path, tmp_path: Path) -> None:
+def test_folder_with_only_a_gguf_file_suggests_it(cli: Run, tiny_file: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     shutil.copy(tiny_file, tmp_path)
     done = cli("build", "--model", tmp_path, *ALONE, "--out", tmp_path / "out")
@@ -178,7 +178,7 @@ def test_a_folder_that_has_only_such_a_file_leads_to_it(cli: Run, tiny_file: Pat
         (("quantize", "--model", "{file}"), 5, "is a GGUF file"),
     ],
 )
-def test_what_a_file_cannot_be_is_said(
+def test_unsupported_file_use_is_reported(
     arguments: tuple[str, ...], code: int, said: str, cli: Run, tiny_file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "text").write_text("no model")

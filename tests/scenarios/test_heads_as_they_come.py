@@ -70,7 +70,7 @@ def test_taps_that_cannot_be_are_refused_by_name(
     assert not out.exists()
 
 
-def test_what_a_config_does_not_say_may_be_said_by_hand(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+def test_missing_config_values_can_be_given_by_flags(cli: Run, shallow: Pair, tmp_path: Path) -> None:
     """Taps and mask token; the engine is verified and repeated with them."""
     head = head_saying(shallow, tmp_path, ptd_token_id=None)
     out, told = tmp_path / "engine", ("--taps", "0,1,2", "--mask-token-id", 1)
@@ -90,7 +90,7 @@ def test_what_a_config_does_not_say_may_be_said_by_hand(cli: Run, shallow: Pair,
 
 
 @pytest.mark.parametrize("taps", ["2,x", "-1", "1.5", "2,,3", "9" * 5000])
-def test_taps_that_are_no_layers_are_wrong_usage(cli: Run, shallow: Pair, tmp_path: Path, taps: str) -> None:
+def test_invalid_tap_layers_are_a_usage_error(cli: Run, shallow: Pair, tmp_path: Path, taps: str) -> None:
     done = build(cli, shallow, shallow.head, tmp_path / "engine", f"--taps={taps}")
     assert (done.code, "invalid layer ids" in done.err) == (2, True)
 
@@ -102,7 +102,7 @@ def test_a_head_of_an_unknown_architecture_is_built_with_a_warning(cli: Run, sha
     assert "the head's architecture OwnHead is not known here" in done.err
 
 
-def test_a_head_with_fused_projections_and_tensors_of_its_own_is_built_with_a_warning(
+def test_head_with_fused_projections_and_extra_tensors_builds_with_a_warning(
     cli: Run, shallow: Pair, tmp_path: Path
 ) -> None:
     """It drafts what the head drafts that stores them apart."""
@@ -125,7 +125,7 @@ def test_a_head_with_fused_projections_and_tensors_of_its_own_is_built_with_a_wa
     assert [check["status"] for check in json.loads(done.out)["parity"]] == ["passed", "passed"]
 
 
-def test_a_head_of_no_kind_is_refused(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+def test_unknown_head_is_rejected(cli: Run, shallow: Pair, tmp_path: Path) -> None:
     head = head_saying(shallow, tmp_path, **{TAPS: [0, 1, 2], "architectures": ["OwnHead"]})
     tensors = load_file(head / "model.safetensors")
     del tensors["mask_hidden"]
@@ -134,7 +134,7 @@ def test_a_head_of_no_kind_is_refused(cli: Run, shallow: Pair, tmp_path: Path) -
     assert (done.code, "architecture OwnHead is no EAGLE-3 or P-EAGLE head" in done.err) == (5, True)
 
 
-def test_a_depth_beyond_what_the_kernels_look_at_is_refused(cli: Run, shallow: Pair, tmp_path: Path) -> None:
+def test_depth_beyond_the_kernel_limit_is_rejected(cli: Run, shallow: Pair, tmp_path: Path) -> None:
     head = head_saying(shallow, tmp_path, **{TAPS: [0, 1, 2], "num_speculative_tokens": 1_000_000})
     done = build(cli, shallow, head, tmp_path / "engine")
     assert (done.code, "drafts 1000000 tokens a round, the kernels look at 63" in done.err) == (5, True)

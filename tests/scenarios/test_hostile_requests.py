@@ -192,7 +192,7 @@ def test_no_body_makes_the_server_fail(calling_server: Server, caplog: pytest.Lo
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_bodies_are_bent_from_those_that_are_answered(calling_server: Server) -> None:
+def test_mutated_bodies_come_from_valid_ones(calling_server: Server) -> None:
     pytest.importorskip("llguidance")
     for path, body in PROPER:
         assert call(calling_server, "POST", path, body)[0] == 200, body
@@ -200,7 +200,7 @@ def test_bodies_are_bent_from_those_that_are_answered(calling_server: Server) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_no_body_of_a_thousand_makes_the_server_fail(
+def test_thousand_bodies_never_make_the_server_fail(
     calling_server: Server, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
     assert _attack(calling_server, seed, requests=1000) == []
@@ -247,7 +247,7 @@ def test_bombs_take_no_memory_and_no_turn_of_others(calling_server: Server) -> N
 
 
 @pytest.mark.slow
-def test_memory_is_flat_whatever_is_sent(calling_server: Server) -> None:
+def test_memory_stays_flat_for_any_input(calling_server: Server) -> None:
     _attack(calling_server, 100, requests=1000)
     before = _resident()
     for seed in range(101, 104):
@@ -265,7 +265,7 @@ def _resident() -> int:
 
 
 @pytest.mark.slow
-def test_slow_senders_keep_nobody_out_and_are_given_up(calling_server: Server) -> None:
+def test_slow_senders_block_nobody_and_time_out(calling_server: Server) -> None:
     """A hundred who send a byte now and then: others are answered meanwhile, and each of them is told in the end."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n"
     with contextlib.ExitStack() as stack:
@@ -296,7 +296,7 @@ def test_slow_senders_keep_nobody_out_and_are_given_up(calling_server: Server) -
         b"GET / HTTP/1.1\r\n" + b"X-A: b\r\n" * 20000 + b"\r\n",
     ],
 )
-def test_what_is_no_request_is_refused_or_hung_up_on(server: Server, sent: bytes) -> None:
+def test_malformed_request_is_rejected_or_disconnected(server: Server, sent: bytes) -> None:
     with connect(server) as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(sent)

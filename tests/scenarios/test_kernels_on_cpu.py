@@ -112,7 +112,7 @@ def test_the_tokens_do_not_depend_on_the_geometry(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["greedy", "all"])
-def test_every_draft_that_may_be_asked_for_is_looked_at(policy: str) -> None:
+def test_every_allowed_draft_is_looked_at(policy: str) -> None:
     batch = batch_of(8, [policy], vocab=40, k=MAX_DRAFTS, dtype=np.float32)
     batch["input_ids"][0, 2 : 2 + MAX_DRAFTS] = own_tokens(batch)[0, :-1]
     tokens, num_tokens = kernel(batch)
@@ -159,7 +159,7 @@ def only_token(batch: Arrays) -> int:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 9, 700])
-def test_the_lowest_id_wins_wherever_the_tie_is(dtype: Any, size: int) -> None:
+def test_lowest_id_wins_any_tie(dtype: Any, size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(8):
         logits = np.full(size, -1, dtype)
@@ -171,7 +171,7 @@ def test_the_lowest_id_wins_wherever_the_tie_is(dtype: Any, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("policy", ["greedy", "plain", "all", "min-p of one", "top-p"])
-def test_logits_that_are_no_numbers(dtype: Any, policy: str) -> None:
+def test_nan_logits(dtype: Any, policy: str) -> None:
     """As NumPy has it: the first NaN is the largest; without a largest finite logit, a draw is id 0."""
     rng = np.random.default_rng(1)
     plain = rng.normal(size=100).astype(dtype)
@@ -293,7 +293,7 @@ def test_the_emulator_finds_a_barrier_that_some_threads_miss(monkeypatch: pytest
         run("NumbersAt", inputs_of("NumbersAt", batch), threads=8, columns=2)
 
 
-def test_the_spec_launches_what_the_kernel_was_written_for() -> None:
+def test_spec_matches_the_kernels_launch_layout() -> None:
     spec = OPS[ACCEPT].kernel
     assert spec is not None
     text = source(OPS[ACCEPT])

@@ -187,7 +187,7 @@ def test_two_minutes_of_sixteen_clients_lose_no_slot_and_no_memory(calling_engin
 
 
 @pytest.mark.slow
-def test_a_server_that_is_told_to_stop_under_load_ends_what_it_accepted(calling_engine: Engine) -> None:
+def test_server_stopped_under_load_finishes_accepted_requests(calling_engine: Engine) -> None:
     """SIGTERM to ``serve`` while sixteen clients ask for all kinds: who was let in gets the whole answer."""
     with serving(calling_engine.folder, "--max-batch-size", "3") as (process, url):
         host, port = url.removeprefix("http://").split(":")

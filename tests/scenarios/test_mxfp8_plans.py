@@ -70,14 +70,14 @@ def _product(folder: Path, columns: int) -> Path:
 
 
 @pytest.mark.parametrize("gpu", ["sm_89", "sm_120"])
-def test_a_plan_keeps_weights_in_a_byte_each(product: Path, gpu: str, tmp_path: Path) -> None:
+def test_plan_stores_weights_in_one_byte(product: Path, gpu: str, tmp_path: Path) -> None:
     layers = {"DYNAMIC_QUANTIZE": 1, "DEQUANTIZE": 2, "QUANTIZE": 0}
     facts = build_plan(request(product, gpus=(gpu,), layers=layers), tmp_path / "plan", Quiet())
     numbers = SIZE * SIZE
     assert numbers < facts.size < 2 * numbers  # kernels included
 
 
-def test_so_does_one_whose_rows_end_within_a_block(tmp_path: Path) -> None:
+def test_plan_with_partial_blocks_stores_weights_in_one_byte(tmp_path: Path) -> None:
     """What enters gets zeros first: TensorRT takes whole blocks only."""
     layers = {"DYNAMIC_QUANTIZE": 1, "DEQUANTIZE": 2, "QUANTIZE": 0}
     asked = request(_product(tmp_path, PARTIAL), gpus=("sm_120",), layers=layers)
@@ -94,7 +94,7 @@ def test_gpus_without_fp8_are_refused_before_tensorrt_sees_the_graph(product: Pa
     assert f"TensorRT does not support FP8 on {gpus[0]}, only from sm_89 on" in caught.value.why
 
 
-def test_an_input_that_is_no_whole_blocks_is_refused(product: Path, tmp_path: Path) -> None:
+def test_input_with_partial_blocks_is_rejected(product: Path, tmp_path: Path) -> None:
     model = onnx.load(product)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = PARTIAL
     onnx.save_model(model, tmp_path / "model.onnx")

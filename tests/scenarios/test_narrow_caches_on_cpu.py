@@ -45,7 +45,7 @@ def built(cpu_library: Path, demo_engine: Path, tmp_path_factory: pytest.TempPat
 
 
 @kinds
-def test_the_caches_of_both_halves_are_narrower_and_the_engine_says_so(built: Built, kind: str) -> None:
+def test_both_caches_are_smaller_and_reported(built: Built, kind: str) -> None:
     inside = inspect_engine(built(kind))
     assert inside["precision"]["kv_cache"] == kind
     engine = Engine.load(built(kind))
@@ -69,7 +69,7 @@ def test_no_number_of_drafts_and_no_neighbour_changes_a_text(built: Built, kind:
 
 
 @kinds
-def test_a_token_has_the_same_bits_in_every_window_and_with_any_threads_and_instructions(
+def test_token_bits_are_independent_of_window_threads_and_instructions(
     built: Built, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Engine.load(built(kind), threads=2).target_logits(IDS)
@@ -83,7 +83,7 @@ def test_a_token_has_the_same_bits_in_every_window_and_with_any_threads_and_inst
 
 
 @kinds
-def test_bodies_of_standard_operators_compute_the_same(
+def test_standard_operator_bodies_give_the_same(
     built: Built, demo_engine: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, wide = Engine.load(built(kind)).target_logits(IDS), Engine.load(demo_engine).target_logits(IDS)
@@ -98,7 +98,7 @@ def test_bodies_of_standard_operators_compute_the_same(
     assert engine.generate(PROMPTS[:2], SamplingParams(max_tokens=8))[1].token_ids
 
 
-def test_a_manifest_that_says_another_type_is_refused(built: Built) -> None:
+def test_manifest_with_another_cache_type_is_rejected(built: Built) -> None:
     """Memory would be given for one and written as the other."""
     manifest = Engine.load(built("fp16")).manifest
     odd = replace(manifest.target, caches=tuple(replace(each, dtype="float8e4m3fn") for each in manifest.target.caches))

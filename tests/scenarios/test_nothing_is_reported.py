@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.parametrize(
     "module", ["peagle", "peagle.engines", "peagle.plugins.cpu.self_test", "peagle.compiler.verbs.program"]
 )
-def test_no_report_is_begun(module: str, tmp_path: Path) -> None:
+def test_no_telemetry_is_started(module: str, tmp_path: Path) -> None:
     hidden = {"CI", "GITHUB_ACTIONS", "PYTEST_CURRENT_TEST", "ORT_DISABLE_TELEMETRY"}  # with which it reports nothing
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}

@@ -96,9 +96,7 @@ def test_every_strategy_writes_the_plain_text_alone_and_among_others(engine: Eng
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("policy", [SEEDED, {"presence_penalty": 0.5, "logprobs": 0}])
-def test_a_text_goes_to_the_end_of_the_caches_and_is_plain_s_to_the_last_token(
-    engine: Engine, strategy: str, policy: dict[str, Any]
-) -> None:
+def test_full_length_text_equals_plain_decoding(engine: Engine, strategy: str, policy: dict[str, Any]) -> None:
     params = SamplingParams(max_tokens=10_000, ignore_eos=True, **policy)
     most = engine.max_seq_len
     prompts = [[5, 9, 5, 9], [*range(2, 40)], [3] * (most - 3), [7] * (most - 1)]

@@ -67,7 +67,7 @@ SLOW = ("llama", "gemma-4", "gpt-oss")
 @pytest.mark.parametrize(
     "family", ["qwen3", "qwen3-moe", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
-def test_a_family_computes_what_its_dequantised_weights_do(
+def test_family_matches_its_dequantized_weights(
     family: str,
     precision: str,
     narrow_of: Callable[[str], Narrow],

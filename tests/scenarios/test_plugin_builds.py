@@ -99,7 +99,7 @@ def test_a_static_graph_has_static_outputs(write_model: Write) -> None:
     assert result["plans"]["SM120"], result["log"]
 
 
-def test_a_plan_holds_the_fields_of_its_plugins(built: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+def test_plan_contains_its_plugin_fields(built: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
     plan = bytes.fromhex(built["PlaceholderDraft", "float16"]["plans"]["SM120"])
     assert b"mask_token_id" in plan
     assert (151_936).to_bytes(8, "little") in plan
@@ -152,7 +152,7 @@ def refused(write_model: Write) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("what", list(REFUSED))
-def test_a_node_that_does_not_fit_is_refused_in_our_words(refused: Mapping[str, Mapping[str, Any]], what: str) -> None:
+def test_invalid_node_raises_a_project_error(refused: Mapping[str, Mapping[str, Any]], what: str) -> None:
     """TensorRT's own error only says that a plugin failed; ours is what the builder shows."""
     result = refused[what]
     assert not any(result["plans"].values())
@@ -162,7 +162,7 @@ def test_a_node_that_does_not_fit_is_refused_in_our_words(refused: Mapping[str, 
 
 @pytest.mark.gpu
 @pytest.mark.tensorrt
-def test_full_tensorrt_builds_every_plugin_for_the_gpu_that_is_there(write_model: Write) -> None:
+def test_full_tensorrt_builds_every_plugin_for_the_local_gpu(write_model: Write) -> None:
     """Never run yet: neither TensorRT nor a GPU was to be had where this was written."""
     from peagle.plugins.kernels.launch import load_driver
 

@@ -18,7 +18,7 @@ pytestmark = needs_rtx
 Write = Callable[..., str]
 
 
-def test_a_network_and_its_plan_are_those_of_the_plugins_of_python(write_model: Write, plugin_library: Path) -> None:
+def test_network_and_plan_match_the_python_plugins(write_model: Write, plugin_library: Path) -> None:
     cases = [case(write_model, op, floats) | {"gpus": ["SM120"]} for op, floats in KINDS]
     python = results(run_aot(cases))
     for by in ("registry", "program"):
@@ -32,7 +32,7 @@ def test_a_network_and_its_plan_are_those_of_the_plugins_of_python(write_model: 
             assert words_of(one["plans"]["SM120"]) == words_of(other["plans"]["SM120"]), kind
 
 
-def test_a_network_around_a_plugin_is_the_same(plugin_library: Path, tmp_path: Path) -> None:
+def test_network_around_a_plugin_is_the_same(plugin_library: Path, tmp_path: Path) -> None:
     path = written(tmp_path)
     steps = ({"B": 1, "S": 1, "E": 2}, {"B": 2, "S": 3, "E": 3}, {"B": 4, "S": 5, "E": 5})
     given = onnx.load_model(path, load_external_data=False).graph.input
@@ -55,7 +55,7 @@ def words_of(plan: str) -> tuple[int, list[bytes]]:
     return len(content), sorted(re.findall(rb"[A-Za-z_][ -~]{5,}", content))
 
 
-def test_a_node_that_does_not_fit_is_refused_in_the_same_words(write_model: Write, plugin_library: Path) -> None:
+def test_invalid_node_is_rejected_with_the_same_message(write_model: Write, plugin_library: Path) -> None:
     cases = [case(write_model, "PlaceholderDraft", edit=edit) for edit, _ in REFUSED.values()]
     process = run_aot([each | {"library": [str(plugin_library), "registry"]} for each in cases])
     for answer in results(process):

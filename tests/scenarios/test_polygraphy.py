@@ -32,7 +32,7 @@ def _polygraphy(text: str, folder: Path, **variables: str) -> str:
 
 
 @pytest.mark.parametrize("half", ["target", "drafter"])
-def test_graphs_are_read_as_they_lie_and_a_parser_without_our_plugins_takes_them(half: str, export_of: Export) -> None:
+def test_graphs_load_in_place_without_plugins(half: str, export_of: Export) -> None:
     graph, folder = f"{half}/model.onnx", export_of("qwen3")
     assert "Node(s)" in _polygraphy(f"inspect model {graph}", folder)
     told = _polygraphy(f"inspect capability {graph}", folder, POLYGRAPHY_USE_TENSORRT_RTX="1")

@@ -123,9 +123,7 @@ def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, t
     assert len(generated(tmp_path / "engine")) == 6
 
 
-def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
-    dense: Pair, texts: Path, tmp_path: Path
-) -> None:
+def test_explicit_part_precision_appears_in_table_graphs_and_record(dense: Pair, texts: Path, tmp_path: Path) -> None:
     overrides = PrecisionAsked(lm_head="int8", drafter="int4", exclude=("layers.0.*", "*.down_proj"))
     result = built(dense, tmp_path / "engine", "int4", overrides=overrides, ranges=CalibrationAsked(data=texts))
     target, drafter = stored(result), stored(result, "drafter")
@@ -155,7 +153,7 @@ def test_what_was_asked_for_by_itself_is_in_the_table_the_graphs_and_the_record(
     assert "excluded by &#x27;layers.0.*&#x27;" in (tmp_path / "engine" / "build_report.html").read_text()
 
 
-def test_another_drafter_precision_is_no_other_target(dense: Pair, tmp_path: Path) -> None:
+def test_drafter_precision_does_not_change_the_target(dense: Pair, tmp_path: Path) -> None:
     for drafter, reused in ((None, False), ("fp32", True), ("int4", True)):
         result = built(dense, tmp_path / "engine", "int8", overrides=PrecisionAsked(drafter=drafter))
         steps = {phase["phase"]: phase.get("reused") for phase in result.report["phases"]}
@@ -163,13 +161,13 @@ def test_another_drafter_precision_is_no_other_target(dense: Pair, tmp_path: Pat
         assert result.report["precision"]["target"]["recipe"]["drafter"] == (drafter or "int8")
 
 
-def test_a_wide_target_may_have_a_narrow_drafter(dense: Pair, tmp_path: Path) -> None:
+def test_unquantized_target_supports_a_quantized_drafter(dense: Pair, tmp_path: Path) -> None:
     result = built(dense, tmp_path / "engine", "fp32", overrides=PrecisionAsked(drafter="int8"))
     assert set(result.report["precision"]) == {"drafter"}
     assert (result.manifest.precision["weights"], result.manifest.precision["drafter"]) == ("fp32", "int8")
 
 
-def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_path: Path, cli: Run) -> None:
+def test_fp8_calibrates_once_with_a_note(dense: Pair, texts: Path, tmp_path: Path, cli: Run) -> None:
     def run(name: str, *more: object) -> Any:
         done = cli(
             "build", dense.target, "--draft", dense.head, "--backend", "onnxruntime", "--precision", "fp8",
@@ -201,7 +199,7 @@ def test_fp8_calibrates_first_once_and_says_so(dense: Pair, texts: Path, tmp_pat
     assert len(generated(tmp_path / "first")) == 6
 
 
-def test_the_resolved_config_says_how_much_was_measured(dense: Pair, tmp_path: Path, cli: Run) -> None:
+def test_resolved_config_records_the_sample_count(dense: Pair, tmp_path: Path, cli: Run) -> None:
     """A later version may measure more or less by default, and the file still repeats the build."""
     ask = ("build", dense.target, "--draft", "none", "--backend", "onnxruntime", "--lowering", "cpu")
     assert cli(*ask, "--precision", "int4", "--out", tmp_path / "engine").code == 0
@@ -216,14 +214,14 @@ def test_the_resolved_config_says_how_much_was_measured(dense: Pair, tmp_path: P
     assert reports[0]["calibration"] == reports[1]["calibration"]
 
 
-def test_an_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, tmp_path: Path) -> None:
+def test_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, tmp_path: Path) -> None:
     first = built(dense, tmp_path / "first", "fp8", ranges=CalibrationAsked(data=texts))
     again = built(dense, tmp_path / "again", "fp8", ranges=CalibrationAsked(scales=tmp_path / "first" / "calibration"))
     assert first.report["graphs"] == again.report["graphs"]
     assert {"calibration/scales.safetensors", "calibration/scales.json"} <= set(first.manifest.files)
 
 
-def test_an_interrupted_calibration_goes_on_where_it_was(
+def test_interrupted_calibration_resumes(
     dense: Pair, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = import_module("peagle.compiler.precision.calibration.calibrate")
@@ -284,7 +282,7 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
         ("int8", PrecisionAsked(drafter="bf16"), CalibrationAsked(), "does not go with a target in fp32"),
     ],
 )
-def test_what_cannot_be_had_is_refused_and_nothing_is_left(
+def test_unsupported_request_is_rejected_without_leftovers(
     dense: Pair, precision: str, overrides: PrecisionAsked, ranges: CalibrationAsked, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -302,14 +300,14 @@ def test_malformed_samples_are_refused_with_their_line(dense: Pair, tmp_path: Pa
     assert not (tmp_path / "engine").exists()
 
 
-def test_experts_of_which_one_stack_is_left_wide_are_refused(sparse: Pair, tmp_path: Path) -> None:
+def test_partly_excluded_experts_are_rejected(sparse: Pair, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"weights that --precision int8 quantizes are INT8") as caught:
         built(sparse, tmp_path / "engine", "int8", overrides=PrecisionAsked(exclude=("*.experts.down_proj",)))
     assert "for routed experts, both stacks must qualify" in caught.value.why
     assert not (tmp_path / "engine").exists()
 
 
-def test_a_head_that_the_checkpoint_holds_wide_cannot_be_asked_for_narrow(dense: Pair, tmp_path: Path) -> None:
+def test_unquantized_checkpoint_head_cannot_be_requested_quantized(dense: Pair, tmp_path: Path) -> None:
     pair = fp8_pair(dense, tmp_path / "fp8")
     with pytest.raises(BuildError, match="--lm-head-precision fp8 has no effect"):
         built(pair, tmp_path / "engine", "fp8", overrides=PrecisionAsked(lm_head="fp8"))

@@ -33,7 +33,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3-moe", "gemma-4", "gpt-oss"])
-def test_both_write_the_same(family: str, tmp_path: Path) -> None:
+def test_output_matches_modelopt(family: str, tmp_path: Path) -> None:
     """Names, types, shapes, weights, scales and settings. Experts have input scales of their own here, shared there."""
     target = make_pair(tmp_path, family).target
     generator = np.random.default_rng(0)

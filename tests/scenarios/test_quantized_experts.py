@@ -90,9 +90,7 @@ def spread(scales: np.ndarray, how: QuantizedWeight, shape: tuple[int, ...]) -> 
 @pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-64", "gpt-oss-mxfp4"])
 @pytest.mark.parametrize("lowering", ["tensorrt", "ort"])
 @pytest.mark.parametrize("precision", ["fp8", "int8", "int4"])
-def test_codes_times_scales_are_the_experts_to_half_a_step(
-    precision: str, lowering: str, family: str, target: Target
-) -> None:
+def test_dequantized_experts_are_within_half_a_step(precision: str, lowering: str, family: str, target: Target) -> None:
     narrow = half_of(target(family), precision, lowering)
     taken, wide = narrow.storage()
     assert not any(".experts." in name for name in wide)
@@ -145,7 +143,7 @@ def test_in_tensorrt_s_own_layer_each_expert_has_one_scale(family: str, target: 
     ("precision", "lowering"),
     [("int8", "tensorrt-sm100"), ("int4", "tensorrt"), ("mxfp8", "tensorrt"), ("int8", "ort")],
 )
-def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: str, target: Folders) -> None:
+def test_expert_inputs_stay_unquantized_elsewhere(precision: str, lowering: str, target: Folders) -> None:
     taken, _ = half_of(target("qwen3-moe"), precision, lowering).storage()
     assert {taken[f"{EXPERTS}.{stack}"].input for stack in STACKS if f"{EXPERTS}.{stack}" in taken} <= {None}
     assert any(".experts." in name for name in taken)
@@ -153,7 +151,7 @@ def test_elsewhere_what_enters_experts_stays_wide(precision: str, lowering: str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt-oss-64", "gpt-oss-mxfp4"])
-def test_wide_and_packed_experts_become_graphs_that_are_narrow_throughout(family: str, target: Folders) -> None:
+def test_all_expert_sources_give_fully_quantized_graphs(family: str, target: Folders) -> None:
     store, traced = StageStore.default(), None
     for precision in ("fp8", "int8", "int4"):
         half = whole_half(target(family), precision, "tensorrt")

@@ -183,7 +183,7 @@ def test_onnx_runtime_takes_every_family_in_every_recipe(
 @needs_rtx
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "precision"), RTX_MATRIX)
-def test_tensorrt_rtx_makes_plans_of_every_family_in_every_recipe_it_multiplies_in(
+def test_rtx_builds_plans_of_every_family_and_supported_recipe(
     model: str, precision: str, made: Callable[..., BuildResult]
 ) -> None:
     result = made(model, precision, RTX)
@@ -209,7 +209,7 @@ def test_standard_onnx_runs_every_recipe_too(model: str, precision: str, made: C
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [ORT, pytest.param(RTX, marks=needs_rtx)])
 @pytest.mark.parametrize("kind", ["fp8", "int8", "int4"])
-def test_head_and_drafter_can_be_narrow_by_themselves(
+def test_head_and_drafter_can_be_quantized_separately(
     backend: str, kind: str, made: Callable[..., BuildResult]
 ) -> None:
     """FP8 is no type of a drafter for TensorRT."""
@@ -236,9 +236,7 @@ def test_head_and_drafter_can_be_narrow_by_themselves(
 @needs_rtx
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "precision"), [("qwen3", "fp16"), ("gemma-4", "fp8"), ("gpt-oss", "int4")])
-def test_caches_in_fp8_are_in_the_plan_beside_any_recipe(
-    model: str, precision: str, made: Callable[..., BuildResult]
-) -> None:
+def test_fp8_caches_combine_with_any_recipe(model: str, precision: str, made: Callable[..., BuildResult]) -> None:
     result = made(model, precision, RTX, overrides=PrecisionAsked(kv_cache="fp8"))
     plan = result.manifest.target.plan
     assert plan is not None
@@ -251,7 +249,7 @@ def test_caches_in_fp8_are_in_the_plan_beside_any_recipe(
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [ORT, pytest.param(RTX, marks=needs_rtx)])
 @pytest.mark.parametrize(("model", "precision"), [("gemma-4", "int4"), ("qwen3-moe", "int8"), ("gpt-oss", "fp8")])
-def test_what_is_excluded_is_wide_in_what_was_built(
+def test_excluded_parts_are_unquantized_in_the_build(
     model: str, precision: str, backend: str, made: Callable[..., BuildResult]
 ) -> None:
     result = made(model, precision, backend, overrides=PrecisionAsked(exclude=(f"{FIRST}*",)))

@@ -131,7 +131,7 @@ def test_requests_of_any_k_and_drafts_share_rounds(both: dict[str, Engine], name
 @BACKENDS
 @pytest.mark.parametrize("params", [GREEDY, MIXED], ids=["greedy", "mixed"])
 @pytest.mark.parametrize("ks", [(0, 6), (6, 1), (2, 0, 0, 5, 3), (4, 4, 6, 6, 1, 1)], ids=str)
-def test_k_may_change_while_requests_run(
+def test_k_can_change_while_requests_run(
     both: dict[str, Engine], name: str, ks: tuple[int, ...], params: SamplingParams | list[SamplingParams]
 ) -> None:
     plain = _texts(both["onnxruntime"], params, 0)
@@ -149,9 +149,7 @@ def test_both_backends_accept_the_same_drafts_when_k_changes(both: dict[str, Eng
 
 
 @BACKENDS
-def test_a_smaller_k_verifies_the_first_of_the_drafts_and_a_larger_one_those_there_are(
-    both: dict[str, Engine], name: str
-) -> None:
+def test_smaller_k_verifies_the_first_drafts_and_larger_k_all(both: dict[str, Engine], name: str) -> None:
     """The prompt's pass and every other round ask for 6, the rounds between for 2: 2 are verified, then 2 again."""
     engine = _with(both[name], policy=Cycle((6, 2)))
     acceptance = engine.generate([PROMPTS[0]], GREEDY)[0].acceptance
@@ -159,7 +157,7 @@ def test_a_smaller_k_verifies_the_first_of_the_drafts_and_a_larger_one_those_the
 
 
 @pytest.mark.parametrize(("held", "room"), [(1, 0), (3, 0), (64, 1 << 20)])
-def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
+def test_drafter_catches_up_after_prompts_and_undrafted_rounds(
     both: dict[str, Engine], held: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its drafts are those of a drafter that saw every token when it was committed, which TensorRT's does."""
@@ -196,7 +194,7 @@ def test_as_many_drafts_as_pay_give_the_plain_text(both: dict[str, Engine], name
         assert [each.result().token_ids for each in asked] == [output.token_ids for output in plain]
 
 
-def test_the_policy_is_told_of_every_round_of_its_requests_and_of_no_other(both: dict[str, Engine]) -> None:
+def test_policy_observes_exactly_its_own_rounds(both: dict[str, Engine]) -> None:
     for engine in both.values():
         policy = Cycle((3, 0, 2))
         outputs = _with(engine, policy=policy).generate(PROMPTS, GREEDY)

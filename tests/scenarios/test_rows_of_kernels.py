@@ -15,7 +15,7 @@ WIDTH, ROWS_OUT, MOST = 512, 96, 9
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_a_row_is_the_same_among_any_others(precision: str, threads: int) -> None:
+def test_row_is_independent_of_other_rows(precision: str, threads: int) -> None:
     codes = scheme(precision, LOWERINGS["ort"])
     assert isinstance(codes.block, int)
     bits = {"uint8": 8, "uint4": 4}[codes.codes]

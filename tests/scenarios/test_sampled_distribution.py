@@ -101,7 +101,7 @@ def test_the_last_bits_of_the_logits_hardly_ever_change_a_draw(run_body: Any, sc
 
 @pytest.mark.parametrize("policy", [SAMPLED["plain"], SAMPLED["all"]], ids=["plain", "all"])
 @pytest.mark.parametrize("draft", [1, 3, 5, 9])
-def test_a_draft_is_accepted_as_often_as_it_is_likely(
+def test_acceptance_rate_equals_draft_probability(
     run_body: Any, draft: int, policy: tuple[float, int, float, float]
 ) -> None:
     """Rejection sampling of a one-hot draft: accepted with p(d), else the rest of p; the next token has its own p."""
@@ -120,9 +120,7 @@ def test_a_draft_is_accepted_as_often_as_it_is_likely(
 
 
 @pytest.mark.parametrize("policy", SAMPLED.values(), ids=SAMPLED.keys())
-def test_the_same_uniform_gives_the_same_token_whatever_the_draft(
-    run_body: Any, policy: tuple[float, int, float, float]
-) -> None:
+def test_token_depends_on_the_uniform_not_the_draft(run_body: Any, policy: tuple[float, int, float, float]) -> None:
     uniform = np.repeat(np.random.default_rng(3).random((40, 2)), len(LOGITS), axis=0)
     drafts = np.tile(np.arange(len(LOGITS)), 40)
     tokens, _ = run_body(OP, inputs_of(OP, many_rows(policy, drafts, uniform)))
@@ -139,7 +137,7 @@ def test_extreme_uniforms_stay_inside_the_kept_tokens(run_body: Any, policy: tup
     assert tokens[0, 0] == tokens[3, 0]
 
 
-def test_tokens_of_a_real_sized_vocabulary_are_those_that_the_uniform_allows(run_body: Any) -> None:
+def test_full_vocabulary_tokens_match_the_uniform(run_body: Any) -> None:
     """200 000 tokens, top-k and top-p, float16 logits: every drawn token is one that the uniform allows."""
     rng = np.random.default_rng(0)
     batch = many_rows((0.8, 50, 0.9, 0.0), np.zeros(4, np.int64), rng.random((4, 2)))

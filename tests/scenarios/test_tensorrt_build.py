@@ -74,7 +74,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 # ------------------------------------------------------------------------------------------------ a finished build
 
 
-def test_the_engine_holds_two_plans_with_our_plugins_and_their_kernels(demo_plans: Path) -> None:
+def test_engine_contains_two_plans_with_plugins_and_kernels(demo_plans: Path) -> None:
     manifest = Manifest.read(demo_plans)
     check_files(manifest.files, demo_plans)
     found = {str(path.relative_to(demo_plans)) for path in demo_plans.rglob("*") if path.is_file()}
@@ -107,7 +107,7 @@ def test_the_plans_cover_decoding_and_prompts(demo_plans: Path) -> None:
     assert [profile.emitted for profile in manifest.drafter.plan.profiles] == [(2, 9, 9)] * 3
 
 
-def test_a_rerun_reuses_every_step_and_says_the_same(demo_plans: Path, tmp_path: Path) -> None:
+def test_rerun_reuses_every_step_with_the_same_report(demo_plans: Path, tmp_path: Path) -> None:
     config = json.loads((demo_plans / "resolved_config.yaml").read_text())
     result = build(BUILD.request(**BUILD.flat(config, "the engine") | {"out": tmp_path / "again"}))
     steps = {phase["phase"]: phase["reused"] for phase in result.report["phases"] if "reused" in phase}
@@ -120,7 +120,7 @@ def test_a_rerun_reuses_every_step_and_says_the_same(demo_plans: Path, tmp_path:
     )  # fmt: skip
 
 
-def test_the_report_has_what_tensorrt_took(demo_plans: Path) -> None:
+def test_report_includes_tensorrt_resource_use(demo_plans: Path) -> None:
     report = json.loads((demo_plans / "build_report.json").read_text())
     assert all(report["plans"][name]["peak_rss_bytes"] > 1 << 26 for name in ("target", "drafter"))
     numbers, k = report["warnings"]
@@ -173,7 +173,7 @@ def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_same_files_on_onnx_runtime_say_what_the_onnx_runtime_engine_says(
+def test_same_files_on_onnx_runtime_match_the_onnx_runtime_engine(
     demo_plans: Path, demo_engine: Path, temperature: float, tmp_path: Path
 ) -> None:
     """The very graphs that the plans were built from, in FP16, through the function bodies of our plugins."""
@@ -195,7 +195,7 @@ def test_the_same_files_on_onnx_runtime_say_what_the_onnx_runtime_engine_says(
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
-def test_running_it_here_says_what_it_is_for_and_what_to_do(cli: Run, plans: Path) -> None:
+def test_running_without_the_gpu_explains_what_to_do(cli: Run, plans: Path) -> None:
     for verb in (["run", plans, "--prompt", "x"], ["verify", plans]):
         done = cli(*verb)
         assert done.code == 3
@@ -244,7 +244,7 @@ def test_a_damaged_plan_is_refused_before_anything_reads_it(cli: Run, plans: Pat
         (["demo", "--backend", "openvino"], 2, ["onnxruntime, tensorrt, tensorrt-rtx"]),
     ],
 )
-def test_what_cannot_be_built_is_refused_before_anything_is_read(
+def test_invalid_build_is_rejected_before_reading(
     cli: Run, arguments: list[Any], code: int, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -257,7 +257,7 @@ def test_what_cannot_be_built_is_refused_before_anything_is_read(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_no_checkpoint_could_have_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_impossible_request_is_rejected_before_reading_the_checkpoint(tmp_path: Path) -> None:
     request = BUILD.request(
         model="x", out=tmp_path / "out", backend="tensorrt-rtx", gpus=("sm_120",), exclude=("layers.0.*",)
     )

@@ -39,7 +39,7 @@ def free(monkeypatch: pytest.MonkeyPatch, *, bytes_of_disk: int = 10**12, bytes_
 
 
 @pytest.mark.parametrize("ask", [("build", "demo", "--lowering", "std"), ("export", "demo")])
-def test_a_disk_that_is_too_small_is_refused_as_the_dry_run_said(
+def test_too_small_disk_is_rejected_like_the_dry_run(
     ask: tuple[object, ...], cli: Run, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free(monkeypatch, bytes_of_disk=MB)
@@ -56,7 +56,7 @@ def test_a_disk_that_is_too_small_is_refused_as_the_dry_run_said(
     assert not list(cache.glob("trace-*"))
 
 
-def test_too_little_memory_is_refused_as_the_dry_run_said(
+def test_too_little_memory_is_rejected_like_the_dry_run(
     cli: Run, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free(monkeypatch, bytes_of_memory=MB)
@@ -84,7 +84,7 @@ def test_an_fp8_checkpoint_is_refused_too(
     assert not (tmp_path / "out").exists()
 
 
-def test_limits_may_be_ignored_and_what_killed_builds_left_goes_first(
+def test_limits_can_be_ignored_and_leftovers_are_removed_first(
     cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (left := made_aside(tmp_path / "out")).mkdir()
@@ -99,7 +99,7 @@ def test_limits_may_be_ignored_and_what_killed_builds_left_goes_first(
     assert "1.0 MB free" in done.err
 
 
-def test_what_was_kept_before_is_not_counted_again(
+def test_cached_steps_are_not_counted_again(
     cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan(*flags: str) -> dict[str, Any]:

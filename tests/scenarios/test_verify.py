@@ -118,9 +118,7 @@ def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
         assert measure(int8, replace(manifest, precision=table), None, MeasureRequest(), Quiet()) is None
 
 
-def test_the_same_layer_by_layer_gives_the_same_numbers_without_a_pair(
-    int8: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layerwise_reference_gives_the_same_numbers(int8: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measured(int8, MeasureRequest(data))
     monkeypatch.setattr(measure_precision, "Workshop", lambda *_: pytest.fail("it made the pair"))
     found = measured(int8, MeasureRequest(data, reference="streamed"))
@@ -170,7 +168,7 @@ def changed(tiny: Pair) -> str:
 
 
 @pytest.mark.parametrize("harm", [gone, changed])
-def test_without_the_checkpoint_it_is_not_checked_and_the_reason_is_said(
+def test_missing_checkpoint_is_reported_as_unchecked(
     pair: Pair, tmp_path: Path, data: Path, harm: Callable[[Pair], str]
 ) -> None:
     engine = built(pair, tmp_path / "engine", "int8")
@@ -182,7 +180,7 @@ def test_without_the_checkpoint_it_is_not_checked_and_the_reason_is_said(
 
 
 @pytest.mark.slow
-def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: Path, tiny: Pair, data: Path) -> None:
+def test_unrunnable_plan_is_emulated_with_a_note(int8: Path, tiny: Pair, data: Path) -> None:
     manifest = Manifest.read(int8)
     plan = replace(
         manifest,
@@ -200,7 +198,7 @@ def test_a_plan_that_cannot_run_here_has_its_recipe_emulated_and_says_so(int8: P
 
 
 @pytest.mark.slow
-def test_narrow_caches_of_such_a_plan_are_emulated_and_bisected(
+def test_quantized_caches_of_an_unrunnable_plan_are_emulated_and_bisected(
     int8: Path, tiny: Pair, data: Path, tmp_path: Path
 ) -> None:
     """With nothing narrow but the caches, everything is lost in them; beside weights they have a cost of their own."""
@@ -247,7 +245,7 @@ def test_an_engine_with_routed_experts_is_measured(tmp_path: Path, data: Path, c
     assert {"layer 0 experts", "layer 0 attention", "layer 3 mlp"} <= groups
 
 
-def test_a_wide_plan_that_cannot_run_here_is_not_measured(int8: Path, data: Path) -> None:
+def test_unrunnable_unquantized_plan_is_not_measured(int8: Path, data: Path) -> None:
     plan = replace(
         Manifest.read(int8),
         backend=BackendRecord("tensorrt-rtx", "tensorrt", {}, ("sm_120",)),
@@ -260,7 +258,7 @@ def test_a_wide_plan_that_cannot_run_here_is_not_measured(int8: Path, data: Path
 
 
 @pytest.mark.slow
-def test_an_engine_that_is_not_its_recipe_says_that_layers_are_not_its_own(
+def test_layerwise_check_is_skipped_for_an_engine_that_deviates_from_its_recipe(
     int8: Path, tiny: Pair, data: Path, tmp_path: Path
 ) -> None:
     engine = Path(shutil.copytree(int8, tmp_path / "engine"))

@@ -95,7 +95,7 @@ def verified(cli: Run, folder: Path, *more: object) -> tuple[int, dict[str, Any]
     return done.code, json.loads(done.out), done.err
 
 
-def test_an_engine_as_it_was_built_passes(folder: Path, cli: Run) -> None:
+def test_unmodified_engine_passes(folder: Path, cli: Run) -> None:
     make_right(folder)
     code, found, err = verified(cli, folder)
     assert code == 0, err
@@ -109,7 +109,7 @@ def test_an_engine_as_it_was_built_passes(folder: Path, cli: Run) -> None:
 
 @pytest.mark.parametrize("field", ["revision", "source"])
 @pytest.mark.parametrize("half", ["target", "drafter"])
-def test_a_checkpoint_that_is_not_found_is_no_pass(folder: Path, cli: Run, field: str, half: str) -> None:
+def test_missing_checkpoint_is_no_pass(folder: Path, cli: Run, field: str, half: str) -> None:
     scale_weights(folder)
     make_right(folder, lambda content: content[half]["origin"].update({field: "0" * 64}))
     code, found, err = verified(cli, folder)
@@ -127,7 +127,7 @@ def test_a_checkpoint_that_is_not_found_is_no_pass(folder: Path, cli: Run, field
     assert json.loads((folder / "verify.json").read_text()) == found
 
 
-def test_scaled_weights_fail_where_the_checkpoint_is_found(folder: Path, cli: Run) -> None:
+def test_scaled_weights_fail_with_the_checkpoint_present(folder: Path, cli: Run) -> None:
     scale_weights(folder)
     make_right(folder)
     code, found, err = verified(cli, folder)
@@ -150,7 +150,7 @@ def test_scaled_weights_fail_where_the_checkpoint_is_found(folder: Path, cli: Ru
         (None, {"eos_token_ids": []}, "end-of-text tokens", "the manifest has [], the checkpoint [0]"),
     ],
 )
-def test_what_an_engine_does_with_text_is_compared(
+def test_text_processing_files_are_compared(
     folder: Path,
     cli: Run,
     alter: Callable[[Path], None] | None,
@@ -175,7 +175,7 @@ def test_a_template_that_the_manifest_does_not_list_is_compared_too(folder: Path
     assert (code, found["parts"]["text"]) == (4, "failed")
 
 
-def test_a_file_that_says_the_same_with_other_spaces_is_the_same(folder: Path, cli: Run) -> None:
+def test_whitespace_only_difference_is_equal(folder: Path, cli: Run) -> None:
     for name in ("tokenizer.json", "generation_config.json"):
         content = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps(content, indent=7))
@@ -183,7 +183,7 @@ def test_a_file_that_says_the_same_with_other_spaces_is_the_same(folder: Path, c
     assert verified(cli, folder, "--only", "text")[0] == 0
 
 
-def test_a_key_that_is_there_twice_is_not_the_same(folder: Path, cli: Run) -> None:
+def test_duplicate_key_is_a_difference(folder: Path, cli: Run) -> None:
     """Readers may take either of the two."""
     path = folder / "generation_config.json"
     content = path.read_text().strip()
@@ -193,7 +193,7 @@ def test_a_key_that_is_there_twice_is_not_the_same(folder: Path, cli: Run) -> No
     assert (code, found["text"][3]["status"]) == (4, "failed")
 
 
-def test_only_leaves_out_what_cannot_be_checked(folder: Path, cli: Run) -> None:
+def test_only_skips_uncheckable_parts(folder: Path, cli: Run) -> None:
     make_right(folder, lambda content: content["target"]["origin"].update(revision="0" * 64))
     code, found, _ = verified(cli, folder, "--only", "losslessness")
     assert (code, found["passed"], found["not_checked"]) == (0, True, {})
@@ -203,7 +203,7 @@ def test_only_leaves_out_what_cannot_be_checked(folder: Path, cli: Run) -> None:
         assert f"--only {part} needs the checkpoint of the target" in done.err
 
 
-def test_people_are_told_the_same(folder: Path, cli: Run) -> None:
+def test_text_report_shows_the_same(folder: Path, cli: Run) -> None:
     make_right(folder, lambda content: content["target"]["origin"].update(revision="0" * 64))
     done = cli("verify", folder, *VERIFY)
     assert done.code == 3

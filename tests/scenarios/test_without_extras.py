@@ -35,7 +35,7 @@ def codes_without_extras(*commands: list[str]) -> list[tuple[int, str]]:
     return list(zip(codes, done.stderr.split("\nEND\n")[:-1], strict=True))
 
 
-def test_every_verb_names_the_extra_where_it_is_missing(demo_engine: Path, tmp_path: Path) -> None:
+def test_every_verb_names_its_missing_extra(demo_engine: Path, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "out")]
     told = codes_without_extras(
         ["build", "--model", "demo", *out],
@@ -54,7 +54,7 @@ def test_every_verb_names_the_extra_where_it_is_missing(demo_engine: Path, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_needs_no_extra_works_without(demo_engine: Path) -> None:
+def test_extra_free_features_work(demo_engine: Path) -> None:
     told = codes_without_extras(
         ["models"],
         ["doctor"],

@@ -29,7 +29,7 @@ def said(line: dict[str, Any]) -> str:
     return str(line.get("text") or "\n".join(each["content"] for each in line["messages"]))
 
 
-def test_there_are_enough_of_each_kind_and_each_says_where_it_is_from() -> None:
+def test_enough_texts_of_each_kind_name_their_origin() -> None:
     assert len(EVERY) >= 128
     assert min(len(lines) for lines in LINES.values()) >= 36
     assert len({line["id"] for line in EVERY}) == len(EVERY)
@@ -41,7 +41,7 @@ def test_each_has_512_tokens_in_any_vocabulary() -> None:
     assert {line["id"]: count for line in EVERY if (count := least_tokens(said(line))) < 540} == {}
 
 
-def test_none_shows_what_engines_are_measured_on() -> None:
+def test_calibration_texts_exclude_evaluation_texts() -> None:
     held_out = [json.loads(line)["text"] for line in HELD_OUT.read_text().splitlines()]
     measured = [*held_out, *(prompt.text for prompt in (*questions(), *code_prompts()))]
     shown = set().union(*map(runs, measured))
@@ -62,12 +62,12 @@ def test_conversations_have_several_turns_that_alternate() -> None:
         ("\u6e05\u660e\u524d\u7684", 2),
     ],
 )  # fmt: skip
-def test_no_vocabulary_that_keeps_words_apart_makes_fewer_tokens(text: str, least: int) -> None:
+def test_least_tokens_is_a_lower_bound(text: str, least: int) -> None:
     assert least_tokens(text) == least
     assert len(Encoder.open(DEMO).encode(text)) >= least
 
 
-def test_the_beginning_of_a_text_ends_with_a_line() -> None:
+def test_beginning_ends_at_a_line() -> None:
     text = "a b c\nd e\nf g h i\nj\n"
     assert beginning(text, 4) == "a b c\nd e\n"
     assert beginning(text, 99) == text
@@ -83,11 +83,11 @@ def test_the_beginning_of_a_text_ends_with_a_line() -> None:
         (" ".join(f"said{i}" for i in range(40)), "repeats what was said"),
     ],
 )
-def test_answers_that_are_no_use_are_left_out(answer: str, why: str) -> None:
+def test_unusable_answers_are_dropped(answer: str, why: str) -> None:
     assert useless(answer, " ".join(f"said{i}" for i in range(50))) == why
 
 
-def test_a_dialogue_goes_on_with_useful_answers_and_is_given_up_after_others() -> None:
+def test_dialogue_continues_with_usable_answers_or_is_abandoned() -> None:
     dialogue = Dialogue("d", 0, ["What?", "Why?"], "Be kind.", 20)
     dialogue.take("no")
     assert dialogue.asked[-1]["content"] == "What?"
@@ -100,7 +100,7 @@ def test_a_dialogue_goes_on_with_useful_answers_and_is_given_up_after_others() -
     assert dialogue.dropped == Counter(short=5)
 
 
-def test_excerpts_are_long_enough_and_the_same_ones_each_time() -> None:
+def test_excerpts_are_long_enough_and_deterministic() -> None:
     for excerpts in (code_excerpts, prose_excerpts):
         found = excerpts(ROOT, TOKENS, 1)
         assert found == excerpts(ROOT, TOKENS, 1)
@@ -108,6 +108,6 @@ def test_excerpts_are_long_enough_and_the_same_ones_each_time() -> None:
         assert len({each.path for each in found}) == len(found)
 
 
-def test_no_two_dialogues_or_essays_begin_alike() -> None:
+def test_dialogue_and_essay_beginnings_are_unique() -> None:
     begun = [*dialogues(), *essays()]
     assert len({each.name for each in begun}) == len({each.turns[0] for each in begun}) == len(begun)

@@ -18,13 +18,13 @@ def _written(path: Path, op: str, rewrite: str) -> str:
     return comparison.digest(path)
 
 
-def test_a_graph_that_another_rewrite_left_differs_in_metadata_alone(tmp_path: Path) -> None:
+def test_graph_from_another_rewrite_differs_only_in_metadata(tmp_path: Path) -> None:
     old, new = (_written(tmp_path / f"{name}.onnx", "Relu", name) for name in ("one", "other"))
     assert old != new
     assert comparison.compare({"model.onnx": old}, {"model.onnx": new}) == ([], ["model.onnx"])
 
 
-def test_another_node_is_a_difference(tmp_path: Path) -> None:
+def test_extra_node_is_a_difference(tmp_path: Path) -> None:
     old, new = (_written(tmp_path / f"{op}.onnx", op, "same") for op in ("Relu", "Abs"))
     assert comparison.compare({"model.onnx": old}, {"model.onnx": new}) == (["model.onnx"], [])
 

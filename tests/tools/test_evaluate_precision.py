@@ -56,7 +56,7 @@ def test_the_first_engine_is_the_reference(engines: Sequence[Engine]) -> None:
     assert narrow.error > 0
 
 
-def test_windows_share_a_token_and_are_the_same_each_time(engines: Sequence[Engine]) -> None:
+def test_windows_share_a_token_and_are_deterministic(engines: Sequence[Engine]) -> None:
     every = KINDS["prose"](engines[0], Amount(None, 90, 0, 0))
     assert all(one[-1] == other[0] for one, other in zip(every.ids, every.ids[1:], strict=False))
     assert every.predicted == 90 * len(every.ids)
@@ -66,7 +66,7 @@ def test_windows_share_a_token_and_are_the_same_each_time(engines: Sequence[Engi
     assert few.digest == KINDS["prose"](engines[0], Amount(3, 90, 0, 0)).digest != every.digest
 
 
-def test_answers_are_those_of_the_reference_in_its_template(tiny_folder: Path, tmp_path: Path) -> None:
+def test_answers_come_from_the_reference_in_its_template(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "talks"))
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content[:20] }}{% endfor %}")
     (engine,) = load([folder])
@@ -87,11 +87,11 @@ def test_answers_are_those_of_the_reference_in_its_template(tiny_folder: Path, t
 
 
 def test_engines_that_read_other_tokens_are_refused(tiny_folder: Path, demo_engine: Path) -> None:
-    with pytest.raises(UsageError, match="reads text otherwise"):
+    with pytest.raises(UsageError, match="tokenizes differently"):
         load([tiny_folder, demo_engine])
 
 
-def test_it_prints_and_writes_what_it_found(
+def test_results_are_printed_and_written(
     tiny_folder: Path,
     narrow_folder: Path,
     tmp_path: Path,
@@ -116,11 +116,11 @@ def test_it_prints_and_writes_what_it_found(
         (["{tiny}", "--texts", "code", "--window", "400"], 2, "fix: "),
         (["{tiny}", "--texts", "prose", "--window", "9999999"], 2, "is longer than the text"),
         (["{tiny}", "--texts", "chat"], 2, "chat template"),
-        (["{tiny}", "--windows", "0"], 2, "0 is not positive"),
-        (["{tiny}", "--json", "{empty}/none/found.json"], 2, "there is no folder"),
+        (["{tiny}", "--windows", "0"], 2, "0 must be positive"),
+        (["{tiny}", "--json", "{empty}/none/found.json"], 2, "its folder does not exist"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_says_so(
+def test_unmeasurable_input_is_an_error(
     arguments: list[str],
     code: int,
     said: str,
@@ -137,7 +137,7 @@ def test_what_cannot_be_measured_is_an_error_that_says_so(
     assert said in capsys.readouterr().err
 
 
-def test_the_digest_is_of_the_tokens_and_of_where_passages_end() -> None:
+def test_digest_covers_tokens_and_passage_ends() -> None:
     one, other = (Passages("code", ids, (1, 1)) for ids in (((1, 2), (3, 4, 5)), ((1, 2, 3), (4, 5))))
     given = Passages("code", one.ids, (1, 2))
     assert len({one.digest, other.digest, given.digest}) == 3

@@ -114,7 +114,7 @@ def test_slots_at_different_positions_give_the_logits_of_the_model(target: Llama
             torch.testing.assert_close(logits[slot], target(torch.tensor([row])).logits[0, -1], atol=1e-3, rtol=1e-4)
 
 
-def test_text_goes_on_where_a_kill_cut_it_off(
+def test_text_resumes_after_a_kill(
     target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, data: DataFolder, tmp_path: Path
 ) -> None:
     whole = read_dialogues(data.text_file(0))
@@ -157,7 +157,7 @@ def test_repetition_is_noticed_at_the_fourth_time() -> None:
         ("Tell me, why do we have leap years", True),
     ],
 )
-def test_shared_runs_of_words_and_functions_of_the_same_name_are_found(text: str, shared: bool) -> None:
+def test_shared_word_runs_and_function_names_are_found(text: str, shared: bool) -> None:
     thirteen = "one two three four five six seven eight nine ten eleven twelve thirteen"
     held = Held([thirteen, "def truncate_number(number: float):", "Why do we have leap years?"])
     assert (held.shown_in(text) is not None) == shared
@@ -197,7 +197,7 @@ def test_acceptance_counts_the_tokens_of_the_target_and_the_share_of_each_positi
     assert result.by_position == [0.75, 0.5, 0.25]
 
 
-def test_chained_drafts_are_those_of_one_pass_per_token(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
+def test_chained_drafts_match_one_pass_per_token(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
     head = _new_head(target, lessons, "eagle3")
     ids, aux = lessons[0].ids[:20], lessons[0].aux[:20].float()
     table = drafts_everywhere(head, ids, aux, 3)
@@ -214,7 +214,7 @@ def test_chained_drafts_are_those_of_one_pass_per_token(target: LlamaForCausalLM
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_training_improves_a_head_and_goes_on_where_it_stopped(
+def test_training_improves_a_head_and_resumes(
     method: Method, target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
 ) -> None:
     def run(state: Path, stop: int = STEPS) -> Head:

@@ -24,7 +24,7 @@ def _logits(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("turns", [False, True])
-def test_logits_stay_and_weights_do_not(turns: bool, tmp_path: Path) -> None:
+def test_logits_are_kept_and_weights_change(turns: bool, tmp_path: Path) -> None:
     source = make_pair(tmp_path / "pair", "llama").target
     config = json.loads((source / "config.json").read_text())
     tensors = {name: value.astype(np.float32) for name, value in load_file(source / "model.safetensors").items()}

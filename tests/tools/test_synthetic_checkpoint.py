@@ -123,9 +123,7 @@ def test_transformers_finds_every_key_it_wants_and_no_other(folder: Path, model:
         ),
     ],
 )
-def test_keys_are_those_of_the_published_checkpoint(
-    folder: Path, model: str, published: dict[str, tuple[int, ...]]
-) -> None:
+def test_keys_match_the_published_checkpoint(folder: Path, model: str, published: dict[str, tuple[int, ...]]) -> None:
     found = shapes(written(folder, model) / "target")
     assert {name: found.get(name) for name in published} == published
 
@@ -149,7 +147,7 @@ def test_at_full_scale_it_has_the_parameters_of_the_model(tmp_path: Path, model:
 
 
 @pytest.mark.parametrize("model", SMALL)
-def test_the_index_says_what_the_shards_hold(folder: Path, model: str) -> None:
+def test_index_matches_the_shards(folder: Path, model: str) -> None:
     target = written(folder, model) / "target"
     files = sorted(target.glob("*.safetensors"))
     headers = {file.name: read_header(file) for file in files}
@@ -164,7 +162,7 @@ def test_the_index_says_what_the_shards_hold(folder: Path, model: str) -> None:
     assert all(sum(each) <= 200_000 or len(each) == 1 for each in sizes.values())
 
 
-def test_a_seed_repeats_itself_and_another_differs(folder: Path, tmp_path: Path) -> None:
+def test_seed_determines_the_output(folder: Path, tmp_path: Path) -> None:
     model = "qwen3-coder-30b"
     first = written(folder, model)
     again = synthetic.write(small(model, tmp_path / "again", head="flat"))
@@ -223,7 +221,7 @@ def test_mxfp4_stores_the_experts_of_gpt_oss_in_blocks(folder: Path) -> None:
     assert stem + "gate_up_proj" not in found
 
 
-def test_mxfp4_holds_the_weights_of_the_bf16_checkpoint(folder: Path) -> None:
+def test_mxfp4_matches_the_bf16_checkpoint(folder: Path) -> None:
     from transformers import Mxfp4Config
 
     wide, narrow = (written(folder, "gpt-oss-20b", format) / "target" for format in ("bf16", "mxfp4"))
@@ -240,7 +238,7 @@ def test_mxfp4_holds_the_weights_of_the_bf16_checkpoint(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("model", SMALL)
-def test_the_flat_head_fits_its_target(folder: Path, model: str) -> None:
+def test_flat_head_fits_its_target(folder: Path, model: str) -> None:
     pair = written(folder, model)
     config = synthetic.text_config(json.loads((pair / "target" / "config.json").read_text()))
     target = family.TargetSpec(
@@ -252,7 +250,7 @@ def test_the_flat_head_fits_its_target(folder: Path, model: str) -> None:
     assert (head.num_layers, head.taps, head.trained_depth, head.mask_token_id) == (4, (2, 3, 4), 8, 299)
 
 
-def test_both_layouts_hold_the_same_head(folder: Path, tmp_path: Path) -> None:
+def test_both_layouts_contain_the_same_head(folder: Path, tmp_path: Path) -> None:
     flat = written(folder, "gpt-oss-20b") / "head"
     other = synthetic.write(small("gpt-oss-20b", tmp_path / "pair", head="speculators")) / "head"
     ours, theirs = tensors(flat), tensors(other)
@@ -289,7 +287,7 @@ def test_a_disk_too_small_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "write_tokenizer", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         synthetic.write(small("gpt-oss-20b", tmp_path / "out"))
@@ -314,7 +312,7 @@ def test_the_command_line_explains_itself(tmp_path: Path, arguments: list[str]) 
     st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), min_size=1, max_size=8),
     st.integers(1, 400),
 )
-def test_shards_hold_what_was_planned(
+def test_shards_match_the_plan(
     tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[int, ...]], limit: int
 ) -> None:
     folder, noise = tmp_path_factory.mktemp("shards"), small_noise()
@@ -330,7 +328,7 @@ def small_noise() -> Noise:
     return Noise(0)
 
 
-def test_a_tensor_larger_than_the_ring_is_the_same_by_matrices_and_by_pieces(tmp_path: Path) -> None:
+def test_oversized_tensor_is_the_same_by_matrices_and_by_pieces(tmp_path: Path) -> None:
     tensor = RandomTensor("stack", (3, 1024, 2048), 5, 0.0, 0.5, small_noise())
     assert math.prod(tensor.shape) > RING
     write_file(tmp_path / "model.safetensors", [tensor], lambda _: None)
@@ -341,7 +339,7 @@ def test_a_tensor_larger_than_the_ring_is_the_same_by_matrices_and_by_pieces(tmp
     assert torch.corrcoef(rows[::97]).fill_diagonal_(0).abs().max() < 0.2
 
 
-def test_wide_types_come_first_so_that_every_tensor_is_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_dtypes_come_first_for_alignment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def halves(_: Encoder, name: str, matrix: torch.Tensor) -> dict[str, torch.Tensor]:
         stem = name.removesuffix(".weight")
         return {f"{stem}.weight": matrix.to(torch.float8_e4m3fn), f"{stem}.scale": matrix[:, 0].float()}

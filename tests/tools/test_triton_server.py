@@ -8,7 +8,7 @@ from tests.house.tree import PYPROJECT
 from tools.triton_server import PINS
 
 
-def test_it_has_what_an_engine_and_the_form_of_its_texts_need() -> None:
+def test_environment_supports_the_engine_and_grammars() -> None:
     pins = dict(line.split("==") for line in PINS.read_text().splitlines() if not line.startswith("#"))
     needed = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["grammar"]]
     for requirement in map(Requirement, needed):

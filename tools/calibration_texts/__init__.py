@@ -1,1 +1,1 @@
-"""The texts that the compiler calibrates with, made: excerpts of this project, and what a small model writes."""
+"""Generate the compiler's calibration texts: excerpts of this project, and text written by a small model."""

@@ -1,4 +1,4 @@
-"""Dialogues and essays that a chat model writes: many at once, turn by turn, without the answers that are no use."""
+"""Dialogues and essays written by a chat model: many at once, turn by turn, without unusable answers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from peagle.engines import Engine, SamplingParams
 ANSWER_TOKENS, PART_TOKENS = 260, 300
 TEMPERATURE, TOP_P = 0.6, 0.95
 ATTEMPTS = 4
-ESSAY = 500  # the index of the first: their seeds are others than those of dialogues
+ESSAY = 500  # index of the first essay, so that its seeds differ from those of dialogues
 SHORTEST = 25  # words of an answer
-_RUN, _REPEATED = 5, 0.12  # at most this share of an answer's runs of so many words was there before in the answer
-_SAID = 0.5  # and at most this share in what was answered before
+_RUN, _REPEATED = 5, 0.12  # maximum share of an answer's word runs of this length that occur earlier in the answer
+_SAID = 0.5  # maximum share that occur in earlier answers
 _WORD = re.compile(r"\w+")
 _PLAIN = re.compile(r"[\t\n\x20-\x7e\u2013-\u2026\u00a0-\u00ff]*")
 
 
 def useless(answer: str, before: str = "") -> str:
-    """Return why an answer is no use, or nothing: it is short, repeats itself or ``before``, or has odd signs."""
+    """Return why an answer is unusable, or nothing: too short, repetitive (also of ``before``), or odd characters."""
     words = _WORD.findall(answer.lower())
     if len(words) < SHORTEST:
         return "short"
@@ -53,7 +53,7 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 @dataclass
 class Dialogue:
-    """A dialogue while it is written; ``turns`` are the user's, as many as it takes to be long enough."""
+    """A dialogue being written; ``turns`` are the user's, as many as it takes to reach the length."""
 
     name: str
     index: int
@@ -66,7 +66,7 @@ class Dialogue:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """What the model has to answer next, or the dialogue as far as it is."""
+        """The dialogue so far."""
         begun = [{"role": "system", "content": self.system}] if self.system else []
         for turn, answer in zip(self.turns, self.said, strict=False):
             begun += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
@@ -79,11 +79,11 @@ class Dialogue:
 
     @property
     def failed(self) -> bool:
-        """Whether it cannot become long enough any more."""
+        """True if it can no longer become long enough."""
         return self.attempt >= ATTEMPTS or len(self.said) >= len(self.turns)
 
     def take(self, answer: str) -> None:
-        """Keep an answer, or count it as one that is no use."""
+        """Append an answer, or count it as unusable."""
         why = useless(answer, "\n".join(self.said))
         self.attempt = self.attempt + 1 if why else 0
         if why:
@@ -112,9 +112,9 @@ def essays() -> list[Dialogue]:
 
 
 def write(engine: Engine, begun: Sequence[Dialogue], tokens: int, seed: int) -> list[Dialogue]:
-    """Return the dialogues whose answers have ``tokens`` tokens at least, in the order of ``begun``.
+    """Return the dialogues whose answers have at least ``tokens`` tokens, in the order of ``begun``.
 
-    The same ones for the same engine and seed: what one request writes depends on no other.
+    The result depends only on engine and seed: requests do not influence one another.
     """
     open_ones = list(begun)
     while open_ones:
@@ -122,7 +122,7 @@ def write(engine: Engine, begun: Sequence[Dialogue], tokens: int, seed: int) -> 
         for each, submission in zip(open_ones, asked, strict=True):
             each.take(_whole(submission.result().text))
         open_ones = [each for each in open_ones if not _long(each, tokens) and not each.failed]
-        print(f"{len(open_ones)} of {len(begun)} are not finished", flush=True)
+        print(f"{len(open_ones)} of {len(begun)} unfinished", flush=True)
     return [each for each in begun if _long(each, tokens)]
 
 
@@ -136,7 +136,7 @@ def _long(dialogue: Dialogue, tokens: int) -> bool:
 
 
 def _whole(answer: str) -> str:
-    """Return an answer up to its last whole sentence or line, where it was cut off."""
+    """Return an answer cut after its last whole sentence or line."""
     answer = answer.strip()
     ends = [found.end() for found in re.finditer(r"[.!?](?=\s)|\n|```(?=\n)", answer)]
     return answer if answer.endswith((".", "!", "?", "```")) or not ends else answer[: ends[-1]].rstrip()

@@ -1,4 +1,4 @@
-"""Excerpts of this project's own files: beginnings of programs, stretches of its pages."""
+"""Excerpts of this project's own files: beginnings of programs, passages of its pages."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from pathlib import Path
 
 from calibration_texts.least_tokens import beginning, least_tokens
 
-# How many of what the files of a pattern have.
+# Excerpts wanted by file pattern.
 CODE = {
     "compiler/**/*.py": 9, "engines/**/*.py": 8, "graphs/**/*.py": 5, "plugins/**/*.py": 3, "tests/**/test_*.py": 4,
     "plugins/**/*.cpp": 3, "plugins/**/*.h": 3, "plugins/**/*.cu": 2, "engines/serving/page/*.html": 1,
     "Makefile": 1, "pyproject.toml": 1,
 }  # fmt: skip
 PROSE = {"docs/decisions/*.md": 20, "docs/*.md": 22}
-_NOT_PROSE = {"cli.md"}  # made from the program
+_NOT_PROSE = {"cli.md"}  # generated from the program
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Some of the project's text, by the file that it begins in."""
+    """Text of the project, identified by the file in which it starts."""
 
     path: str
     text: str
 
 
 def code_excerpts(root: Path, tokens: int, seed: int) -> list[Excerpt]:
-    """Return the beginnings of files of the project in ``root``, of so many tokens at least each."""
+    """Return the beginnings of project files in ``root``, each with at least this many tokens."""
     return _sample({pattern: _beginnings(root, pattern, tokens) for pattern in CODE}, CODE, seed)
 
 
 def prose_excerpts(root: Path, tokens: int, seed: int) -> list[Excerpt]:
-    """Return stretches of the project's pages, of so many tokens at least each; the next page follows a short one."""
+    """Return passages of the project's pages, of at least this many tokens; a short page continues with the next."""
     return _sample({pattern: _stretches(root, pattern, tokens) for pattern in PROSE}, PROSE, seed)
 
 
 def _sample(found: dict[str, list[Excerpt]], wanted: dict[str, int], seed: int) -> list[Excerpt]:
-    """The same ones for the same files and seed. Raises ``SystemExit`` where a pattern finds too few."""
+    """Sample excerpts deterministically. Raises ``SystemExit`` if a pattern yields too few."""
     chance, taken = random.Random(seed), []
     for pattern, excerpts in found.items():
         if len(excerpts) < wanted[pattern]:
-            raise SystemExit(f"{pattern} has text for {len(excerpts)} excerpts, and {wanted[pattern]} are wanted")
+            raise SystemExit(f"{pattern} yields {len(excerpts)} excerpts, but {wanted[pattern]} are needed")
         taken += chance.sample(excerpts, wanted[pattern])
     return taken
 

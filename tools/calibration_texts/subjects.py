@@ -1,4 +1,4 @@
-"""What the model is asked to write about: questions with what may be asked after them, and subjects of essays."""
+"""Prompts for the writing model: questions with follow-up questions, and subjects of essays."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Draft heads for a chat model: the text that it writes, what a head learns from it, and how often a head is right."""
+"""Draft heads for a chat model: training text written by the model, training data, and acceptance measurements."""

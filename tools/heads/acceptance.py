@@ -1,7 +1,7 @@
-"""How many drafts of a head are accepted when the target writes greedily, from the text that it wrote.
+"""Compute a head's acceptance for greedy decoding from the text that the target wrote.
 
-Greedy speculative decoding writes the text that the target writes alone, and a head's context in a round is that text
-and nothing else. So all drafts of a text come from one pass over it, and the rounds are read off.
+Greedy speculative decoding produces the target's own text, and a head's context in a round is that text alone. So one
+pass over a text yields all drafts, from which the rounds follow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .states import Lesson
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Results over some texts, for one number of drafted tokens."""
+    """Results over some texts for one number of draft tokens."""
 
     count: int
     tokens: int
@@ -26,7 +26,7 @@ class Acceptance:
 
     @property
     def length(self) -> float:
-        """Acceptance length: accepted drafts and one token of the target's own, averaged over all rounds."""
+        """Acceptance length: accepted drafts plus one target token, averaged over all rounds."""
         return 1 + sum(self.accepted) / len(self.accepted)
 
     @property
@@ -44,9 +44,9 @@ class Acceptance:
 
 @torch.no_grad()
 def drafts_everywhere(head: Head, ids: Tensor, aux: Tensor, count: int) -> Tensor:
-    """ids int64 [T], aux [T, .] -> int64 [T - 1, count]: what the head drafts after row p, i.e. for tokens p + 2 ...
+    """Return the drafts after row p, i.e. for tokens p + 2 ...: ids int64 [T], aux [T, .] -> int64 [T - 1, count].
 
-    -1 where a draft would lie behind the text.
+    -1 marks a draft past the end of the text.
     """
     anchors = all_anchors(len(ids) - 1, count)
     rows = compute_rows(head, ids[None], aux[None].float(), anchors)
@@ -57,13 +57,13 @@ def drafts_everywhere(head: Head, ids: Tensor, aux: Tensor, count: int) -> Tenso
 
 
 def rounds(ids: Tensor, answer: int, drafts: Tensor) -> list[int]:
-    """Accepted drafts of each round that writes ids[answer + 1:]; `drafts` as `drafts_everywhere` gives them.
+    """Return the accepted drafts of each round that writes ids[answer + 1:]; `drafts` come from `drafts_everywhere`.
 
-    The first token of the answer comes with the prompt's own pass.
+    The prompt's own pass produces the first token of the answer.
     """
     text, table = ids.tolist(), drafts.tolist()
     accepted: list[int] = []
-    last = answer  # the last token that stands
+    last = answer  # the last committed token
     while last + 1 < len(text):
         hits = 0
         for offset, draft in enumerate(table[last - 1]):
@@ -71,14 +71,14 @@ def rounds(ids: Tensor, answer: int, drafts: Tensor) -> list[int]:
             if place >= len(text) or text[place] != draft:
                 break
             hits += 1
-        # A round that reaches the end writes no token of the target's own after it.
+        # A round that reaches the end adds no target token after it.
         accepted.append(hits)
         last += hits + 1
     return accepted
 
 
 def measure(head: Head, lessons: list[Lesson], count: int) -> Acceptance:
-    """Acceptance over the answers of `lessons`."""
+    """Return the acceptance over the answers of `lessons`."""
     accepted: list[int] = []
     for lesson in lessons:
         accepted += rounds(lesson.ids, lesson.answer, drafts_everywhere(head, lesson.ids, lesson.aux, count))

@@ -1,4 +1,4 @@
-"""Many dialogues decoded at once by a Llama-like target, each in a slot of its own."""
+"""Decode many dialogues at once with a Llama-like target, one per slot."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from transformers import DynamicCache, LlamaForCausalLM
 class BatchDecoder:
     """A target with a cache of `slots` rows of `length` positions; one step writes one token in every row.
 
-    Computes in the dtype of the model. On processors that multiply bfloat16 (AVX512-BF16, AMX) that dtype decodes some
-    four times as fast as float32; the text is then that of the rounded weights, which does not matter where it is only
-    read again.
+    Computes in the model's dtype. On processors with bfloat16 arithmetic (AVX512-BF16, AMX), bfloat16 decodes some four
+    times as fast as float32; the text is then that of the rounded weights, which does not matter for training text.
     """
 
     def __init__(self, model: LlamaForCausalLM, slots: int, length: int):
@@ -24,8 +23,8 @@ class BatchDecoder:
         self.dim = config.head_dim or config.hidden_size // self.heads
         layers = model.model.layers
         dtype = model.dtype
-        # Slots and heads lie in one dimension: a batched product of bfloat16 copies what is cut or has more
-        # than three dimensions, which costs more than reading all of the cache.
+        # Slots and heads share one dimension: a batched bfloat16 product copies slices and inputs with more than three
+        # dimensions, which costs more than reading the whole cache.
         self.keys = torch.zeros(len(layers), slots * self.kv_heads, length, self.dim, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
         self.qkv = [
@@ -38,7 +37,7 @@ class BatchDecoder:
 
     @torch.no_grad()
     def prefill(self, slot: int, ids: Tensor) -> Tensor:
-        """Fill `slot` with ids int64 [T]; returns the logits after the last of them, float32 [V]."""
+        """Fill `slot` with ids int64 [T]; return the logits after the last of them, float32 [V]."""
         cache = DynamicCache(config=self.model.config)
         hidden = self.model.model(input_ids=ids[None], past_key_values=cache, use_cache=True).last_hidden_state
         rows = slice(slot * self.kv_heads, (slot + 1) * self.kv_heads)
@@ -50,7 +49,7 @@ class BatchDecoder:
 
     @torch.no_grad()
     def step(self, ids: Tensor, at: Tensor) -> Tensor:
-        """ids int64 [slots], each written at position at[slot] -> logits float32 [slots, V]."""
+        """Write ids int64 [slots], each at position at[slot]; return logits float32 [slots, V]."""
         rows, at_rows = torch.arange(self.slots * self.kv_heads), at.repeat_interleave(self.kv_heads)
         hidden_away = (torch.arange(self.length) > at_rows[:, None])[:, None]
         cos, sin = self.cos[at, None], self.sin[at, None]

@@ -1,4 +1,4 @@
-"""The folder in which training text and states live: what is in it, and what a kill leaves of it."""
+"""The folder of training text and states: its contents, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .dialogues import Dialogue, read_dialogues
 from .overlap import Held
 from .states import Lesson, lessons_of, load_lessons, save_lessons
 
-FILE_LESSONS = 64  # dialogues in one file of states
+FILE_LESSONS = 64  # dialogues per file of states
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write next to `path` and rename: a kill leaves the old file or the new one."""
+    """Write a temporary file and rename it: a kill leaves the old file or the new one."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text)
     os.replace(partial, path)
@@ -28,7 +28,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Description:
-    """How the data was made: the target's name, the placeholder token, seed, and what the prompts drew on."""
+    """The origin of the data: target name, placeholder token, seed, and sources of the prompts."""
 
     target: str
     mask_id: int
@@ -37,7 +37,7 @@ class Description:
 
 
 class DataFolder:
-    """text-W.jsonl of each worker, states-W-I.pt of each 64 of its lines, dropped.json, description.json."""
+    """text-W.jsonl per worker, states-W-I.pt per 64 of its lines, dropped.json, description.json."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -46,22 +46,22 @@ class DataFolder:
         return self.root / f"text-{worker}.jsonl"
 
     def dialogues(self) -> list[Dialogue]:
-        """All that was written, in the order of the files."""
+        """Return all dialogues in the order of the files."""
         return [dialogue for path in sorted(self.root.glob("text-*.jsonl")) for dialogue in read_dialogues(path)]
 
     def describe(self, description: Description) -> None:
-        """Write the description. Raises ``SystemExit`` if the folder already holds other data."""
+        """Write the description. Raises ``SystemExit`` if the folder holds other data."""
         content = {name: str(value) for name, value in asdict(description).items()}
         path = self.root / "description.json"
         if path.exists() and json.loads(path.read_text()) != content:
-            raise SystemExit(f"{self.root} holds data made otherwise ({path.read_text()}): use another folder")
+            raise SystemExit(f"{self.root} holds data with other settings ({path.read_text()}): use another folder")
         path.write_text(json.dumps(content, indent=2) + "\n")
 
     def description(self) -> Description:
-        """Raises ``SystemExit`` if there is none."""
+        """Read the description. Raises ``SystemExit`` if there is none."""
         path = self.root / "description.json"
         if not path.exists():
-            raise SystemExit(f"{self.root} holds no training data: make it with `python tools/make_head_data.py`")
+            raise SystemExit(f"{self.root} contains no training data: create it with `python tools/make_head_data.py`")
         content = json.loads(path.read_text())
         return Description(content["target"], int(content["mask_id"]), int(content["seed"]), content["corpus_digest"])
 
@@ -73,9 +73,9 @@ class DataFolder:
         held: Held,
         unfinished: bool,
     ) -> None:
-        """States of every 64 dialogues that have none; of a shorter rest only if the text is not `unfinished`.
+        """Write states for every 64 dialogues without; for a shorter rest only if the text is not `unfinished`.
 
-        Dialogues that show held texts are left out, and named in dropped.json.
+        Dialogues that overlap with held-out texts are skipped and listed in dropped.json.
         """
         dropped: dict[str, str] = {}
         for path in sorted(self.root.glob("text-*.jsonl")):
@@ -93,23 +93,23 @@ class DataFolder:
                 save_lessons(out, lessons_of(target, kept, taps))
                 print(f"{out.name}: {len(kept)} of {len(part)} dialogues", flush=True)
         write_whole(self.root / "dropped.json", json.dumps(dropped, indent=1) + "\n")
-        print(f"{len(dropped)} dialogues left out, because they show what heads are measured on", flush=True)
+        print(f"{len(dropped)} dialogues skipped: they overlap with evaluation prompts", flush=True)
 
     def dropped(self) -> int:
-        """How many dialogues were left out."""
+        """Return the number of skipped dialogues."""
         return len(json.loads((self.root / "dropped.json").read_text()))
 
     def lessons(self) -> list[Lesson]:
-        """All lessons. Raises ``SystemExit`` if there are none."""
+        """Return all lessons. Raises ``SystemExit`` if there are none."""
         files = sorted(self.root.glob("states-*.pt"))
         if not files:
-            raise SystemExit(f"{self.root} holds no states: make them with `python tools/make_head_data.py`")
+            raise SystemExit(f"{self.root} contains no states: create them with `python tools/make_head_data.py`")
         return [lesson for path in files for lesson in load_lessons(path)]
 
     def draft_vocabulary(self, size: int) -> Tensor:
-        """The `size` target ids that occur most often in the lessons, int64, ascending; of equal ones the smaller.
+        """Return the `size` most frequent target ids in the lessons, int64, ascending; ties go to the smaller id.
 
-        Kept, because a head that is half trained goes on with the same when more text was written meanwhile.
+        Saved, because a partly trained head needs the same vocabulary even if more text is written meanwhile.
         """
         kept = self.root / f"vocabulary-{size}.json"
         if kept.exists():
@@ -125,7 +125,7 @@ class DataFolder:
         return torch.tensor(chosen)
 
     def coverage(self, draft_ids: Tensor) -> float:
-        """Share of the tokens of all answers that `draft_ids` hold."""
+        """Return the share of answer tokens that `draft_ids` cover."""
         lessons = self.lessons()
         inside = sum(int(torch.isin(lesson.ids[lesson.answer :], draft_ids).sum()) for lesson in lessons)
         return inside / sum(len(lesson.ids) - lesson.answer for lesson in lessons)

@@ -1,4 +1,4 @@
-"""Dialogues that the target writes itself: one user turn and its answer each, many at once, appended to a file."""
+"""Dialogues written by the target itself: one user turn and its answer each, many at once, appended to a file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from transformers import PreTrainedTokenizerBase
 from .batch_decoder import BatchDecoder
 from .user_turns import user_turn
 
-USER_TOKENS = 100  # of a user turn that the target writes, at most
+USER_TOKENS = 100  # at most, of a user turn written by the target
 USER_TEMPERATURE = 0.8
-# Most answers are greedy, as most use of drafts is; the others show the head what greedy text never reaches.
+# Most answers are greedy, like most use of drafts; the others show the head contexts that greedy text never reaches.
 SAMPLED_SHARE, ANSWER_TEMPERATURE = 0.2, 0.7
-# An answer that says the same thing (of at most so many tokens) so often does not stop by itself.
+# An answer that repeats a piece (of at most this many tokens) this often will not stop by itself.
 LOOP_TOKENS, LOOPS = 32, 4
 REPORT_EVERY = 60  # seconds
 
@@ -40,7 +40,7 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """What stands around the turns, as token ids, taken from the chat template itself."""
+    """The token ids around the turns, taken from the chat template itself."""
 
     before: list[int]
     between: list[int]
@@ -48,7 +48,10 @@ class ChatFormat:
 
     @staticmethod
     def of(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
-        """Raises ``SystemExit`` if the template does not put a user turn as it is between fixed texts."""
+        """Read the format.
+
+        Raises ``SystemExit`` unless the template puts the user turn verbatim between fixed texts.
+        """
         probe = "SOMETHING"
         text = tokenizer.apply_chat_template(
             [{"role": "user", "content": probe}], tokenize=False, add_generation_prompt=True
@@ -63,7 +66,7 @@ class ChatFormat:
 
 
 def loops(ids: list[int]) -> bool:
-    """Whether `ids` end in LOOPS repetitions of one short piece."""
+    """Return True if `ids` end in LOOPS repetitions of one short piece."""
     for period in range(1, LOOP_TOKENS + 1):
         tail = ids[-LOOPS * period :]
         if len(tail) == LOOPS * period and tail[period:] == tail[:-period]:
@@ -72,7 +75,7 @@ def loops(ids: list[int]) -> bool:
 
 
 class Slot:
-    """One dialogue while it is written: first the user turn, then what stands between, then the answer."""
+    """A dialogue being written: first the user turn, then the text between turns, then the answer."""
 
     def __init__(self, index: int, seed: int, tokenizer: PreTrainedTokenizerBase, form: ChatFormat, length: int):
         self.index, self.tokenizer, self.form, self.length = index, tokenizer, form, length
@@ -98,7 +101,7 @@ class Slot:
         return len(self.ids) >= self.length or self.ids[-1] == self.form.end or loops(self.ids[self.answer :])
 
     def take(self, token: int) -> list[int]:
-        """Append `token` and what the format demands after it; returns what was appended."""
+        """Append `token` and the format's tokens after it; return what was appended."""
         before = len(self.ids)
         if self.answer or not self._turn_ends(token):
             self.ids.append(token)
@@ -124,7 +127,7 @@ class Slot:
 
 
 def choose(logits: Tensor, slots: list[Slot]) -> list[int]:
-    """One token for every slot from logits float32 [slots, V], each drawn with its dialogue's own numbers."""
+    """Choose one token per slot from logits float32 [slots, V], each with its dialogue's own random numbers."""
     tokens: list[int] = logits.argmax(-1).tolist()
     drawn = [i for i, slot in enumerate(slots) if slot.temperature > 0]
     if drawn:
@@ -140,10 +143,10 @@ def choose(logits: Tensor, slots: list[Slot]) -> list[int]:
 def write_dialogues(
     decoder: BatchDecoder, tokenizer: PreTrainedTokenizerBase, indices: Iterator[int], seed: int
 ) -> Iterator[Dialogue]:
-    """The dialogues of `indices` as they end. Slots that end are filled with the next one at once."""
+    """Yield the dialogues of `indices` as they end. A free slot takes the next dialogue at once."""
     form = ChatFormat.of(tokenizer)
     active: dict[int, Slot] = {}
-    waiting: dict[int, list[int]] = {}  # tokens that stand but were not yet decoded
+    waiting: dict[int, list[int]] = {}  # committed tokens that were not decoded yet
 
     def start(place: int) -> None:
         active.pop(place, None)
@@ -171,7 +174,7 @@ def write_dialogues(
 
 
 def read_dialogues(path: Path) -> list[Dialogue]:
-    """The whole lines of `path`; a last line that a kill cut off is no dialogue."""
+    """Read the complete lines of `path`; skip a last line that a kill cut off."""
     if not path.exists():
         return []
     lines = path.read_text().split("\n")[:-1]
@@ -181,9 +184,9 @@ def read_dialogues(path: Path) -> list[Dialogue]:
 def append_dialogues(
     path: Path, decoder: BatchDecoder, tokenizer: PreTrainedTokenizerBase, indices: list[int], seed: int
 ) -> None:
-    """Write those of `indices` that `path` does not hold yet. What a kill interrupts is written again.
+    """Append those of `indices` that `path` does not hold yet. An interrupted dialogue is written again.
 
-    Ends when the process that started this one has ended, and waits for another that still writes to `path`.
+    Ends when the parent process has ended; waits for another process that still writes to `path`.
     """
     parent = os.getppid()
     with path.open("a") as file:
@@ -199,7 +202,7 @@ def append_dialogues(
             file.flush()
             tokens += len(dialogue.ids)
             if os.getppid() != parent:
-                raise SystemExit("the command that started this worker has ended")
+                raise SystemExit("the parent process of this worker has ended")
             if monotonic() - reported > REPORT_EVERY:
                 reported = monotonic()
-                print(f"{path.name}: {tokens:,} tokens, {tokens / (reported - started):.0f} a second", flush=True)
+                print(f"{path.name}: {tokens:,} tokens, {tokens / (reported - started):.0f} tokens/s", flush=True)

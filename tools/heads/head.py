@@ -1,4 +1,4 @@
-"""A head in memory and on disk: P-EAGLE or EAGLE-3, with a vocabulary of its own and the target's embedding."""
+"""A head in memory and on disk: P-EAGLE or EAGLE-3, with its own vocabulary and the target's embedding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 Method = Literal["peagle", "eagle3"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
-# Not stored: the embedding is the target's, and so never trained.
+# Not stored: the embedding is the target's and is never trained.
 SHARED = "embed_tokens.weight"
 
 START_SHARPNESS = 0.4
@@ -25,7 +25,7 @@ START_SHARPNESS = 0.4
 
 @dataclass(frozen=True)
 class HeadShape:
-    """The sizes that the target does not decide."""
+    """The sizes that do not follow from the target."""
 
     layers: int
     intermediate: int
@@ -37,11 +37,11 @@ class HeadShape:
 
 @dataclass
 class Head:
-    """A drafter, its method, and the target ids int64 [draft vocabulary], ascending, of the ids that it proposes.
+    """A drafter, its method, and the target ids int64 [draft vocabulary], ascending, that it can propose.
 
-    `unit` float [taps * hidden]: what the tapped states are divided by before `fc` sees them, and what `mask_hidden`
-    counts in. A few of their features are a hundred times as large as the others; in units of their own, all are
-    learned from alike. What is stored has the units multiplied in.
+    `unit` float [taps * hidden]: the divisor of the tapped states before `fc`, and the unit of `mask_hidden`. A few
+    features are a hundred times as large as the others; scaled to their own units, all are learned alike. Stored
+    weights have the units multiplied in.
     """
 
     method: Method
@@ -50,23 +50,23 @@ class Head:
     unit: Tensor
 
     def trained(self) -> dict[str, Tensor]:
-        """The weights that belong to the head."""
+        """Return the weights that belong to the head."""
         absent = {SHARED} | ({"mask_hidden"} if self.method == "eagle3" else set())
         return {name: weight for name, weight in self.drafter.state_dict().items() if name not in absent}
 
     def load_trained(self, weights: dict[str, Tensor]) -> None:
-        """The reverse of `trained`."""
+        """Load what `trained` returned."""
         self.drafter.load_state_dict(weights, strict=False)
         if missing := set(self.trained()) - set(weights):
             raise SystemExit(f"the checkpoint lacks {sorted(missing)}: it belongs to another head")
 
     def features(self, aux: Tensor) -> Tensor:
-        """aux [.., taps * hidden] of the target -> what the blocks read [.., hidden]."""
+        """Map aux [.., taps * hidden] of the target to the blocks' input [.., hidden]."""
         features: Tensor = self.drafter.fc(aux / self.unit)
         return features
 
     def target_to_draft(self) -> Tensor:
-        """int64 [V]: the head's own id of a target id, or -1."""
+        """Return int64 [V]: the head's own id of a target id, or -1."""
         table = torch.full((self.drafter.config.vocab_size,), -1)
         table[self.draft_ids] = torch.arange(len(self.draft_ids))
         return table
@@ -75,7 +75,7 @@ class Head:
 def drafter_for(
     target: LlamaForCausalLM, shape: HeadShape, taps: tuple[int, ...], mask_id: int, method: Method
 ) -> Drafter:
-    """An untrained drafter that reads `taps` of the target and shares its embedding."""
+    """Return an untrained drafter that reads `taps` of the target and shares its embedding."""
     config = target.config
     width = config.hidden_size
     drafter = Drafter(
@@ -103,7 +103,7 @@ def drafter_for(
 
 
 def freeze(drafter: Drafter, method: Method) -> None:
-    """What is never trained: the shared embedding, and placeholders where there are none."""
+    """Freeze the shared embedding, and the placeholder parameters if the method has none."""
     drafter.embed_tokens.weight.requires_grad_(False)
     drafter.mask_hidden.requires_grad_(method == "peagle")
 
@@ -118,10 +118,10 @@ def start_head(
     draft_ids: Tensor,
     aux: Tensor,
 ) -> Head:
-    """A head fit to be trained; aux [R, taps * hidden]: tapped states of some real rows, to know their sizes by.
+    """Return an initialised head; aux [R, taps * hidden]: tapped states of some real rows, to measure their scale.
 
-    Its matrix of words and its last norm start as the target's. `fc` starts by passing the highest tap through, divided
-    by its size: the blocks add vectors of size one to what it gives.
+    The output matrix and the final norm start as the target's. `fc` starts as the highest tap divided by its scale: the
+    blocks add vectors of norm about one to its output.
     """
     drafter = drafter_for(target, shape, taps, mask_id, method)
     width = drafter.config.hidden_size
@@ -130,7 +130,7 @@ def start_head(
         if weight.dim() == 2 and name != SHARED:
             nn.init.normal_(weight, std=0.02)
     drafter.lm_head.weight.copy_(target.lm_head.weight[draft_ids])
-    # What passes through says the token that is already there: sure of itself, it would have more to unlearn.
+    # The highest tap alone predicts the current token with confidence, which the head would first have to unlearn.
     drafter.norm.weight.copy_(target.model.norm.weight * START_SHARPNESS)
     drafter.fc.weight[:, -width:] += torch.diag(unit[-width:] / unit[-width:].square().mean().sqrt())
     if method == "peagle":
@@ -156,7 +156,7 @@ def save_head(head: Head, folder: Path) -> None:
 
 
 def load_head(folder: Path, target: LlamaForCausalLM) -> Head:
-    """The shipped (bfloat16-rounded) weights, computed in float32."""
+    """Load the shipped (bfloat16-rounded) weights for computation in float32."""
     config = json.loads((folder / "config.json").read_text())
     tensors = load_file(folder / "model.safetensors")
     draft_ids = tensors.pop("d2t") + torch.arange(config["draft_vocab_size"])

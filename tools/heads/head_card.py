@@ -1,4 +1,4 @@
-"""The README.md of a head: how it was made, and what was measured."""
+"""The README.md of a head: training and measurements."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .data_folder import write_whole
 from .dialogues import ANSWER_TEMPERATURE, SAMPLED_SHARE, USER_TEMPERATURE
 from .head import Head, Method
 
-_LONGEST = 448  # as make_head_data.py writes them unless told otherwise
+_LONGEST = 448  # default of make_head_data.py
 _NAMES: dict[Method, str] = {"peagle": "P-EAGLE", "eagle3": "EAGLE-3"}
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """The run that another one went on from."""
+    """The run that another run continued."""
 
     steps: int
     seed: int
@@ -28,7 +28,7 @@ class EarlierRun:
 
 @dataclass(frozen=True)
 class HeadRun:
-    """What a training run records of itself."""
+    """A training run's own record."""
 
     method: Method
     target: str
@@ -44,7 +44,7 @@ class HeadRun:
     earlier: EarlierRun | None = None
 
     def save(self, path: Path) -> None:
-        """Write next to `path` and rename."""
+        """Write a temporary file and rename it."""
         write_whole(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @staticmethod
@@ -56,7 +56,7 @@ class HeadRun:
 
 
 def results_table(results: dict[str, list[Acceptance]]) -> str:
-    """Results by prompt set and number of drafts, as a Markdown table."""
+    """Format results by prompt set and number of drafts as a Markdown table."""
     lines = ["| prompts | K | acceptance length | accepted at least 1, 2, ... |", "|---|---|---|---|"]
     for name, rows in results.items():
         for row in rows:
@@ -66,7 +66,7 @@ def results_table(results: dict[str, list[Acceptance]]) -> str:
 
 
 def recipe(run: HeadRun) -> tuple[str, str]:
-    """What was trained, as a sentence's beginning, and the commands that do it."""
+    """Return the training as the start of a sentence, and its commands."""
     command = f"python tools/train_head.py --method {run.method} --out FOLDER \\\n  "
     last = f"--steps {run.steps} --rows {run.rows} --seed {run.seed}"
     if run.earlier is None:

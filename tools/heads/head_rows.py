@@ -1,4 +1,4 @@
-"""The rows that a head computes from a batch of lessons, by both methods."""
+"""Compute a head's rows for a batch of lessons, with both methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .head import Head
 class Rows:
     """Normed hidden states [B, R, H] of rows; row r belongs to anchor[r] and drafts depth[r] tokens further.
 
-    The row stands at position anchor + depth, and is to give what the target expects after the token that follows.
+    The row is at position anchor + depth and learns the target's distribution after the following token.
     """
 
     hidden: Tensor
@@ -25,18 +25,18 @@ class Rows:
 
 
 def kept_anchors(length: int, depths: int, keep: float, least: float, generator: torch.Generator) -> list[Tensor]:
-    """The anchors of each depth, int64, ascending; see `sample_rows`."""
+    """Return the anchors of each depth, int64, ascending; see `sample_rows`."""
     anchor, depth = sample_rows(length, depths, keep, least, generator)
     return [anchor[depth == level] for level in range(depths)]
 
 
 def all_anchors(length: int, depths: int) -> list[Tensor]:
-    """Every anchor whose row lies within the `length` real rows, for each depth."""
+    """Return every anchor whose row lies within the `length` real rows, for each depth."""
     return [torch.arange(max(0, length - depth)) for depth in range(depths)]
 
 
 def compute_rows(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -> Rows:
-    """ids int64 [B, T], aux [B, T, .] -> the rows of `anchors`, of which the first are all of 0 .. T - 2."""
+    """Map ids int64 [B, T], aux [B, T, .] to the rows of `anchors`, the first of which are all of 0 .. T - 2."""
     passes = (
         parallel_pass(head, ids, aux, anchors) if head.method == "peagle" else chained_passes(head, ids, aux, anchors)
     )
@@ -45,7 +45,7 @@ def compute_rows(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) ->
 
 
 def parallel_pass(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -> Iterator[Tensor]:
-    """One pass over all rows; deeper ones hold placeholders."""
+    """Compute all rows in one pass; deeper ones hold placeholders."""
     drafter, depths = head.drafter, len(anchors)
     length = len(anchors[0])
     anchor = torch.cat(anchors)
@@ -58,9 +58,10 @@ def parallel_pass(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -
 
 
 def chained_passes(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -> Iterator[Tensor]:
-    """One pass per depth; each reads the text's own next token and what the pass before gave at its anchor.
+    """Compute one pass per depth, from the text's own next token and the previous pass's output at the anchor.
 
-    In use the token is the one drafted; up to the first rejected draft, beyond which nothing counts, they are the same.
+    At inference the token is the drafted one; up to the first rejected draft, beyond which nothing counts, they are
+    equal.
     """
     drafter = head.drafter
     x = head.features(aux[:, : len(anchors[0])])

@@ -9,17 +9,17 @@ from torch import Tensor
 
 from .states import Lesson
 
-PROMPT_WEIGHT = 0.2  # of a position of the user turn, against one of the answer
-SORTED_BATCHES = 8  # lessons of so many batches are put together by length
+PROMPT_WEIGHT = 0.2  # weight of a user-turn position relative to an answer position
+SORTED_BATCHES = 8  # lessons of this many batches are grouped by length
 
 
 @dataclass(frozen=True)
 class Batch:
     """B lessons padded to T tokens.
 
-    ids int64 [B, T]; aux float [B, T, .]; likely int64 [B, T, N] ids of the head's own vocabulary, and chances float
-    [B, T, N], 0 where the head cannot propose a token; weight float [B, T] of what the target expects after a position;
-    best int64 [B, T] the target's first choice in the head's ids, -1 where it has none.
+    ids int64 [B, T]; aux float [B, T, .]; likely int64 [B, T, N] ids in the head's vocabulary, and chances float [B, T,
+    N], 0 if the head cannot propose a token; weight float [B, T] of the target's distribution after a position; best
+    int64 [B, T] the target's first choice in the head's ids, or -1.
     """
 
     ids: Tensor
@@ -31,10 +31,10 @@ class Batch:
 
 
 class LessonBatches:
-    """The lessons in a new order every epoch; a resumed run sees the batches that it would have seen."""
+    """The lessons in a new order every epoch; a resumed run sees the same batches as an uninterrupted one."""
 
     def __init__(self, lessons: list[Lesson], to_draft: Tensor, rows: int, seed: int):
-        """to_draft int64 [V]: the head's own id of a target id, or -1."""
+        """Take to_draft int64 [V]: the head's own id of a target id, or -1."""
         if len(lessons) < rows:
             raise SystemExit(
                 f"{len(lessons)} dialogues are too few for batches of {rows}: write more with make_head_data.py"
@@ -44,7 +44,7 @@ class LessonBatches:
         self.fixed = common_prefix(lessons)
 
     def at(self, step: int) -> Batch:
-        """The batch of `step`."""
+        """Return the batch of `step`."""
         epoch, index = divmod(step, self.per_epoch)
         generator = torch.Generator().manual_seed(self.seed * 1000 + epoch)
         order = torch.randperm(len(self.lessons), generator=generator).tolist()
@@ -57,7 +57,7 @@ class LessonBatches:
         return self.collate([self.lessons[i] for i in batches[place]])
 
     def collate(self, lessons: list[Lesson]) -> Batch:
-        """`lessons` side by side, padded on the right with weight 0."""
+        """Stack `lessons`, padded on the right with weight 0."""
         pad = torch.nn.utils.rnn.pad_sequence
         ids, likely, chances = (
             pad([getattr(lesson, name) for lesson in lessons], batch_first=True)
@@ -70,7 +70,7 @@ class LessonBatches:
         return Batch(ids, aux, own.clamp_min(0), chances.float() * known, own[..., 0], weight)
 
     def weights(self, lesson: Lesson) -> Tensor:
-        """float [T]; nothing is learned from what every dialogue begins with, nor from what follows the end."""
+        """Return float [T]; the common prefix of all dialogues and everything past the end have weight 0."""
         weight = torch.full((len(lesson.ids),), PROMPT_WEIGHT)
         weight[: self.fixed - 1] = 0
         weight[lesson.answer - 1 :] = 1
@@ -79,7 +79,7 @@ class LessonBatches:
 
 
 def common_prefix(lessons: list[Lesson]) -> int:
-    """How many tokens all lessons begin with alike (at least 1)."""
+    """Return the length of the lessons' common prefix in tokens (at least 1)."""
     first = lessons[0].ids
     shared = len(first)
     for lesson in lessons[1:]:

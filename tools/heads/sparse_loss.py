@@ -13,17 +13,17 @@ ROWS_AT_ONCE = 1024
 class SparseCrossEntropy(torch.autograd.Function):
     """sum_r ( mass_r * logsumexp(z_r) - sum_n share[r, n] * z_r[likely[r, n]] ) with z = hidden @ weight.T.
 
-    mass_r is the sum of share[r]. Logits of all rows never exist at once: each part of the rows gives its loss and its
-    gradients before the next, which saves several passes over [R, V] numbers in memory.
+    mass_r is the sum of share[r]. The logits of all rows never exist at once: each part of the rows computes its loss
+    and gradients before the next, which saves several passes over [R, V] numbers in memory.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, likely: Tensor, share: Tensor, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """hidden [R, H], weight [V, H], likely int64 [R, N], share [R, N] -> loss [] and first choices int64 [R].
+        """Map hidden [R, H], weight [V, H], likely int64 [R, N], share [R, N] to loss [] and first choices int64 [R].
 
-        `dtype`: of the products.
+        `dtype`: the type of the products.
         """
         low = weight.to(dtype)
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)

@@ -1,4 +1,4 @@
-"""What a head learns from, computed once per dialogue: tapped states of the target, and where it would go next."""
+"""Training data of a head, computed once per dialogue: tapped states of the target, and its next-token distribution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 
 from .dialogues import Dialogue
 
-LIKELIEST = 16  # tokens kept of the target's distribution at each position
+LIKELIEST = 16  # tokens kept of the target's distribution per position
 ROWS_AT_ONCE = 16
 
 
@@ -21,8 +21,8 @@ ROWS_AT_ONCE = 16
 class Lesson:
     """One dialogue of T tokens as a head reads it.
 
-    ids int64 [T]; aux float16 [T, taps * hidden] (the residual stream entering the tapped layers); likely int32
-    [T, LIKELIEST] and chances float16 [T, LIKELIEST]: what the target expects after each position, likeliest first. The
+    ids int64 [T]; aux float16 [T, taps * hidden] (the residual stream entering the tapped layers); likely int32 [T,
+    LIKELIEST] and chances float16 [T, LIKELIEST]: the target's distribution after each position, likeliest first. The
     answer starts at `answer`.
     """
 
@@ -37,7 +37,7 @@ class Lesson:
 
 @torch.no_grad()
 def lessons_of(target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...]) -> list[Lesson]:
-    """The lessons of `dialogues`, in their order; those of like length go through the target together."""
+    """Return the lessons of `dialogues` in order; those of similar length go through the target together."""
     order = sorted(range(len(dialogues)), key=lambda i: len(dialogues[i].ids))
     found: dict[int, Lesson] = {}
     for first in range(0, len(order), ROWS_AT_ONCE):
@@ -66,7 +66,7 @@ def lessons_of(target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[
 
 
 def save_lessons(path: Path, lessons: list[Lesson]) -> None:
-    """Write next to `path` and rename: there is never half a file."""
+    """Write a temporary file and rename it, so that no partial file is left."""
     joined = {name: torch.cat([getattr(lesson, name) for lesson in lessons]) for name in _TENSORS}
     rows = [[lesson.index, lesson.kind, lesson.answer, len(lesson.ids)] for lesson in lessons]
     partial = path.with_name(path.name + ".partial")
@@ -75,7 +75,7 @@ def save_lessons(path: Path, lessons: list[Lesson]) -> None:
 
 
 def load_lessons(path: Path) -> list[Lesson]:
-    """The lessons of a file; their tensors are read from disk when they are used."""
+    """Return the lessons of a file; their tensors are read from disk on use."""
     content = torch.load(path, mmap=True, weights_only=True)
     lessons, first = [], 0
     for index, kind, answer, length in json.loads(content["rows"]):

@@ -1,5 +1,7 @@
-"""How the user turns of the training dialogues begin: signatures of the standard library, openings that the target
-completes itself."""
+"""The beginnings of user turns in training dialogues.
+
+Some are signatures from the standard library, others openings that the target completes itself.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ _OTHER_OPENINGS = (
 
 @dataclass(frozen=True)
 class UserTurn:
-    """A user turn: `text` to begin with, whether the target goes on with it, and what ends it at the latest."""
+    """A user turn: its initial `text`, whether the target continues it, and what ends it at the latest."""
 
     kind: str
     text: str
@@ -73,7 +75,7 @@ class UserTurn:
 
 @cache
 def signatures() -> tuple[str, ...]:
-    """Functions of the standard library with their docstrings and without their bodies."""
+    """Return functions of the standard library with docstrings and without bodies."""
     found: dict[str, None] = {}
     for file in load_corpus().train:
         for node in ast.walk(ast.parse(file.text)):
@@ -86,7 +88,7 @@ def signatures() -> tuple[str, ...]:
 
 
 def signature(node: ast.FunctionDef, text: str) -> str:
-    """The beginning of a function, up to the end of its docstring `text`."""
+    """Return the beginning of a function, up to the end of its docstring `text`."""
     node.args.args = [argument for argument in node.args.args if argument.arg != "self"]
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     body = text.replace("\n", "\n    ")
@@ -94,7 +96,7 @@ def signature(node: ast.FunctionDef, text: str) -> str:
 
 
 def invented_signature(chance: random.Random) -> UserTurn:
-    """The beginning of a function that nobody wrote, which the target completes to the end of its docstring."""
+    """Return an invented function beginning, which the target completes to the end of its docstring."""
     name = "_".join([chance.choice(_VERBS.split()), *chance.sample(_NOUNS.split(), chance.choice((1, 1, 2)))])
     returns = f" -> {chance.choice(_RETURNS)}" if chance.random() < 0.5 else ""
     quotes = chance.choice(('"""', '"""', "'''"))
@@ -104,7 +106,7 @@ def invented_signature(chance: random.Random) -> UserTurn:
 
 
 def user_turn(index: int, seed: int) -> UserTurn:
-    """The user turn of dialogue `index`, always the same for the same seed (and standard library)."""
+    """Return the user turn of dialogue `index`; it depends only on the seed (and the standard library)."""
     chance = random.Random(f"{seed}-{index}")
     share = chance.random()
     if share < SIGNATURES:

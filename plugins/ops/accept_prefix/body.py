@@ -1,4 +1,4 @@
-"""``AcceptPrefix`` in standard opset-24 ops: each column's own token, and the drafts up to the first that disagrees."""
+"""``AcceptPrefix`` in standard opset-24 ops: each column's own token, and the drafts up to the first mismatch."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ AcceptPrefix (logits, input_ids, window_len, draft_len, forced_next,
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function; the op has no attributes and no optional inputs, so it is one."""
+    """Return the ONNX model-local function; without attributes and optional inputs there is only one."""
     del attributes, present
     return _BODY

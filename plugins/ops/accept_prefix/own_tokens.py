@@ -1,16 +1,16 @@
-"""Each column's own token and what drafts agree with one, in standard opset-24 ops: the text that bodies share.
+"""Each column's own token and the drafts that agree with it, in standard opset-24 ops, shared by several bodies.
 
-``OWN_TOKENS`` reads the inputs of ``AcceptPrefix`` and leaves their lengths, clamped, and y int64 [B, E], what the
-target itself says after each column. ``agreement`` tells which drafts are tolerated, ``EMISSION`` what a row emits.
+``OWN_TOKENS`` reads the inputs of ``AcceptPrefix`` and computes their clamped lengths and y int64 [B, E], the target's
+own token after each column. ``agreement`` decides which drafts are tolerated, ``EMISSION`` which tokens a row emits.
 
-A greedy lossless batch pays for one ArgMax: sampling is behind an If, the lossy policy behind another, and the sort
-that top-k and top-p need behind a third, limited to the largest top_k when no row wants top_p alone. Cast targets:
+A greedy lossless batch only pays for one ArgMax: sampling is behind one If, the lossy policy behind another, and the
+sort for top-k and top-p behind a third, limited to the largest top_k unless a row uses top_p alone. Cast targets:
 1 float32, 6 int32, 7 int64, 9 bool, 11 float64.
 """
 
 from __future__ import annotations
 
-SCRAMBLER = 0x45D9F3B  # as in the reference
+SCRAMBLER = 0x45D9F3B  # same as in the reference
 
 _SORTED_FLOOR = """
       # Sort no further than the row that needs most. Ties past the k-th share its value, so a value says it all.
@@ -56,7 +56,7 @@ _SORTED_FLOOR = """
 
 
 def _cut(name: str, of: str, by: str) -> str:
-    """An integer that is not negative, by a power of two: ``<name>`` is what is left of it, ``<name>_up`` how often."""
+    """Divide a non-negative integer by a power of two: ``<name>`` is the remainder, ``<name>_up`` the quotient."""
     return f"""
     {name}_up = Div({of}, {by})
     {name}_whole = Mul({name}_up, {by})
@@ -64,7 +64,7 @@ def _cut(name: str, of: str, by: str) -> str:
 
 
 def _xor(name: str, a: str, b: str) -> str:
-    """a ^ b -> ``<name>``: int32 below 2**16, byte by byte out of ``xor_of_bytes``."""
+    """a ^ b -> ``<name>``: int32 below 2**16, byte by byte through ``xor_of_bytes``."""
     return f"""{_cut(f"{name}_a", a, "byte_32")}{_cut(f"{name}_b", b, "byte_32")}
     {name}_row = Mul({name}_a, byte_32)
     {name}_at = Add({name}_row, {name}_b)
@@ -76,14 +76,14 @@ def _xor(name: str, a: str, b: str) -> str:
 
 
 def _halves(name: str, of: str) -> str:
-    """The lower 16 bits of an int64 and the 16 above them, ``<name>_low`` and ``<name>_high``; of a NaN's cast, 0."""
+    """The low 16 bits of an int64 and the next 16, ``<name>_low`` and ``<name>_high``; 0 for a NaN's cast."""
     return f"""{_cut(f"{name}_l", of, "n65536")}{_cut(f"{name}_h", f"{name}_l_up", "n65536")}
     {name}_low = Cast<to=6>({name}_l)
     {name}_high = Cast<to=6>({name}_h)"""
 
 
 def _scrambled(name: str, high: str, low: str) -> str:
-    """(high * 2**16 + low) times the scrambler, modulo 2**32, in products of 32 bits: ``<name>_high`` and ``_low``."""
+    """(high * 2**16 + low) times the scrambler, modulo 2**32, in 32-bit products: ``<name>_high`` and ``_low``."""
     return f"""
     {name}_low_64 = Cast<to=7>({low})
     {name}_high_64 = Cast<to=7>({high})
@@ -97,9 +97,9 @@ def _scrambled(name: str, high: str, low: str) -> str:
 
 
 def _scramble(name: str, high: str, folded: str) -> str:
-    """Two rounds of ((x >> 16) ^ x) * c and a last shift: ``<name>_high`` and ``<name>_low``, both halves of 32 bits.
+    """Two rounds of ((x >> 16) ^ x) * c and a final shift: ``<name>_high`` and ``<name>_low``, the halves of 32 bits.
 
-    ``folded`` is the lower half after the first exclusive or, high ^ low.
+    ``folded`` is the low half after the first XOR, high ^ low.
     """
     return f"""{_scrambled(f"{name}_once", high, folded)}
 {_xor(f"{name}_again", f"{name}_once_high", f"{name}_once_low")}
@@ -108,7 +108,7 @@ def _scramble(name: str, high: str, folded: str) -> str:
 {_xor(f"{name}_low", f"{name}_twice_high", f"{name}_twice_low")}"""
 
 
-# TensorRT has neither unsigned 32-bit integers nor exclusive or, so words are pairs of int32 below 2**16.
+# TensorRT has neither unsigned 32-bit integers nor XOR, so words are pairs of int32 below 2**16.
 _HASH = f"""
     n2 = Constant<value_int = 2>()
     n256 = Constant<value_int = 256>()
@@ -265,10 +265,10 @@ OWN_TOKENS = f"""
 
 
 def agreement(judged: str) -> str:
-    """The text that leaves ``agrees`` bool [B, E]: ``same``, or where a row is lossy near enough.
+    """Return the nodes that compute ``agrees`` bool [B, E]: ``same``, or close enough in a lossy row.
 
-    ``d`` int64 [B, E] are the drafts; ``judged`` finds ``best_score`` and ``d_score`` [B, E], the
-    largest of the scores that a draft is held against and that of the draft, whose id is ``d_in``.
+    ``d`` int64 [B, E] are the drafts; ``judged`` computes ``best_score`` and ``d_score`` [B, E]: the largest score
+    that a draft is compared with, and the score of the draft, whose id is ``d_in``.
     """
     return f"""
   # The lossy policy, before any filter: z(d) >= max z + ln(1 - tolerance).
@@ -303,7 +303,7 @@ def agreement(judged: str) -> str:
 """
 
 
-# Of accepted int64 [B, 1], how many drafts, and emitted int64 [B, E].
+# From accepted int64 [B, 1], the number of accepted drafts, and emitted int64 [B, E].
 EMISSION = """
   live_2 = Unsqueeze(live, one)
   tokens_64 = Where(live_2, emitted, minus_one)

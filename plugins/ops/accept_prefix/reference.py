@@ -1,4 +1,4 @@
-"""The oracle of ``AcceptPrefix``, one row, one column, one token at a time."""
+"""NumPy reference of ``AcceptPrefix``: one row, one column, one token at a time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-SCRAMBLE = np.uint32(0x45D9F3B)  # T. Mueller's integer hash; below 2**31, so that an int64 product never overflows
+SCRAMBLE = np.uint32(0x45D9F3B)  # T. Mueller's integer hash; below 2**31, so an int64 product never overflows
 LARGEST_BELOW_1 = np.float32(1 - 2**-24)
-LARGEST_TOLERANCE = np.float32(0.999999)  # so that a token of probability 0 is never accepted
+LARGEST_TOLERANCE = np.float32(0.999999)  # a token of probability 0 is never accepted
 
 
 def kept_floor(z: Array, top_k: int, top_p: float, min_p: float) -> np.float32:
-    """The smallest scaled logit that survives min-p, then top-k, then top-p. z: float32 [V]."""
+    """Return the smallest scaled logit that survives min-p, then top-k, then top-p. z: float32 [V]."""
     best = z.max()
     with np.errstate(divide="ignore"):
         floor = best + np.log(np.clip(np.float32(min_p), np.float32(0), np.float32(1)))
@@ -35,14 +35,14 @@ def kept_floor(z: Array, top_k: int, top_p: float, min_p: float) -> np.float32:
 
 
 def scramble(x: Array) -> Array:
-    """A 32-bit hash, every output bit depending on every input bit. x: uint32."""
+    """Return a 32-bit hash in which every output bit depends on every input bit. x: uint32."""
     for _ in range(2):
         x = ((x >> np.uint32(16)) ^ x) * SCRAMBLE
     return (x >> np.uint32(16)) ^ x
 
 
 def race_noise(uniform: float, vocab: int) -> Array:
-    """Standard Gumbel noise, float32 [V]: a function of the row's number (24 bits of it) and the token id alone."""
+    """Return standard Gumbel noise, float32 [V]: depends only on the row's number (24 bits) and the token id."""
     inside = np.clip(np.float32(uniform), np.float32(0), LARGEST_BELOW_1)
     key = scramble(np.array([inside * np.float32(2**24)]).astype(np.uint32))
     hashed = scramble(scramble(np.arange(1, vocab + 1, dtype=np.uint32)) ^ key)
@@ -51,11 +51,12 @@ def race_noise(uniform: float, vocab: int) -> Array:
 
 
 def draw(logits: Array, uniform: float, temperature: float, top_k: int, top_p: float, min_p: float) -> int:
-    """The token of one emission column: arg-max of the logits, or of logits / temperature + noise over what is kept.
+    """Draw the token of one emission column: arg-max of the logits, or of logits / temperature + noise over kept ids.
 
-    The Gumbel-max draw rather than the inverse of a distribution function: a verify pass and a plain pass differ in the
-    last bits of their logits, and a distribution function has an edge per token for those bits to fall on, a race only
-    the gap between its first two. It also needs one pass over the logits and no sum. logits: float32 [V].
+    Gumbel-max instead of inverting a distribution function: a verify pass and a plain pass differ in the last bits of
+    their logits. A distribution function has one edge per token where such a difference can change the draw; Gumbel-max
+    only has the gap between its two best scores. It also needs one pass over the logits and no sum. logits: float32
+    [V].
     """
     if temperature <= 0:
         return int(np.argmax(logits))
@@ -65,7 +66,7 @@ def draw(logits: Array, uniform: float, temperature: float, top_k: int, top_p: f
 
 
 def tolerable(logits: Array, draft: int, temperature: float, tolerance: float) -> bool:
-    """Whether the lossy policy takes this draft: p(draft) >= (1 - tolerance) * max p, before any filter."""
+    """Return True if the lossy policy accepts this draft: p(draft) >= (1 - tolerance) * max p, before any filter."""
     if tolerance <= 0 or not 0 <= draft < len(logits):
         return False
     z = logits / np.float32(temperature if temperature > 0 else 1)
@@ -85,7 +86,7 @@ def accept_prefix(
     min_p: Array,
     tolerance: Array,
 ) -> tuple[Array, Array]:
-    """tokens int32 [B, E] and num_tokens int32 [B]; the inputs are those of the op's spec, in its order."""
+    """Return tokens int32 [B, E] and num_tokens int32 [B]; the inputs are in spec order."""
     batch, columns, _ = logits.shape
     tokens = np.full((batch, columns), -1, np.int32)
     num_tokens = np.zeros(batch, np.int32)

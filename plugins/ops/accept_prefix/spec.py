@@ -1,4 +1,4 @@
-"""``AcceptPrefix``: which tokens a verify pass emits."""
+"""``AcceptPrefix``: select the tokens that a verify pass emits."""
 
 from __future__ import annotations
 

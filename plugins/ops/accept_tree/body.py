@@ -1,4 +1,4 @@
-"""``AcceptTree`` in standard opset-24 ops: each column's own token, the child that it goes on to, and the walk."""
+"""``AcceptTree`` in standard opset-24 ops: each column's own token, the child it continues with, and the walk."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ AcceptTree (logits, input_ids, window_len, draft_len, forced_next,
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function; the op has no attributes and no optional inputs, so it is one."""
+    """Return the ONNX model-local function; without attributes and optional inputs there is only one."""
     del attributes, present
     return _BODY

@@ -1,4 +1,4 @@
-"""What the CPU kernel of ``AcceptTree`` is tried with: rows of every policy, as chains and as siblings."""
+"""Test cases of ``AcceptTree``'s CPU kernel: rows of every policy, as chains and as siblings."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _POLICIES = (  # temperature, top_k, top_p, min_p, tolerance
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """Windows of four tokens a row, the last two of them drafts: the second behind the first, then beside it."""
+    """Windows of four tokens per row, the last two of them drafts: first as parent and child, then as siblings."""
     case = _chains()
     rows, width = case.inputs[1].shape
     chain = np.tile(np.tri(width, k=-1, dtype=bool), (rows, 1, 1))
     yield CpuCase((*case.inputs, chain))
     siblings = chain.copy()
     siblings[:, 3, 2] = False
-    swapped = case.inputs[1][:, [0, 1, 3, 2]]  # what will be drawn is the second child
+    swapped = case.inputs[1][:, [0, 1, 3, 2]]  # the second child will be drawn
     yield CpuCase((case.inputs[0], swapped, *case.inputs[2:], siblings))
 
 
 def _chains() -> CpuCase:
-    """One window of four tokens a row, the last two of them drafts; the first draft is the one that will be drawn."""
+    """One window of four tokens per row, the last two of them drafts; the first draft will be drawn."""
     rng = np.random.default_rng(0)
     rows = len(_POLICIES)
     logits = (3 * rng.normal(size=(rows, _COLUMNS, _VOCAB))).astype(np.float32)

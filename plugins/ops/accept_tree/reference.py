@@ -1,4 +1,4 @@
-"""The oracle of ``AcceptTree``: one row, one column, one child at a time."""
+"""NumPy reference of ``AcceptTree``: one row, one column, one child at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Array = NDArray[Any]
 
 
 def parent_of(ancestors: Array, newest: int, draft: int) -> int:
-    """The window column that a draft hangs on: the last earlier draft that it names, else column ``newest``.
+    """Return the parent column of a draft: the last earlier draft among its ancestors, or column ``newest``.
 
-    ancestors: bool [S, S]. Drafts are the columns behind ``newest``.
+    ancestors: bool [S, S]. Drafts are the columns after ``newest``.
     """
     return max((column for column in range(newest + 1, draft) if ancestors[draft, column]), default=newest)
 
@@ -34,7 +34,7 @@ def accept_tree(
     tolerance: Array,
     ancestors: Array,
 ) -> tuple[Array, Array]:
-    """tokens int32 [B, E] and num_tokens int32 [B]; the inputs are those of the op's spec, in its order."""
+    """Return tokens int32 [B, E] and num_tokens int32 [B]; the inputs are in spec order."""
     batch, columns, _ = logits.shape
     tokens = np.full((batch, columns), -1, np.int32)
     num_tokens = np.zeros(batch, np.int32)

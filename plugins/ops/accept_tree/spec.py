@@ -1,4 +1,4 @@
-"""``AcceptTree``: which tokens a verify pass over a tree of drafts emits."""
+"""``AcceptTree``: select the tokens that a verify pass over a draft tree emits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``CacheWriteFp8`` in standard opset-24 ops. Cast targets: 1 float32, 17 float8e4m3fn.
 
-Every position of a cache looks up the column that it would take, because ONNX Runtime scatters no FP8, and because
-TensorScatter refuses a column that has no position. E4M3 to float32 and back is exact.
+Every cache position gathers the column that belongs to it, because ONNX Runtime cannot scatter FP8 and TensorScatter
+rejects a column without a position. Converting E4M3 to float32 and back is exact.
 """
 
 from __future__ import annotations
@@ -46,6 +46,6 @@ CacheWriteFp8 ({_INPUTS}) => (k_out, v_out) {{{_PLACES}{_WRITE.format(x="k")}{_W
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function; there is only one."""
+    """Return the ONNX model-local function; there is only one."""
     del attributes, present
     return _BODY

@@ -1,4 +1,4 @@
-"""The oracle of ``CacheWriteFp8``, one position at a time, and of the codes in a cache."""
+"""NumPy reference of ``CacheWriteFp8``, one position at a time, and of the codes in a cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def cache_codes(x: Array, scale: float) -> Array:
-    """E4M3 codes of ``x / scale``, taken in float32: nearest, ties to even, saturating; NaN stays NaN."""
+    """Return the E4M3 codes of ``x / scale`` in float32: nearest, ties to even, saturating; NaN stays NaN."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         wide = x.astype(np.float32) / np.float32(scale)
     return to_e4m3(wide).view(E4M3.dtype)
@@ -22,7 +22,7 @@ def cache_codes(x: Array, scale: float) -> Array:
 def cache_write_fp8(
     k_cache: Array, v_cache: Array, k: Array, v: Array, start: Array, k_scale: Array, v_scale: Array
 ) -> tuple[Array, Array]:
-    """The outputs of the op's spec, in its order; the inputs likewise. Caches are copied, not written in place."""
+    """Return the outputs in spec order for inputs in spec order. Caches are copied, not written in place."""
     k_out, v_out = k_cache.copy(), v_cache.copy()
     batch, _, length, _ = k_cache.shape
     for b in range(batch):

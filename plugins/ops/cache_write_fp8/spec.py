@@ -1,4 +1,4 @@
-"""``CacheWriteFp8``: new keys and values into caches of E4M3 codes, in place."""
+"""``CacheWriteFp8``: write new keys and values into caches of E4M3 codes, in place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ...op_spec import FLOAT8, FLOATS, Kernel, Operand, OpSpec
 from .body import body
 from .reference import cache_write_fp8
 
-_MOST = 2**31 - 1  # numbers of k: the kernel counts those of k and v in 32 bits
+_MOST = 2**31 - 1  # elements of k: the kernel counts those of k and v in 32 bits
 
 SPEC = OpSpec(
     name="CacheWriteFp8",

@@ -1,8 +1,8 @@
 """``CachedAttention`` in standard opset-24 ops: two TensorScatter, then one of three forms of attention.
 
-Full: Attention-24, causal by ``nonpad_kv_seqlen``. Window: Attention-24 with a bool mask (opset 24 knows no window).
-Sinks: spelled out in float32, because Attention has no extra softmax column. Each form is an overload of one function.
-Caches of codes are scattered as float32, to which and back they go without loss: ONNX Runtime scatters no eight bits.
+Full: Attention-24, causal through ``nonpad_kv_seqlen``. Window: Attention-24 with a bool mask (opset 24 has no window).
+Sinks: written out in float32, because Attention has no extra softmax column. Each form is an overload of one function.
+Caches of codes are scattered as float32, a lossless conversion, because ONNX Runtime cannot scatter 8-bit types.
 A tree of drafts is one more mask. Cast targets: 1 float32, 3 int8, 9 bool, 17 float8e4m3fn.
 """
 
@@ -34,7 +34,7 @@ _WRITE_CODES = """
   {x}_all = CastLike({x}_all_32, q)
 """
 
-# The power of two that a number begins with is found as in ``microscaled_round/body.py``.
+# The leading power of two of a number is computed as in ``microscaled_round/body.py``.
 _WRITE_INT8 = """
   {x}_new_32 = Cast<to=1>({x})
   {x}_is_nan = IsNaN({x}_new_32)
@@ -143,8 +143,8 @@ _CHAIN = """
   place = Identity(slot)
 """
 
-# path [B, S, S] says what each column sees of the window, and depth how much of that is before. A slot is the column
-# behind it, or lies before the window or past it.
+# path [B, S, S] marks the columns of the window that each column sees, depth the number of them before it. A slot maps
+# to a column of the window, or lies before or after the window.
 _TREE = """
   columns = Unsqueeze(s, one)
   is_itself = Equal(columns, s)
@@ -254,7 +254,7 @@ _SINKS = """
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function for these attributes; its overload names the form."""
+    """Return the ONNX model-local function for these attributes; its overload names the form."""
     window, softcap, sinks = bool(attributes["window"]), bool(attributes["softcap"]), "sinks" in present
     tree = "ancestors" in present
     mask = _MASK + (_TREE if tree else _CHAIN) + (_WINDOW if window else _NO_WINDOW)
@@ -269,7 +269,9 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     overload += "_tree" * tree
     names, write = "scale, window, softcap", _WRITE
     if bool(attributes["k_scale"]) != bool(attributes["v_scale"]):
-        raise BuildError("CachedAttention: k_scale and v_scale go together", why="both caches hold codes or neither")
+        raise BuildError(
+            "CachedAttention: k_scale and v_scale must be set together", why="both caches hold codes or neither"
+        )
     if attributes["scaled"]:
         overload, write = f"int8_{overload}", _INT8 + _WRITE_INT8.format(x="k") + _WRITE_INT8.format(x="v")
         names = f"{names}, scaled"

@@ -1,4 +1,4 @@
-"""What the CPU kernel of ``CachedAttention`` is tried with: windows, sinks, soft caps, odd heads, types, trees."""
+"""Test cases of ``CachedAttention``'s CPU kernel: windows, sinks, soft caps, odd heads, types, trees."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from ...op_spec import CpuCase
 from .int8_caches import codes_of
 
-_TOLERANCE = 2e-5  # exponentials have other last digits than NumPy's, sums another order
+_TOLERANCE = 2e-5  # exponentials differ from NumPy's in the last digits, and sums are added in another order
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """Two rows of several columns, one at the beginning of its cache and one at its end."""
+    """Two rows of several columns, one at the start of its cache and one at the end."""
     for size, group, columns, window, softcap, has_sinks, kept_as in (
         (64, 3, 5, 0, 0.0, False, "float32"),
         (12, 1, 1, 0, 0.0, False, "float32"),

@@ -1,7 +1,7 @@
-"""Keys and values as int8: of each position of a head a code for every number, and two bytes of their scale m * 2^e.
+"""Keys and values as int8: per position and head, a code for every number, and two bytes for the scale m * 2^e.
 
-m is 64 to 127, and e any byte: the least such scale with which the largest number is a code of 127 at most. So a number
-is code * m * 2^e, exactly. Where all are below ``SMALLEST`` m is 0; where one is not finite, it is ``FLAWED``.
+m is 64 to 127, and e any byte: the least such scale with which the largest number has a code of at most 127. A number
+is exactly code * m * 2^e. m is 0 if all numbers are below ``SMALLEST``, and ``FLAWED`` if one is not finite.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ...graph_contract import SCALE_BYTES
 
 Array = NDArray[Any]
 
-MOST = 127  # of a code, and of m
+MOST = 127  # largest code, and largest m
 SMALLEST = 2.0**-90
 FLAWED = -128
 
 
 def codes_of(x: Array) -> Array:
-    """int8 [..., D + 2] of numbers [..., D], each rounded to the nearest code, ties to even."""
+    """Quantize numbers [..., D] to int8 [..., D + 2], each rounded to the nearest code, ties to even."""
     x = x.astype(np.float32)
     is_flawed = ~np.isfinite(x).all(axis=-1, keepdims=True)
     x = np.where(is_flawed, np.float32(0), x)
@@ -29,7 +29,7 @@ def codes_of(x: Array) -> Array:
     is_none = largest < np.float32(SMALLEST)
     largest = np.where(is_none, np.float32(1), largest)
     mantissa, exponent = np.frexp(largest / np.float32(MOST * MOST))
-    exponent = exponent - (mantissa == 0.5)  # the least power of two that is no less
+    exponent = exponent - (mantissa == 0.5)  # the least power of two that is not smaller
     power = np.ldexp(np.float32(1), exponent)
     m = np.minimum(np.ceil(largest / (np.float32(MOST) * power)), np.float32(MOST))
     codes = np.where(is_none, 0, np.rint(x / (m * power)))
@@ -38,7 +38,7 @@ def codes_of(x: Array) -> Array:
 
 
 def numbers_of(codes: Array) -> Array:
-    """What such codes [..., D + 2] stand for, float32 [..., D]."""
+    """Dequantize such codes [..., D + 2] to float32 [..., D]."""
     m, e = (codes[..., -at, None].astype(np.float32) for at in (2, 1))
     scale = np.where(m < 0, np.float32(np.nan), m) * np.exp2(e)
     numbers: Array = codes[..., :-SCALE_BYTES] * scale

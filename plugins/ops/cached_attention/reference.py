@@ -1,4 +1,4 @@
-"""The oracle of ``CachedAttention``: one query of one head at a time, in float32."""
+"""NumPy reference of ``CachedAttention``: one query of one head at a time, in float32."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cached_attention(
     v_scale: float = 0.0,
     scaled: int = 0,
 ) -> tuple[Array, Array, Array]:
-    """The outputs of the op's spec, in its order; the inputs likewise. Caches are copied, not written in place."""
+    """Return the outputs in spec order for inputs in spec order. Caches are copied, not written in place."""
     if bool(scaled) != (k_cache.dtype == np.int8):
         raise ValueError(f"a cache of {k_cache.dtype} does not go with scaled = {scaled}")
     batch, heads, length, size = q.shape
@@ -61,19 +61,19 @@ def cached_attention(
 
 
 def _sees(ancestors: Array | None, b: int, s: int, t: int) -> bool:
-    """Whether column s sees column t, which is no later."""
+    """Return True if column s sees column t, with t <= s."""
     return s == t or ancestors is None or bool(ancestors[b, s, t])
 
 
 def _kept(new: Array, scale: float, dtype: np.dtype[Any]) -> Array:
-    """New keys or values as a cache of a type keeps them."""
+    """Return new keys or values as a cache of this type stores them."""
     if scale:
         return cache_codes(new, scale)
     return codes_of(new) if dtype == np.int8 else new.astype(dtype)
 
 
 def _numbers(cached: Array, scale: float, like: Array) -> Array:
-    """What lies in a cache, float32; codes stand for numbers of the type of ``like``."""
+    """Return the contents of a cache, float32; codes stand for numbers of the type of ``like``."""
     if cached.dtype == np.int8:
         return numbers_of(cached).astype(like.dtype).astype(np.float32)
     wide = cached.astype(np.float32)

@@ -18,7 +18,7 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
     if dims.get("S", 0) > dims.get("T", dims.get("S", 0)):
         return f"{dims['S']} new positions do not fit a cache of {dims['T']}"
     if {"D", "W"} <= dims.keys() and dims["W"] not in (dims["D"], dims["D"] + SCALE_BYTES):
-        return f"a cache of {dims['W']} a position does not hold heads of {dims['D']}"
+        return f"a cache with {dims['W']} numbers per position does not fit heads of size {dims['D']}"
     return None
 
 

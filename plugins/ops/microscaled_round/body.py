@@ -1,8 +1,8 @@
 """``MicroscaledRound`` in standard opset-24 ops. Cast targets: 1 float32, 17 float8e4m3fn.
 
-The power of two that a number begins with is found without a logarithm, which is inexact just where it matters: from
-q = (2^23 + 1) * x, q - (1 - 2^-24) * q rounds to exactly that, whatever x is (Rump, Ogita and Oishi, Accurate
-Floating-Point Summation I, algorithm 3.6). Large numbers are scaled down for it, so that q is finite.
+The leading power of two of a number is computed without a logarithm, which is inexact exactly where it matters: with
+q = (2^23 + 1) * x, q - (1 - 2^-24) * q rounds to it for any x (Rump, Ogita and Oishi, Accurate Floating-Point
+Summation I, algorithm 3.6). Large numbers are scaled down first, so that q is finite.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _VALUES = """
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function; there is only one."""
+    """Return the ONNX model-local function; there is only one."""
     del attributes, present
     return f"""<opset_import: ["" : 24], domain: "peagle">
 MicroscaledRound (x) => (y) {{{SCALES}{CODES}{_VALUES}}}"""

@@ -1,4 +1,4 @@
-"""The oracle of ``MicroscaledRound``."""
+"""NumPy reference of ``MicroscaledRound``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def microscaled_round(x: Array) -> tuple[Array]:
-    """y, of x's shape and dtype; the inputs are those of the op's spec."""
+    """Return y, with x's shape and dtype."""
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, MX_BLOCK)
     scale = powers_of_two(np.abs(blocks).max(axis=-1, keepdims=True))
     with np.errstate(over="ignore"):  # the largest floats may round up to infinity

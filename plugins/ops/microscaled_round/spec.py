@@ -1,4 +1,4 @@
-"""``MicroscaledRound``: numbers as MXFP8 keeps them, scaled block by block when they are known."""
+"""``MicroscaledRound``: round to MXFP8, with block scales computed at run time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``NumbersAt`` in standard opset-24 ops. Cast target: 7 int64.
 
-No Min or Max sees a number past 32 bits: ONNX Runtime's CPU kernels (1.31) answer wrongly for some.
+Min and Max never see a number past 32 bits: ONNX Runtime's CPU kernels (1.31) return wrong results for some.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ NumbersAt <columns> (numbers, start, window_len, draft_len) => (uniform) {
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function; it takes ``columns`` from the node, so there is only one."""
+    """Return the ONNX model-local function; it takes ``columns`` from the node, so there is only one."""
     del attributes, present
     return _BODY

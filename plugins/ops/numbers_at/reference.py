@@ -1,4 +1,4 @@
-"""The oracle of ``NumbersAt``, one row at a time."""
+"""NumPy reference of ``NumbersAt``, one row at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 def numbers_at(numbers: Array, start: Array, window_len: Array, draft_len: Array, *, columns: int) -> tuple[Array]:
-    """uniform float32 [B, columns]; the inputs are those of the op's spec, in its order."""
+    """Return uniform float32 [B, columns]; the inputs are in spec order."""
     batch, length = numbers.shape
     uniform = np.zeros((batch, columns), np.float32)
     for b in range(batch):

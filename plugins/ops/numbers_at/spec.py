@@ -1,4 +1,4 @@
-"""``NumbersAt``: the random numbers that belong to the positions a window can emit."""
+"""``NumbersAt``: read the random numbers of the positions that a window can emit."""
 
 from __future__ import annotations
 

@@ -80,6 +80,6 @@ PlaceholderDraft <mask_token_id> (input_ids, start, window_len, draft_len, token
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function; it takes ``mask_token_id`` from the node, so there is only one."""
+    """Return the ONNX model-local function; it takes ``mask_token_id`` from the node, so there is only one."""
     del attributes, present
     return _BODY

@@ -1,4 +1,4 @@
-"""What the CPU kernel of ``PlaceholderDraft`` is tried with: rows that keep all drafts or some, and idle ones."""
+"""Test cases of ``PlaceholderDraft``'s CPU kernel: rows that keep all drafts or some, and idle ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...op_spec import CpuCase
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """Windows of five columns at most, and three drafts."""
+    """Windows of at most five columns, with three drafts."""
     rng = np.random.default_rng(0)
     lengths = np.array([[4, 3, 4], [5, 3, 2], [1, 0, 1], [3, 0, 0], [0, 0, 0]], np.int32)
     window, drafts, emitted = lengths.T.copy()

@@ -1,4 +1,4 @@
-"""The oracle of ``PlaceholderDraft``, one row at a time."""
+"""NumPy reference of ``PlaceholderDraft``, one row at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def placeholder_draft(
     *,
     mask_token_id: int,
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
-    """The outputs of the op's spec, in its order; the inputs likewise."""
+    """Return the outputs in spec order for inputs in spec order."""
     batch, width = input_ids.shape
     k = tokens.shape[1] - 1
     rows = width + k - 1
@@ -35,7 +35,7 @@ def placeholder_draft(
         window = min(max(int(window_len[b]), 0), width)
         drafts = max(min(int(draft_len[b]), k, window - 1), 0)
         emitted = min(max(int(num_tokens[b]), 0), drafts + 1)
-        c0 = window - 1 - drafts  # window column of the newest token the target was fed
+        c0 = window - 1 - drafts  # window column of the newest token that the target was fed
         real = c0 + emitted if window > 0 and emitted > 0 else 0
         for c in range(real):
             row_ids[b, c] = input_ids[b, c + 1] if c < c0 else tokens[b, c - c0]

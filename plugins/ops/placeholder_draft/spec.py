@@ -1,4 +1,4 @@
-"""``PlaceholderDraft``: the rows of one parallel drafting pass, and the window that follows it."""
+"""``PlaceholderDraft``: lay out the rows of one parallel drafting pass, and the window that follows it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``QuantizedEmbedding`` in standard opset-24 ops: the whole matrix is unpacked and widened, then looked up in.
+"""``QuantizedEmbedding`` in standard opset-24 ops: dequantize the whole matrix, then look rows up.
 
-A runtime that folds constants does so once, and keeps the wide matrix; one that does not does it at every call.
+A runtime that folds constants does this once and keeps the dequantized matrix; others repeat it on every call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..quantized_linear.body import unpacking
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function for this format, which is its overload."""
+    """Return the ONNX model-local function for this format, which is its overload."""
     del present
     format = attributes["format"]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{format}">

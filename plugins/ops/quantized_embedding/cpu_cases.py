@@ -1,4 +1,4 @@
-"""What the CPU kernel of ``QuantizedEmbedding`` is tried with: every format, the first row and the last."""
+"""Test cases of ``QuantizedEmbedding``'s CPU kernel: every format, the first row and the last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..quantized_linear.packed_weights import FORMATS
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """A few rows of a matrix [37, 96], and more of them than one piece of work has."""
+    """A few rows of a matrix [37, 96], then more than one work item covers."""
     few, many = np.array([0, ROWS - 1, 16]), np.arange(ROWS).reshape(1, -1)
     for name in FORMATS:
         attributes = {"format": name, "rows": ROWS, "columns": COLUMNS}

@@ -1,6 +1,6 @@
-"""The oracle of ``QuantizedEmbedding``, bit for bit: the whole matrix widened, and then its rows.
+"""NumPy reference of ``QuantizedEmbedding``, bit for bit: dequantize the whole matrix, then select rows.
 
-It is written to be believed, not to be run on a real vocabulary.
+Written for clarity; too slow for a real vocabulary.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ Array = NDArray[Any]
 def quantized_embedding(
     ids: Array, codes: Array, scales: Array, *, format: str, rows: int, columns: int
 ) -> tuple[Array]:
-    """y, float32 [..., columns]; the inputs are those of the op's spec."""
+    """Return y, float32 [..., columns]."""
     matrix = unpack(format, codes, scales, rows)
     return (matrix[ids].reshape(*ids.shape, columns),)

@@ -1,4 +1,4 @@
-"""``QuantizedEmbedding``: rows of a packed matrix of eight or four bits, looked up and widened."""
+"""``QuantizedEmbedding``: look up rows of a packed 8-bit or 4-bit matrix and dequantize them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``QuantizedLinear`` in standard opset-24 ops: the matrix is unpacked and widened, the input rounded, then multiplied.
+"""``QuantizedLinear`` in standard opset-24 ops: dequantize the matrix, round the input, then multiply.
 
-Sums are float32 here, in whatever order the runtime likes, so the result is the kernel's but for the last digits. The
-formats are overloads of one function. Cast targets: 1 float32.
+The runtime chooses the summation order in float32, so results differ from the kernel's in the last digits. The formats
+are overloads of one function. Cast targets: 1 float32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MIDDLE = {
     "q4_1": f"{_FOUR_BITS}  middle = Constant<value_float = 0.0>()\n",
 }
 
-# -> whole [rows filled up, blocks, 32], and scales_3 [rows filled up, blocks or 1, 1]
+# -> whole [padded rows, blocks, 32], and scales_3 [padded rows, blocks or 1, 1]
 _WHOLE = """
   turned = Transpose<perm = [0, 3, 1, 2, 4]>(codes_5)
   blocks_of_codes = Shape<start = 1, end = 2>(codes)
@@ -92,12 +92,12 @@ _ROUNDED = """
 
 
 def unpacking(format: str) -> str:
-    """The nodes that make ``matrix``, float32 [rows, K], of ``codes``, ``scales`` and the attribute ``rows``."""
+    """Return the nodes that compute ``matrix``, float32 [rows, K], from ``codes``, ``scales`` and ``rows``."""
     return _MIDDLE[format] + _WHOLE + (_SCALED_AND_MOVED if format == "q4_1" else _SCALED) + _MATRIX
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function for this format, which is its overload."""
+    """Return the ONNX model-local function for this format, which is its overload."""
     del present
     format = attributes["format"]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{format}">

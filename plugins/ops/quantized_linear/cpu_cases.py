@@ -1,4 +1,4 @@
-"""What the CPU kernel of ``QuantizedLinear`` is tried with: every format, sizes that are no whole tiles."""
+"""Test cases of ``QuantizedLinear``'s CPU kernel: every format, sizes that are not multiples of a tile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ...op_spec import CpuCase
 from .packed_weights import FORMATS, GGUF_BLOCK_BYTES, Array, pack_codes, pack_gguf, pack_scales
 
-ROWS, COLUMNS = 37, 96  # of the matrices: neither whole tiles, nor one block
+ROWS, COLUMNS = 37, 96  # of the matrices: not whole tiles, and more than one block
 
 
 def cpu_cases() -> Iterator[CpuCase]:
@@ -21,12 +21,12 @@ def cpu_cases() -> Iterator[CpuCase]:
 
 
 def random_matrix(name: str) -> tuple[Array, Array]:
-    """Packed codes and scales of a matrix [37, 96]."""
+    """Return packed codes and scales of a matrix [37, 96]."""
     rng = np.random.default_rng(0)
     if name == "int8":
         whole = rng.integers(-128, 128, (ROWS, COLUMNS), dtype=np.int8)
         return pack_codes(name, whole), pack_scales(name, rng.random((ROWS, 1), np.float32))
     blocks = rng.integers(0, 256, (ROWS, COLUMNS // 32, GGUF_BLOCK_BYTES[name]), dtype=np.uint8)
-    blocks[..., 1] &= 0x3F  # the exponents of the float16 numbers: finite
+    blocks[..., 1] &= 0x3F  # keep the exponents of the float16 numbers finite
     blocks[..., 3] &= 0x3F if name == "q4_1" else 0xFF
     return pack_gguf(name, blocks.reshape(ROWS, -1))

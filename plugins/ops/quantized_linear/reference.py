@@ -1,4 +1,4 @@
-"""The oracle of ``QuantizedLinear``, bit for bit: one row and one block at a time, in the order of the kernels."""
+"""NumPy reference of ``QuantizedLinear``, bit for bit: one row and one block at a time, in the kernels' order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .packed_weights import BLOCK, unpacked
 
 Array = NDArray[Any]
 
-NEGLIGIBLE = 2.0**-100  # a block without a larger number is zeros: its scale could not be told from 0 everywhere
+NEGLIGIBLE = 2.0**-100  # smaller blocks count as zeros: not every path can tell their scale from 0
 
 
 def quantized_linear(x: Array, codes: Array, scales: Array, *, format: str, rows: int) -> tuple[Array]:
-    """y, float32 [..., rows]; the inputs are those of the op's spec."""
+    """Return y, float32 [..., rows]."""
     whole, factors, least = unpacked(format, codes, scales, rows)
     y = [_row(row, format, whole, factors, least) for row in x.reshape(-1, x.shape[-1])]
     return (np.array(y, np.float32).reshape(*x.shape[:-1], rows),)
 
 
 def round_block(x: Array) -> tuple[Array, np.float32]:
-    """Codes int32 [32] of -127..127, and their scale, which is NaN where a number is not finite."""
+    """Return codes int32 [32] in -127..127, and their scale, which is NaN if a number is not finite."""
     largest = np.abs(x).max()
     if not np.isfinite(largest):
         return np.zeros(BLOCK, np.int32), np.float32(np.nan)
@@ -33,10 +33,10 @@ def round_block(x: Array) -> tuple[Array, np.float32]:
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c of float32 arrays, rounded once.
+    """Return a * b + c of float32 arrays, rounded once.
 
-    The product is exact in float64. The sum is rounded to odd there, so that rounding it again cannot tip over (Boldo
-    and Melquiond, Emulation of a FMA and correctly rounded sums, 2008).
+    The product is exact in float64. The sum is rounded to odd there, so that the second rounding cannot change the
+    result (Boldo and Melquiond, Emulation of a FMA and correctly rounded sums, 2008).
     """
     product, addend = a.astype(np.float64) * b, c.astype(np.float64)
     total = product + addend
@@ -49,7 +49,7 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 
 def _row(x: Array, format: str, whole: Array, factors: Array, least: Array) -> Array:
-    """The products of one row with every row of the matrix, float32 [rows]."""
+    """Return the products of one row with every row of the matrix, float32 [rows]."""
     total = np.zeros(len(whole), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for block, numbers in enumerate(x.reshape(-1, BLOCK)):

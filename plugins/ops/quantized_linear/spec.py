@@ -1,4 +1,4 @@
-"""``QuantizedLinear``: rows, rounded to int8 block by block, times a packed matrix of eight or four bits."""
+"""``QuantizedLinear``: multiply rows, rounded to int8 per block, with a packed 8-bit or 4-bit matrix."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ROWS = Attribute("rows", int, -1, "rows of the matrix; the last tile is filled u
 
 
 def check_packed(dims: Mapping[str, int]) -> str | None:
-    """Complain of sizes that packed matrices do not have."""
+    """Return a complaint if the sizes do not fit a packed matrix."""
     if dims.get("blocks", 1) < 1:
         return "the matrix has no columns"
     if "C" in dims and "blocks" in dims and dims["C"] != 32 * dims["blocks"]:
         return f"x has {dims['C']} columns, the matrix {32 * dims['blocks']}: K must be a multiple of 32"
     if dims.get("bytes", 512) not in (256, 512):
-        return f"a block of {dims['bytes']} bytes holds neither eight nor four bits"
+        return f"a block of {dims['bytes']} bytes is neither 8-bit nor 4-bit"
     return None
 
 

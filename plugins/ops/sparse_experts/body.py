@@ -1,7 +1,7 @@
-"""``SparseExperts`` in standard opset-24 ops: every expert sees every token, the scores pick what counts.
+"""``SparseExperts`` in standard opset-24 ops: every expert computes every token, and the scores select.
 
-Dense on purpose: it copies no weights, has no loop, and every backend takes it. A backend that has routed experts
-lowers the op to those instead.
+Dense on purpose: it copies no weights, has no loop, and runs on every backend. A backend with routed experts lowers the
+op to those instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from ...number_types import E4M3, INT8
 
-# The types that inner may be rounded to, with their numbers in ONNX.
+# The types that inner may be rounded to, with their ONNX numbers.
 CODES: Mapping[str, int] = {kind.numpy: kind.onnx for kind in (E4M3, INT8)}
 
 _HIDDEN = """
@@ -64,7 +64,7 @@ _SWIGLU = """
   inner = Mul(lifted, swish)
 """
 
-# A pair around float32, so that the scale keeps its digits in a graph of 16 bits.
+# A Q/DQ pair in float32, so that the scale keeps its precision in a 16-bit graph.
 _ROUNDED = """
   inner_scale_32 = Constant<value_float: float = @inner_scale>()
   inner_32 = Cast<to = 1>(inner)
@@ -110,18 +110,21 @@ _SUM = """
 
 
 def gating(gate: str, up: str, *, limited: bool, prefix: str = "") -> str:
-    """The nodes from ``gate`` and ``up`` to ``inner``; attributes of the function begin with ``prefix``. Uses x."""
+    """Return the nodes from ``gate`` and ``up`` to ``inner``; attribute names start with ``prefix``. Uses x."""
     text = (_LIMITED if limited else _UNLIMITED) + _SWIGLU
     return text.format(gate=gate, up=up, prefix=prefix)
 
 
 def combining(stack: str, experts: str, scores: str, each: str) -> str:
-    """The nodes from the outputs of ``each`` expert of the ``stack`` to ``weighted``, by token. Uses x and last."""
+    """Return the nodes from the outputs of ``each`` expert of the ``stack`` to ``weighted``, by token.
+
+    Uses x and last.
+    """
     return _COMBINE.format(stack=stack, experts=experts, scores=scores, each=each)
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function for these attributes; its overload names the form."""
+    """Return the ONNX model-local function for these attributes; its overload names the form."""
     bias, limited = "gate_up_bias" in present, bool(attributes["limit"])
     codes = str(attributes["inner_codes"])
     overload = "_".join(["dense", *["bias"] * bias, *["limited"] * limited, *([codes] if codes else [])])

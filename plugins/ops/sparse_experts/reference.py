@@ -1,4 +1,4 @@
-"""The oracle of ``SparseExperts``: one token and one of its experts at a time, in float32."""
+"""NumPy reference of ``SparseExperts``: one token and one of its experts at a time, in float32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sparse_experts(
     inner_codes: str = "",
     inner_scale: float = 1.0,
 ) -> tuple[Array]:
-    """The output of the op's spec; the inputs likewise."""
+    """Return the output of the op's spec for inputs in spec order."""
     y = np.zeros(x.shape, np.float32)
     for n, token in enumerate(x.astype(np.float32)):
         for expert, score in zip(experts[n], scores[n].astype(np.float32), strict=True):
@@ -48,7 +48,7 @@ def sparse_experts(
 
 
 def _rounded(values: Array, codes: str, scale: np.float32) -> Array:
-    """To the nearest codes, ties to even, and the last of them beyond; times the scale."""
+    """Round to the nearest code, ties to even, saturating; multiply with the scale."""
     quotient = np.asarray(values, np.float32) / scale
     if BY_NUMPY[codes] is INT8:
         whole: Array = np.clip(np.rint(quotient), INT8.smallest, INT8.largest).astype(np.float32) * scale

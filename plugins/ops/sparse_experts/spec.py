@@ -1,4 +1,4 @@
-"""``SparseExperts``: the routed experts of a mixture-of-experts layer, after the router has chosen."""
+"""``SparseExperts``: compute the routed experts of a mixture-of-experts layer, after the router has chosen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _positive(value: float) -> str | None:
 
 def _check_dims(dims: Mapping[str, int]) -> str | None:
     if {"J", "I"} <= dims.keys() and dims["J"] != 2 * dims["I"]:
-        return f"gate_up has {dims['J']} rows an expert, which is not twice the {dims['I']} columns of down"
+        return f"gate_up has {dims['J']} rows per expert, not twice the {dims['I']} columns of down"
     if dims.get("A", 0) > dims.get("E", dims.get("A", 0)):
         return f"a token cannot have {dims['A']} different experts of {dims['E']}"
     return None

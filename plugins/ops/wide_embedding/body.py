@@ -1,4 +1,4 @@
-"""``WideEmbedding`` in standard opset-24 ops: the tile of each id, and of every column the lane that is its row."""
+"""``WideEmbedding`` in standard opset-24 ops: gather the tile of each id, then its lane in every column."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function."""
+    """Return the ONNX model-local function."""
     del attributes, present
     return """<opset_import: ["" : 24], domain: "peagle">
 WideEmbedding <rows> (ids, matrix) => (y) {

@@ -1,4 +1,4 @@
-"""What the CPU kernel of ``WideEmbedding`` is tried with: ids of every tile, more of them than a thread is given."""
+"""Test cases of ``WideEmbedding``'s CPU kernel: ids of every tile, and more ids than one thread handles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from ...op_spec import CpuCase
 from ..wide_linear.packed_matrix import pack_matrix
 
-ROWS, COLUMNS = 37, 5  # the last tile is not full
+ROWS, COLUMNS = 37, 5  # the last tile is partly filled
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """The first, the last and another row of a matrix; then forty of any."""
+    """The first, the last and another row of a matrix; then forty arbitrary rows."""
     rng = np.random.default_rng(0)
     matrix = pack_matrix(rng.normal(size=(ROWS, COLUMNS)).astype(np.float32))
     for ids in (np.array([0, ROWS - 1, 16]), rng.integers(0, ROWS, 40)):

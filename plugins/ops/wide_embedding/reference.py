@@ -1,6 +1,6 @@
-"""The oracle of ``WideEmbedding``: the whole matrix unpacked, and then its rows.
+"""NumPy reference of ``WideEmbedding``: unpack the whole matrix, then select rows.
 
-It is written to be believed, not to be run on a real vocabulary.
+Written for clarity; too slow for a real vocabulary.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ Array = NDArray[Any]
 
 
 def wide_embedding(ids: Array, matrix: Array, *, rows: int) -> tuple[Array]:
-    """y, float32 [..., K]; the inputs are those of the op's spec."""
+    """Return y, float32 [..., K]."""
     whole = unpack_matrix(matrix, rows)
     return (whole[ids].reshape(*ids.shape, whole.shape[1]),)

@@ -1,4 +1,4 @@
-"""``WideEmbedding``: rows of a packed matrix of float32, looked up."""
+"""``WideEmbedding``: look up rows of a packed float32 matrix."""
 
 from __future__ import annotations
 

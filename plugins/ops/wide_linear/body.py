@@ -1,4 +1,4 @@
-"""``WideLinear`` in standard opset-24 ops: every tile is multiplied as it lies, without a copy of the matrix."""
+"""``WideLinear`` in standard opset-24 ops: multiply every tile in place, without copying the matrix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
-    """The text of the ONNX model-local function."""
+    """Return the ONNX model-local function."""
     del attributes, present
     return """<opset_import: ["" : 24], domain: "peagle">
 WideLinear <rows> (x, matrix) => (y) {

@@ -1,4 +1,4 @@
-"""What the CPU kernel of ``WideLinear`` is tried with: sizes that are no whole tiles."""
+"""Test cases of ``WideLinear``'s CPU kernel: sizes that are not multiples of a tile."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from ...op_spec import CpuCase
 from .packed_matrix import pack_matrix
 
-ROWS, COLUMNS = 85, 33  # of the matrix: tiles that go together, tiles that are left, and one that is not full
+ROWS, COLUMNS = 85, 33  # of the matrix: tiles processed together, remaining tiles, and one that is partly filled
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """One row, and eleven, which are multiplied in two parts."""
+    """One row, then eleven, which are multiplied in two parts."""
     rng = np.random.default_rng(1)
     matrix = pack_matrix(rng.normal(size=(ROWS, COLUMNS)).astype(np.float32))
     for rows in (1, 11):

@@ -1,4 +1,4 @@
-"""The oracle of ``WideLinear``, bit for bit: one row and one column at a time, in the order of the kernels."""
+"""NumPy reference of ``WideLinear``, bit for bit: one row and one column at a time, in the kernels' order."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Array = NDArray[Any]
 
 
 def wide_linear(x: Array, matrix: Array, *, rows: int) -> tuple[Array]:
-    """y, float32 [..., rows]; the inputs are those of the op's spec."""
+    """Return y, float32 [..., rows]."""
     whole = unpack_matrix(matrix, rows)
     y = [_row(row, whole) for row in x.reshape(-1, x.shape[-1])]
     return (np.array(y, np.float32).reshape(*x.shape[:-1], rows),)
 
 
 def _row(x: Array, matrix: Array) -> Array:
-    """The products of one row with every row of the matrix, float32 [rows]."""
+    """Return the products of one row with every row of the matrix, float32 [rows]."""
     total = np.zeros(len(matrix), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for number, column in zip(x, matrix.T, strict=True):

@@ -1,4 +1,4 @@
-"""``WideLinear``: rows times a packed matrix of float32, each output summed in one order."""
+"""``WideLinear``: multiply rows with a packed float32 matrix, each output summed in a fixed order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = Attribute("rows", int, -1, "rows of the matrix; the last tile is filled u
 
 
 def check_packed(dims: Mapping[str, int]) -> str | None:
-    """Complain of sizes that packed matrices do not have."""
+    """Return a complaint if the sizes do not fit a packed matrix."""
     if dims.get("lanes", 16) != 16:
         return f"the tiles of the matrix have {dims['lanes']} rows, not 16"
     return "the matrix has no columns" if dims.get("C", 1) < 1 else None

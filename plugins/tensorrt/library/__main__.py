@@ -12,12 +12,12 @@ from .pack import write_plugin_library
 
 
 def main() -> int:
-    """Write the library for the GPUs that are named, or those that kernels are shipped for; the exit status."""
+    """Write the library for the named GPUs, or for those of the shipped kernels; return the exit status."""
     try:
         folder, *gpus = sys.argv[1:]
         sms = [int(gpu.removeprefix("sm_")) for gpu in gpus] or TARGETS
     except ValueError:
-        print(UsageError("say where to, and for which GPUs", fix=f"{__doc__}"), file=sys.stderr)
+        print(UsageError("invalid arguments: expected a folder and GPUs", fix=f"{__doc__}"), file=sys.stderr)
         return UsageError.exit_code
     try:
         library = write_plugin_library(Path(folder), sms)

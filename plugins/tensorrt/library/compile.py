@@ -1,4 +1,4 @@
-"""The compilation of the plugin library for this machine's processor and for the GPUs that are named."""
+"""Compile the plugin library for this machine's processor and the named GPUs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...kernels.sources import TARGETS, kernel_ops
 from .sources import OPTIONS, digest, files
 
 COST = (
-    "the plugin library is compiled for the machine; without it only Python programs that register the plugins of "
+    "the plugin library is compiled on each machine; without it only Python programs that register the plugins of "
     "peagle.plugins.tensorrt can load the plans"
 )
-_OLDEST = 75  # that TensorRT has code for
+_OLDEST = 75  # oldest compute capability that TensorRT supports
 
 
 @dataclass(frozen=True)
 class PluginLibrary:
-    """The plugins of all ops with a kernel, as a shared library of one kind of ``machine`` (``linux-x86_64``).
+    """The plugins of all ops with a kernel, as a shared library for one ``machine`` type (``linux-x86_64``).
 
-    ``sms`` are the compute capabilities that it has kernels of (90 is 9.0), ``digest`` is that of the source it was
-    made from, ``compiler`` the first line that it says of itself.
+    ``sms`` are the compute capabilities of its kernels (90 is 9.0), ``digest`` identifies the source, and ``compiler``
+    is the first line of the compiler's version output.
     """
 
     machine: str
@@ -35,10 +35,10 @@ class PluginLibrary:
 
 
 def compile_library(sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) -> PluginLibrary:
-    """Compile the library with kernels for GPUs of these compute capabilities; ``packs`` are asked for them first.
+    """Compile the library with kernels for these compute capabilities; ``packs`` are searched for kernels first.
 
-    ``UsageError`` for a GPU that there can be no kernel for, ``EnvironmentProblem`` where there is no C++ compiler, or
-    NVRTC is needed and missing; ``BuildError`` with the words of each compiler when all of them fail.
+    Raises ``UsageError`` for an unsupported GPU, ``EnvironmentProblem`` if there is no C++ compiler or NVRTC is needed
+    and missing, and ``BuildError`` with every compiler's output if all fail.
     """
     wanted = sorted(set(sms))
     if not wanted or wanted[0] < _OLDEST:
@@ -53,7 +53,7 @@ def compile_library(sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) ->
 
 
 def compile_around(cubins: Sequence[Cubin], compilers: Sequence[Compiler] = ()) -> PluginLibrary:
-    """Compile the library with these kernels in it; raises what ``compile_library`` does."""
+    """Compile the library with these kernels; raises the errors of ``compile_library``."""
     code, compiler = compile_shared(files(cubins), OPTIONS, compilers or find_compilers(COST), "the plugin library")
     sms = tuple(sorted({cubin.sm for cubin in cubins}))
     return PluginLibrary(machine_name(), sms, digest(cubins), code, compiler)

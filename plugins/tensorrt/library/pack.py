@@ -1,4 +1,4 @@
-"""The plugin library as files: ``libpeagle_plugins.so``, and ``plugin_library.json``, which says what it is."""
+"""The plugin library as files: ``libpeagle_plugins.so`` and its index ``plugin_library.json``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FORMAT = 1
 
 
 def write_plugin_library(folder: Path, sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) -> PluginLibrary:
-    """Compile the library for GPUs of these compute capabilities and write it; raises what ``compile_library`` does."""
+    """Compile the library for these compute capabilities and write it; raises the errors of ``compile_library``."""
     library = compile_library(sms, packs)
     write_library(folder, library)
     return library
 
 
 def write_library(folder: Path, library: PluginLibrary) -> None:
-    """Write the library and its index, the index last. Same library, same bytes."""
+    """Write the library, then its index. The same library gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LIBRARY).write_bytes(library.code)
     index = {
@@ -41,7 +41,7 @@ def write_library(folder: Path, library: PluginLibrary) -> None:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """What the index says of the library: machine, gpus, bytes, hashes, compiler. ``EnvironmentProblem`` without it."""
+    """Return the index: machine, gpus, bytes, hashes, compiler. Raises ``EnvironmentProblem`` if missing or invalid."""
     path = folder / INDEX
     try:
         content = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The C++ text of the plugin library: the headers beside this, and what the ops' specs say as tables of C++."""
+"""The C++ source of the plugin library: the headers in this folder, and the op specs as C++ tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...number_types import BY_NAME, BY_TENSORRT
 from ...op_spec import DOMAIN, VERSION, Attribute, Operand, OpSpec, terms_of
 from ...ops import OPS
 
-# Only what is exported can be seen, and the C++ library is within: the process that opens it may have another one. It
-# stays in memory, for the driver reads its kernels, and whatever has registered its plugins knows them by address.
+# Only exported symbols are visible, and the C++ library is linked statically: the host process may have another one.
+# The library stays in memory: the driver reads its kernels, and plugin registries keep its addresses.
 OPTIONS = (
     "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s", "-w", "-static-libstdc++", "-static-libgcc",
     "-Wl,--version-script=exports.map", "-Wl,-z,nodelete", "-ldl",
@@ -48,9 +48,9 @@ _LARGEST = 2**63 - 1
 
 
 def files(cubins: Sequence[Cubin]) -> dict[str, bytes]:
-    """The files by name: the one to compile, first, and what it takes in.
+    """Return the files by name: first the one to compile, then its includes.
 
-    ``BuildError`` for an op whose spec says what the tables cannot.
+    Raises ``BuildError`` for an op whose spec the tables cannot express.
     """
     ops = [OPS[name] for name in dict.fromkeys(cubin.op for cubin in cubins)]
     codes = {_file(cubin): cubin.code for cubin in cubins}
@@ -58,7 +58,7 @@ def files(cubins: Sequence[Cubin]) -> dict[str, bytes]:
 
 
 def digest(cubins: Sequence[Cubin]) -> str:
-    """SHA-256, in hex, of what decides the library besides the compiler: the files and the options."""
+    """Return the hex SHA-256 of everything but the compiler that determines the library: files and options."""
     whole = hashlib.sha256("\n".join(OPTIONS).encode())
     for name, content in sorted(files(cubins).items()):
         whole.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
@@ -102,7 +102,7 @@ def _label(cubin: Cubin) -> str:
 
 
 def _taken_in(cubin: Cubin) -> str:
-    """The machine code as bytes between two labels, read by the assembler."""
+    """Return assembler code that embeds the machine code between two labels."""
     label = _label(cubin)
     lines = (
         ".section .rodata",
@@ -120,9 +120,9 @@ def _taken_in(cubin: Cubin) -> str:
 
 
 def _tables(op: OpSpec, cubins: Iterable[Cubin]) -> str:
-    """The constants that describe an op, each named for it."""
+    """Return the constants that describe an op, prefixed with its name."""
     if op.check_dims is not None:
-        raise _unfit(op, "its check of dimensions is not in bounds")
+        raise _unfit(op, "its check_dims cannot be expressed as bounds")
     kernel, name = kernel_of(op), f"k{op.name}"
     dimensions = list(dict.fromkeys(dim for operand in op.inputs for dim in operand.dims))
     symbols = {symbol: i for i, symbol in enumerate([*dimensions, *(a.name for a in op.attributes)])}
@@ -153,7 +153,7 @@ def _tables(op: OpSpec, cubins: Iterable[Cubin]) -> str:
 
 
 def _array(kind: str, name: str, items: Sequence[str]) -> str:
-    """One of no items has one that nobody counts, for C++ has no such arrays."""
+    """Return a C array; an empty one gets one unused element, because C++ has no empty arrays."""
     return f"{kind} {name}[] = {{{', '.join(items) or '{}'}}};\n"
 
 
@@ -164,7 +164,8 @@ def _operands(
     for i, operand in enumerate(operands):
         if operand.optional or operand.wide_as is not None or "..." in operand.dims:
             raise BuildError(
-                f"{op.name} cannot be a plugin of the library", why=f"{operand.name} is not of a fixed form"
+                f"{op.name} cannot be a plugin of the library",
+                why=f"{operand.name} is optional, of variable rank or of variable type",
             )
         parts += _sums(operand.dims, f"{name}Dims{i}", symbols)
         parts.append(_array("const DataType", f"{name}Types{i}", [_type(dtype) for dtype in operand.dtypes]))
@@ -176,7 +177,7 @@ def _operands(
 
 
 def _sums(expressions: Sequence[str], name: str, symbols: Mapping[str, int]) -> list[str]:
-    """The terms of every expression, and an array of the sums that they are."""
+    """Return the terms of every expression, and an array of their sums."""
     parts, rows = [], []
     for i, expression in enumerate(expressions):
         terms, constant = terms_of(expression)
@@ -192,7 +193,7 @@ def _terms(name: str, terms: Sequence[tuple[int, str]], symbols: Mapping[str, in
 def _attribute(op: OpSpec, attribute: Attribute) -> str:
     least = _LEAST.get(attribute.check) if attribute.check else -_LARGEST
     if attribute.kind is not int or least is None:
-        raise _unfit(op, f"{attribute.name} is no whole number with a least one")
+        raise _unfit(op, f"{attribute.name} is not an integer with a lower bound")
     complaint = attribute.check(attribute.default) if attribute.check else None
     required = "true" if complaint else "false"
     words = attribute.check(least - 1) if attribute.check else ""

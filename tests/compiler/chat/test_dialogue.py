@@ -23,7 +23,7 @@ class _Engine:
         return answer
 
 
-def test_old_turns_are_left_out_also_where_they_are_too_long_to_be_counted() -> None:
+def test_old_turns_are_dropped_even_if_too_long_to_count() -> None:
     dialogue = Dialogue(_Engine(), None, 10)  # type: ignore[arg-type]
     for letter in "abc":
         dialogue._turns += [{"role": "user", "content": letter * 15}, {"role": "assistant", "content": letter * 15}]
@@ -31,6 +31,6 @@ def test_old_turns_are_left_out_also_where_they_are_too_long_to_be_counted() -> 
     assert [message["content"] for message in dialogue.messages] == ["?"]
 
 
-def test_a_question_that_is_too_long_by_itself_is_left_to_the_engine() -> None:
+def test_too_long_question_is_passed_to_the_engine() -> None:
     dialogue = Dialogue(_Engine(), None, 10)  # type: ignore[arg-type]
     assert dialogue.ask("?" * 99) == 0

@@ -96,7 +96,7 @@ def said(screen: str) -> str:
     return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", without_count).replace("\r\n", "\n")
 
 
-def test_a_chat_streams_remembers_is_interrupted_and_ends(terminal: Terminal, talking_engine: Path) -> None:
+def test_chat_streams_remembers_interrupts_and_exits(terminal: Terminal, talking_engine: Path) -> None:
     """One session, since each takes a second to begin."""
     from peagle.engines import Engine, SamplingParams
 
@@ -138,7 +138,7 @@ def test_a_chat_streams_remembers_is_interrupted_and_ends(terminal: Terminal, ta
 
 
 @pytest.mark.parametrize("plain", [("--num-speculative-tokens", 0), ("--draft", "none")])
-def test_an_answer_is_interrupted_and_stays_in_the_dialogue(talking_engine: Path, plain: tuple[str, str | int]) -> None:
+def test_interrupted_answer_stays_in_the_dialogue(talking_engine: Path, plain: tuple[str, str | int]) -> None:
     terminal = Terminal(talking_engine, "--max-tokens", 1500, "--threads", 1, *plain, NO_COLOR="1")
     try:
         terminal.until(PROMPT)

@@ -78,12 +78,12 @@ def test_every_tensor_is_read_exactly(layout: str, request: pytest.FixtureReques
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_single_file_may_have_any_name(folder: Path) -> None:
+def test_single_file_accepts_any_name(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "head.safetensors")
     assert Checkpoint.open(folder).shapes["a.weight"] == (2, 2)
 
 
-def test_other_layouts_of_the_same_weights_do_not_count(folder: Path, sharded: Path) -> None:
+def test_duplicate_layouts_of_the_weights_are_ignored(folder: Path, sharded: Path) -> None:
     save_file({"tok_embeddings.weight": torch.zeros(1)}, folder / "consolidated.safetensors")
     (folder / "original").mkdir()
     save_file({"tok_embeddings.weight": torch.zeros(1)}, folder / "original" / "model.safetensors")
@@ -94,7 +94,7 @@ def test_other_layouts_of_the_same_weights_do_not_count(folder: Path, sharded: P
     assert "scalar" in Checkpoint.open(folder).shapes
 
 
-def test_a_tensor_may_lie_beyond_gigabytes(folder: Path) -> None:
+def test_tensor_offset_beyond_gigabytes_is_read(folder: Path) -> None:
     ends = {"large": [0, 1 << 32], "after": [1 << 32, (1 << 32) + 4], "last": [(1 << 32) + 4, (1 << 32) + 8]}
     header = {
         name: {"dtype": "F32", "shape": [(end - begin) // 4], "data_offsets": [begin, end]}
@@ -127,7 +127,7 @@ def test_a_header_of_endless_items_is_refused(folder: Path, filling: bytes) -> N
     assert time.thread_time() - start < 2
 
 
-def test_a_name_that_is_not_there_brings_its_neighbours(folder: Path) -> None:
+def test_missing_name_suggests_similar_ones(folder: Path) -> None:
     with pytest.raises(BuildError, match=r"a\.weight"):
         Checkpoint.open(folder).read("aa.weight")
 
@@ -188,7 +188,7 @@ def test_arbitrary_bytes_are_not_a_checkpoint(folder: Path, content: bytes) -> N
         ),
     ],
 )
-def test_a_header_that_lies_is_refused(folder: Path, header: Any, data: bytes, complaint: str) -> None:
+def test_inconsistent_header_is_rejected(folder: Path, header: Any, data: bytes, complaint: str) -> None:
     (folder / "model.safetensors").write_bytes(with_header(header, data))
     assert complaint in refusal(folder).why
 
@@ -226,7 +226,7 @@ def test_weights_that_are_not_finite_are_named_and_counted(
         Checkpoint.open(folder).read("x.weight")
 
 
-def test_a_type_that_is_not_supported_yet_is_named(folder: Path) -> None:
+def test_unsupported_dtype_is_named(folder: Path) -> None:
     save_file({"x.weight": torch.zeros(2).to(torch.float8_e4m3fn)}, folder / "model.safetensors")
     with pytest.raises(BuildError, match="stored as F8_E4M3"):
         Checkpoint.open(folder).read("x.weight")
@@ -262,7 +262,7 @@ def test_a_folder_needs_a_config(folder: Path, content: str | None) -> None:
     assert "config.json" in refusal(folder).what
 
 
-def test_what_is_not_a_folder_is_refused(folder: Path) -> None:
+def test_path_without_folder_is_rejected(folder: Path) -> None:
     assert "not a folder" in refusal(folder / "config.json").what
 
 
@@ -282,7 +282,7 @@ def test_what_is_not_a_folder_is_refused(folder: Path) -> None:
         "\ud800.safetensors",
     ],
 )
-def test_an_index_may_name_only_files_of_its_folder(sharded: Path, file: Any) -> None:
+def test_index_can_only_name_files_of_its_folder(sharded: Path, file: Any) -> None:
     write_index(sharded, dict.fromkeys(sorted(TENSORS)[1:3], "one.safetensors") | {"a.weight": file})
     assert repr(file) in refusal(sharded).what
 
@@ -308,7 +308,7 @@ def test_shards_without_an_index_are_ambiguous(sharded: Path) -> None:
     assert "one.safetensors, two.safetensors" in refusal(sharded).what
 
 
-def test_the_fingerprint_follows_the_content_and_nothing_else(folder: Path, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_content_only(folder: Path, tmp_path: Path) -> None:
     first = Checkpoint.open(folder).fingerprint
     moved = folder.rename(tmp_path.parent / f"{tmp_path.name}-moved")
     assert Checkpoint.open(moved).fingerprint == first
@@ -318,7 +318,7 @@ def test_the_fingerprint_follows_the_content_and_nothing_else(folder: Path, tmp_
     assert len({first, second, Checkpoint.open(moved).fingerprint}) == 3
 
 
-def test_the_fingerprint_covers_what_modelopt_says(folder: Path) -> None:
+def test_fingerprint_includes_modelopt_config(folder: Path) -> None:
     first = Checkpoint.open(folder).fingerprint
     (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": null}}')
     assert Checkpoint.open(folder).fingerprint != first
@@ -351,7 +351,7 @@ WRONGS = st.sampled_from(["missing", "moved", "duplicated", "unnamed", "unsafe"]
     damage=st.dictionaries(st.sampled_from(FILES), st.sampled_from(["lost", "cut"]), max_size=2),
     shift=st.integers(1, 3),
 )
-def test_everything_that_is_wrong_is_named_at_once(
+def test_all_problems_are_reported_together(
     tmp_path: Path, wrongs: dict[str, str], damage: dict[str, str], shift: int
 ) -> None:
     placed = {f"anchor.{file}": file for file in FILES} | {n: FILES[i % 4] for i, n in enumerate(TEST_NAMES)}
@@ -398,7 +398,7 @@ def test_many_problems_are_counted_and_not_all_listed(sharded: Path) -> None:
     assert "cannot be used (10" in refusal(sharded).what
 
 
-def test_a_config_that_is_missing_does_not_hide_the_rest(sharded: Path) -> None:
+def test_missing_config_does_not_hide_other_problems(sharded: Path) -> None:
     (sharded / "config.json").unlink()
     (sharded / "one.safetensors").unlink()
     (sharded / "two.safetensors").write_bytes(b"PK\x03\x04" + b"\0" * 60)

@@ -87,7 +87,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], Callable[[Tensors],
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_weight_is_what_an_independent_dequantisation_gives(tmp_path: Path, case: str) -> None:
+def test_weight_matches_an_independent_dequantization(tmp_path: Path, case: str) -> None:
     form, shape, options, by_hand = CASES[case]
     checkpoint, stored = make(tmp_path, form, shape, **options)
     name = name_of(form)
@@ -120,7 +120,7 @@ def test_fp8_blocks_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e8m0fnu])
-def test_block_scales_may_have_other_types(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_block_scales_accept_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     stored = encode(NAME, torch.randn(8, 8), "fp8-blocks", block=(4, 4))
     stored[NAME + "_scale_inv"] = stored[NAME + "_scale_inv"].to(dtype)
     write(tmp_path, stored, quantization_config("fp8-blocks", block=(4, 4)))
@@ -149,7 +149,7 @@ def test_pieces_are_the_whole_in_slices(tmp_path: Path, case: str, rows: int, co
     assert len(pieces) == 1 or len(pieces) <= -(-rows // max(limit // row // granule * granule, granule))
 
 
-def test_vectors_and_scalars_come_in_pieces_too(tmp_path: Path) -> None:
+def test_vectors_and_scalars_support_partial_reads(tmp_path: Path) -> None:
     tensors = {"v": torch.arange(10), "s": torch.tensor(2.0), "e": torch.zeros(0, 4), "b": torch.tensor([True])}
     checkpoint = Checkpoint.open(write(tmp_path, tensors))
     assert [len(piece) for piece in checkpoint.pieces("v", 16)] == [4, 4, 2]
@@ -205,7 +205,7 @@ def test_the_position_is_that_of_the_weight_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["top", "text_config", "compression_config", "hf_quant_config.json", "nested"])
-def test_the_declaration_is_found_where_it_stands(tmp_path: Path, place: str) -> None:
+def test_quantization_declaration_is_found_in_every_location(tmp_path: Path, place: str) -> None:
     write(tmp_path, encode(NAME, torch.randn(4, 4), "modelopt-fp8"))
     entry = quantization_config("modelopt-fp8")
     configs = {

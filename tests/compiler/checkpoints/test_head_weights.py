@@ -76,5 +76,5 @@ def test_the_rows_of_a_fused_tensor_are_cut_without_gap_or_overlap(q: int, kv: i
         {"a.self_attn.qkv_proj.weight": (8, 4), "a.self_attn.o_proj.weight": (4, 0)},
     ],
 )
-def test_what_cannot_be_cut_is_left_as_it_is(shapes: dict[str, tuple[int, ...]]) -> None:
+def test_unsliceable_tensor_is_returned_whole(shapes: dict[str, tuple[int, ...]]) -> None:
     assert rows_of_fused(shapes) == {}

@@ -97,7 +97,7 @@ def test_only_the_files_of_a_build_are_fetched_and_the_progress_counts_them(serv
     assert shown.total == shown.done == sum(map(len, WANTED.values()))
 
 
-def test_what_was_fetched_is_found_again_without_the_hub(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloaded_files_are_found_offline(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     first = hub.download("owner/model")
     server.log.clear()
     assert hub.download("owner/model") == first
@@ -117,7 +117,7 @@ def test_a_revision_is_passed_on(server: FakeHub, revision: str) -> None:
     assert not any(NEW in line for line in server.log)
 
 
-def test_a_connection_that_breaks_goes_on_where_it_was(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_connection_resumes_download(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", LARGE // 10)
     server.breaks = ["drop"]
     found = hub.download("owner/model")
@@ -126,7 +126,7 @@ def test_a_connection_that_breaks_goes_on_where_it_was(server: FakeHub, monkeypa
     assert resumed != "RANGE 0"
 
 
-def test_a_download_that_failed_goes_on_with_the_files_that_are_missing(server: FakeHub) -> None:
+def test_failed_download_resumes_with_missing_files(server: FakeHub) -> None:
     server.breaks = ["refuse", "refuse"]
     assert "500" in refusal(EnvironmentProblem).why
     server.log.clear()
@@ -146,7 +146,7 @@ def test_ids_and_revisions_that_do_not_exist_are_named(server: FakeHub) -> None:
     assert "no revision " + "c" * 40 in refusal(UsageError, revision="c" * 40).what
 
 
-def test_a_gated_model_says_how_to_get_access(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gated_model_error_explains_how_to_get_access(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = refusal(EnvironmentProblem, "owner/gated")
     assert "accept the licence" in problem.fix
     assert f"{server.endpoint}/owner/gated" in problem.fix
@@ -166,7 +166,7 @@ def test_a_hub_that_cannot_be_reached_is_named(server: FakeHub, monkeypatch: pyt
     assert "HF_ENDPOINT" in problem.fix
 
 
-def test_offline_without_the_files_says_so(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_error_names_missing_files(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     target_config("owner/model")  # the commit and its configuration are known, the weights are not here
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for repo in ("owner/model", "owner/gated"):
@@ -175,7 +175,7 @@ def test_offline_without_the_files_says_so(server: FakeHub, monkeypatch: pytest.
         assert "HF_HUB_OFFLINE" in problem.fix
 
 
-def test_a_disk_without_room_is_told_before_the_download(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insufficient_disk_is_reported_before_download(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "free_bytes", lambda where: 10)
     problem = refusal(BuildError)
     assert "10 B are free" in problem.why
@@ -183,7 +183,7 @@ def test_a_disk_without_room_is_told_before_the_download(server: FakeHub, monkey
     assert server.fetched() == []
 
 
-def test_a_disk_that_fills_up_is_told(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -200,7 +200,7 @@ def test_pickled_weights_are_never_fetched(server: FakeHub) -> None:
     "name",
     ["../model", "/owner/model", "owner/model/main", "own er/model", "owner/", "model", "o--o/m", "a/..", "é/m", ""],
 )
-def test_what_is_no_id_never_reaches_the_network(server: FakeHub, name: str) -> None:
+def test_invalid_id_never_reaches_the_network(server: FakeHub, name: str) -> None:
     assert not hub.is_id(name)
     for call in (lambda: hub.download(name), lambda: resolve(name, "demo"), lambda: target_config(name)):
         with pytest.raises(UsageError):

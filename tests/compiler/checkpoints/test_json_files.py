@@ -28,19 +28,19 @@ def test_an_object_is_read(config: Path) -> None:
     assert read_json(config, "") == {"a": [1, 2]}
 
 
-def test_what_is_not_there_says_why_it_is_needed(config: Path) -> None:
+def test_missing_file_error_explains_its_purpose(config: Path) -> None:
     assert "it is needed" in refusal(config)
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
 def test_a_device_is_not_read(config: Path, device: str) -> None:
     config.symlink_to(device)
-    assert "no regular file" in refusal(config)
+    assert "not a regular file" in refusal(config)
 
 
 def test_a_pipe_is_not_waited_for(config: Path) -> None:
     os.mkfifo(config)
-    assert "no regular file" in refusal(config)
+    assert "not a regular file" in refusal(config)
     with pytest.raises(BuildError, match="cannot read"):
         read_header(config)
 

@@ -28,7 +28,7 @@ def target_of(head: Path) -> str:
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_the_head_of_a_pair_fits_its_target_and_drafts_as_deep_as_the_registry_says(name: str) -> None:
+def test_registered_head_fits_its_target_and_depth(name: str) -> None:
     config, _ = target_config(name)
     head = read_head(Checkpoint.open(LOCAL[name]), family_for(config).describe(config))
     assert (head.trained_depth, head.taps) == (PAIRS[name].trained_depth, PAIRS[name].taps)
@@ -45,7 +45,7 @@ def test_a_head_leaves_the_embedding_to_its_target_and_has_a_card(folder: Path) 
         assert part in card
 
 
-def test_the_eagle_3_head_fits_its_target_and_is_not_built_for_tensorrt() -> None:
+def test_eagle_3_head_fits_its_target_and_has_no_tensorrt_build() -> None:
     config, _ = target_config(target_of(EAGLE_3))
     head = read_head(Checkpoint.open(EAGLE_3), family_for(config).describe(config))
     assert (head.strategy, head.trained_depth) == ("autoregressive", 6)
@@ -54,7 +54,7 @@ def test_the_eagle_3_head_fits_its_target_and_is_not_built_for_tensorrt() -> Non
         require_runner(head, LOWERINGS["tensorrt"])
 
 
-def test_a_head_may_be_asked_for_by_its_kind() -> None:
+def test_head_can_be_selected_by_method() -> None:
     assert drafter_source("smollm2-135m", "eagle3") == Local(EAGLE_3)
     assert drafter_source("smollm2-135m", "peagle") == PAIRS["smollm2-135m"].drafter
     with pytest.raises(UsageError, match="no EAGLE-3 head for demo is known") as refused:

@@ -44,7 +44,7 @@ def test_a_bundled_pair_brings_its_drafter_and_its_evidence(name: str) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_what_was_not_verified_is_said(pair: Pair) -> None:
+def test_unverified_pair_is_reported(pair: Pair) -> None:
     assert pair.taps_source
     config, _ = target_config(pair.name)
     head = json.loads((pair.drafter.path / "config.json").read_text()) if isinstance(pair.drafter, Local) else {}
@@ -64,7 +64,7 @@ def test_the_promised_models_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_bundled_configuration_makes_a_model_of_the_published_size(name: str) -> None:
+def test_bundled_configuration_gives_the_published_model_size(name: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -128,7 +128,7 @@ def test_the_id_of_a_known_target_brings_its_drafter(
     assert resolve(name, "owner/other").pair is None
 
 
-def test_a_model_without_a_public_drafter_says_so(tmp_path: Path) -> None:
+def test_model_without_a_public_drafter_is_reported(tmp_path: Path) -> None:
     for model, draft in (
         ("gemma-4-31b", None), ("gemma-4-31b", "gemma-4-31b"), ("google/gemma-4-31B-it", None)
     ):  # fmt: skip
@@ -139,7 +139,7 @@ def test_a_model_without_a_public_drafter_says_so(tmp_path: Path) -> None:
         assert "--draft ngram" in caught.value.fix
 
 
-def test_what_no_drafter_is_known_for_needs_one(tmp_path: Path) -> None:
+def test_model_without_a_known_drafter_requires_one(tmp_path: Path) -> None:
     for model in (str(tmp_path), "owner/model"):
         with pytest.raises(UsageError, match="needs a drafter") as caught:
             resolve(model)
@@ -148,7 +148,7 @@ def test_what_no_drafter_is_known_for_needs_one(tmp_path: Path) -> None:
         assert not has_drafter(model)
 
 
-def test_a_revision_in_a_name_is_told_its_option() -> None:
+def test_revision_in_a_name_suggests_the_option() -> None:
     with pytest.raises(UsageError) as caught:
         resolve("openai/gpt-oss-20b@main", "demo")
     assert "`--model openai/gpt-oss-20b --revision main`" in caught.value.fix
@@ -157,7 +157,7 @@ def test_a_revision_in_a_name_is_told_its_option() -> None:
     assert "`--draft owner/head --draft-revision v1`" in caught.value.fix
 
 
-def test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_folders_are_used_as_given(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     found = resolve(str(tmp_path / "a"), str(tmp_path / "b"))
@@ -165,7 +165,7 @@ def test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     assert (found.repeatable()["model"], found.repeatable()["revision"]) == (str(tmp_path / "a"), None)
 
 
-def test_a_folder_goes_before_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_takes_precedence_over_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "owner" / "model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert resolve("owner/model", "demo").target == tmp_path / "owner" / "model"
@@ -181,7 +181,7 @@ def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
             target_config(name, "v1")
 
 
-def test_another_drafter_makes_it_another_pair(tmp_path: Path) -> None:
+def test_custom_drafter_replaces_the_registered_pair(tmp_path: Path) -> None:
     found = resolve("demo", str(tmp_path))
     assert Local(found.target) == PAIRS["demo"].target
     assert found.pair is None
@@ -216,7 +216,7 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path: Path, content: st
         ("~nobody-of-this-name", "not a folder, a Hugging Face Hub id"),
     ],
 )
-def test_an_unknown_name_is_answered_with_what_exists(name: str, hint: str) -> None:
+def test_unknown_name_lists_known_names(name: str, hint: str) -> None:
     for call in (lambda: resolve(name, "demo"), lambda: resolve("demo", name), lambda: target_config(name)):
         with pytest.raises(UsageError) as caught:
             call()
@@ -226,14 +226,14 @@ def test_an_unknown_name_is_answered_with_what_exists(name: str, hint: str) -> N
         assert caught.value.exit_code == 2
 
 
-def test_the_registry_alone_imports_nothing_heavy() -> None:
+def test_registry_imports_no_heavy_packages() -> None:
     code = "import sys, peagle.compiler.checkpoints.resolve_names; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"huggingface_hub", "numpy", "torch", "transformers", "rich", "typer"}
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_registered_sizes_are_those_of_the_bundled_configuration(name: str) -> None:
+def test_registered_sizes_match_the_bundled_configuration(name: str) -> None:
     from peagle.graphs.targets.skeleton import Skeleton
 
     config, _ = target_config(name)

@@ -25,7 +25,7 @@ _DTYPES = {"F32": "<f4", "BF16": "<u2", "F8_E4M3": "u1", "I64": "<i8", "BOOL": "
     ),
     cut=st.integers(0, 100),
 )
-def test_a_shard_reads_back_whatever_order_it_is_filled_in(
+def test_shard_reads_back_for_any_write_order(
     tensors: dict[str, tuple[str, list[int]]], cut: int, tmp_path: Path
 ) -> None:
     generator = np.random.default_rng(cut)

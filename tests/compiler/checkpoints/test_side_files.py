@@ -24,7 +24,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def test_the_folder_of_templates_is_the_one_that_is_read() -> None:
+def test_template_folder_is_the_one_that_is_read() -> None:
     assert NAMED_TEMPLATES == template_files.NAMED
 
 
@@ -40,7 +40,7 @@ def swap_for_link(path: Path, to: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_side_file_that_lies_elsewhere_is_refused_by_name(pair: Pair, tmp_path: Path, name: str) -> None:
+def test_side_file_outside_the_folder_is_rejected_by_name(pair: Pair, tmp_path: Path, name: str) -> None:
     swap_for_link(pair.target / name, tmp_path / "elsewhere" / "file")
     with pytest.raises(BuildError) as caught:
         Checkpoint.open(pair.target)
@@ -50,7 +50,7 @@ def test_a_side_file_that_lies_elsewhere_is_refused_by_name(pair: Pair, tmp_path
     assert "replace the link with a copy of it" in caught.value.fix
 
 
-def test_several_are_told_at_once(pair: Pair, tmp_path: Path) -> None:
+def test_several_bad_side_files_are_reported_together(pair: Pair, tmp_path: Path) -> None:
     for name in NAMES[:3]:
         swap_for_link(pair.target / name, tmp_path / "elsewhere" / name)
     with pytest.raises(BuildError) as caught:
@@ -61,7 +61,7 @@ def test_several_are_told_at_once(pair: Pair, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "special_tokens_map.json"])
 @pytest.mark.parametrize("verb", ["build", "quantize"])
-def test_no_file_of_the_users_gets_into_what_is_passed_on(
+def test_user_files_never_leak_into_output(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Run, name: str, verb: str
 ) -> None:
     secret = tmp_path / "secret"
@@ -83,7 +83,7 @@ def test_a_head_is_looked_at_too(pair: Pair, tmp_path: Path, cli: Run) -> None:
     assert "config.json" in done.err
 
 
-def test_a_link_that_stays_inside_is_a_name_and_nothing_else(pair: Pair) -> None:
+def test_link_inside_the_folder_is_followed(pair: Pair) -> None:
     (pair.target / "files").mkdir()
     swap_for_link(pair.target / "config.json", pair.target / "files" / "config.json")
     (pair.target / "generation_config.json").unlink(missing_ok=True)
@@ -123,14 +123,14 @@ def test_the_cache_of_the_hub_consists_of_links(pair: Pair, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", ["../../../models--c--d/blobs/x", "../../refs/x", "/etc/hostname", "../other/x"])
-def test_such_links_lead_to_their_own_blobs_alone(pair: Pair, tmp_path: Path, where: str) -> None:
+def test_hub_links_only_lead_to_their_own_blobs(pair: Pair, tmp_path: Path, where: str) -> None:
     folder = snapshot(pair, tmp_path / "hub" / "models--a--b")
     (folder / "chat_template.jinja").symlink_to(where)
     with pytest.raises(BuildError, match=r"chat_template\.jinja"):
         Checkpoint.open(folder)
 
 
-def test_blobs_that_are_a_link_themselves_are_no_exception(pair: Pair, tmp_path: Path) -> None:
+def test_linked_blobs_folder_is_no_exception(pair: Pair, tmp_path: Path) -> None:
     folder = snapshot(pair, tmp_path / "models--a--b")
     (tmp_path / "models--a--b" / "blobs").rename(tmp_path / "elsewhere")
     (tmp_path / "models--a--b" / "blobs").symlink_to(tmp_path / "elsewhere")
@@ -147,7 +147,7 @@ def test_a_link_to_nowhere_is_refused_and_not_followed(pair: Pair) -> None:
         Checkpoint.open(pair.target)
 
 
-def test_an_engine_gets_files_where_the_checkpoint_has_links_inside(pair: Pair, tmp_path: Path) -> None:
+def test_engine_gets_files_instead_of_links(pair: Pair, tmp_path: Path) -> None:
     swap_for_link(pair.target / "tokenizer.json", pair.target / "files" / "tokenizer.json")
     (pair.target / "files" / "template").write_text("{{ messages }}")
     (pair.target / "chat_template.jinja").symlink_to("files/template")

@@ -18,7 +18,7 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("sparse"), "qwen3-moe")
 
 
-def test_taps_are_those_that_were_named(sparse: Pair) -> None:
+def test_explicit_taps_are_used(sparse: Pair) -> None:
     target = Target.open(sparse.target)
     assert target.spec.taps == ()
     assert target.with_taps([1, 2]).spec.taps == (1, 2)
@@ -41,7 +41,7 @@ def test_a_weight_is_put_together_from_the_tensors_that_it_consists_of(sparse: P
     assert target.stored_as(name, shape) == "model.layers.0.mlp.experts.0.gate_proj.weight"
 
 
-def test_a_checkpoint_that_lacks_a_weight_is_refused(sparse: Pair, tmp_path: Path) -> None:
+def test_checkpoint_without_a_required_weight_is_rejected(sparse: Pair, tmp_path: Path) -> None:
     tensors = load_file(sparse.target / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, tmp_path / "model.safetensors")

@@ -27,7 +27,7 @@ def say(pair: Pair, eos: Any) -> Path:
 
 
 @pytest.mark.parametrize(("eos", "ids"), [(5, (5,)), ([1, 95], (1, 95)), (None, ()), ([], ())])
-def test_the_generation_config_says_where_a_text_ends(pair: Pair, eos: Any, ids: tuple[int, ...]) -> None:
+def test_generation_config_defines_end_tokens(pair: Pair, eos: Any, ids: tuple[int, ...]) -> None:
     say(pair, eos)
     assert read(pair).eos_token_ids == ids
 
@@ -41,7 +41,7 @@ def test_an_id_that_the_model_cannot_give_is_refused(pair: Pair, eos: Any) -> No
     assert "0 to 95" in caught.value.why
 
 
-def test_the_configuration_is_asked_where_there_is_no_generation_config(pair: Pair) -> None:
+def test_config_defines_end_tokens_without_generation_config(pair: Pair) -> None:
     (pair.target / GENERATION_CONFIG).unlink(missing_ok=True)
     config = pair.config
     (pair.target / "config.json").write_text(json.dumps(config | {"eos_token_id": 10**9}))
@@ -63,13 +63,13 @@ def test_a_template_that_no_chat_could_use_is_a_warning(pair: Pair) -> None:
     assert warning.startswith("chat will not be available: the chat template 'default' is not valid Jinja (line 1:")
 
 
-def test_a_template_that_is_damaged_is_refused(pair: Pair) -> None:
+def test_damaged_template_is_rejected(pair: Pair) -> None:
     (pair.target / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(BuildError, match=r"chat_template\.jinja cannot be read"):
         read(pair)
 
 
-def test_a_head_with_mask_hidden_that_calls_itself_eagle3_is_read_as_p_eagle_and_said_so(pair: Pair) -> None:
+def test_head_with_mask_hidden_declared_eagle3_is_read_as_p_eagle_with_a_note(pair: Pair) -> None:
     file = pair.head / "config.json"
     config = json.loads(file.read_text())
     for said, warns in (("peagle", False), ("eagle3", True)):
@@ -80,7 +80,7 @@ def test_a_head_with_mask_hidden_that_calls_itself_eagle3_is_read_as_p_eagle_and
         assert any("calls it eagle3; it was read as P-EAGLE" in warning for warning in inputs.warnings) == warns
 
 
-def test_what_to_use_in_place_of_a_head_is_one_of_its_kind(pair: Pair, eagle3_pair: Pair) -> None:
+def test_suggested_replacement_head_has_the_same_method(pair: Pair, eagle3_pair: Pair) -> None:
     for head, kind in ((pair.head, "P-EAGLE"), (eagle3_pair.head, "EAGLE-3")):
         folder = Path(shutil.copytree(head, pair.target.with_name(kind)))
         config = json.loads((folder / "config.json").read_text())

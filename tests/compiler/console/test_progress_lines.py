@@ -41,7 +41,7 @@ def test_each_phase_has_one_line_with_its_time() -> None:
     assert [text for _, text in clock.said] == ["read checkpoints ... 0.5 s", "trace target ... 3.2 s"]
 
 
-def test_long_work_says_how_far_it_is() -> None:
+def test_long_work_reports_progress() -> None:
     clock = Clock()
     with clock.lines.step("hash the checkpoints"), clock.lines.step("read all weights", 200) as advance:
         clock.wait(5)
@@ -61,7 +61,7 @@ def test_long_work_says_how_far_it_is() -> None:
     ]
 
 
-def test_hours_are_told_in_minutes_and_nothing_is_foretold_of_work_that_did_not_begin() -> None:
+def test_hours_are_shown_in_minutes_and_unstarted_work_has_no_estimate() -> None:
     clock = Clock()
     with clock.lines.step("attach target weights", 1000) as advance:
         clock.wait(9)
@@ -87,7 +87,7 @@ def test_parts_that_take_no_time_have_no_line() -> None:
     assert [text for _, text in clock.said] == ["attach target ... 5.5 s"]
 
 
-def test_what_fails_has_no_line() -> None:
+def test_failed_step_prints_no_line() -> None:
     clock = Clock()
     with pytest.raises(KeyError), clock.lines.step("trace target"):
         raise KeyError
@@ -112,7 +112,7 @@ def test_there_is_never_silence_for_ten_seconds(work: list[tuple[str, float]]) -
     assert all(later - earlier < 10 for earlier, later in pairwise(times))
 
 
-def test_the_thread_beats_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_thread_runs_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     beaten = threading.Event()
     lines = Lines(lambda text: None, lambda: 0.0)
     monkeypatch.setattr(lines, "beat", beaten.set)

@@ -32,7 +32,7 @@ def test_a_size_is_a_number_with_or_without_a_unit(text: str, count: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "1e9", "1,5GB", "5 apples", "1GBs", "9" * 400, "5\u212aB", "٣", " 1"])
-def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+def test_invalid_size_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size") as refused:
         bytes_of("--size", text)
     assert "50GB" in refused.value.fix

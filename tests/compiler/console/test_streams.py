@@ -27,12 +27,12 @@ def test_a_reader_that_has_gone_is_not_an_error(verb: str, demo_engine: Path) ->
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_run_whose_reader_has_gone_generates_no_more(demo_engine: Path) -> None:
+def test_run_with_closed_reader_stops_generating(demo_engine: Path) -> None:
     done = shell(f"PROGRAM run {demo_engine} --prompt 'x =' --max-tokens 1500 --ignore-eos --stats | head -c 1")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_verb_whose_reader_has_gone_still_fails_as_it_would(engine: Path) -> None:
+def test_verb_with_closed_reader_keeps_its_exit_code(engine: Path) -> None:
     (engine / "tokenizer.json").write_text("{}")
     done = shell(f"PROGRAM inspect {engine} | true")
     assert done.returncode == 3
@@ -79,7 +79,7 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
     assert int(done.stdout) > 2
 
 
-def test_what_the_encoding_lacks_is_escaped() -> None:
+def test_unencodable_characters_are_escaped() -> None:
     code = "from peagle.compiler.console import streams; streams.prepare(); print('\\u4f60', 'caf\\u00e9')"
     done = shell(f'{sys.executable} -c "{code}"', PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout) == (0, "\\u4f60 caf\\xe9\n")

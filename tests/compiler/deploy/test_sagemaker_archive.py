@@ -15,7 +15,7 @@ from peagle.engines.folder.manifest import FILE_NAME, Manifest
 from tests.fixtures.commands import Run
 
 
-def test_the_archive_holds_the_engine_at_its_top(cli: Run, engine: Path, tmp_path: Path) -> None:
+def test_archive_contains_the_engine_at_top_level(cli: Run, engine: Path, tmp_path: Path) -> None:
     (engine / "notes.txt").write_text("not the engine's")
     out = tmp_path / "model.tar.gz"
     done = cli("sagemaker", engine, "--out", out, "--quiet", "--json", "--compression-level", 0)
@@ -35,7 +35,7 @@ def test_the_archive_holds_the_engine_at_its_top(cli: Run, engine: Path, tmp_pat
     assert (tmp_path / "there" / FILE_NAME).read_bytes() == (engine / FILE_NAME).read_bytes()
 
 
-def test_the_same_engine_gives_the_same_bytes(cli: Run, engine: Path, tmp_path: Path) -> None:
+def test_same_engine_gives_the_same_archive_bytes(cli: Run, engine: Path, tmp_path: Path) -> None:
     archives = []
     for name in ("first", "second"):
         out = tmp_path / name / "model.tar.gz"
@@ -62,7 +62,7 @@ def test_a_damaged_engine_is_not_packed(cli: Run, engine: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     "name", ["model.zip", ".tar.gz", "folder.tar.gz", "there.tar.gz", "dangling.tar.gz", "a\nb.tar.gz"]
 )
-def test_an_out_that_cannot_be_taken_is_refused(cli: Run, demo_engine: Path, tmp_path: Path, name: str) -> None:
+def test_unusable_output_path_is_rejected(cli: Run, demo_engine: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.tar.gz").mkdir()
     (tmp_path / "there.tar.gz").write_text("mine")
     (tmp_path / "dangling.tar.gz").symlink_to("gone")
@@ -74,7 +74,7 @@ def test_an_out_that_cannot_be_taken_is_refused(cli: Run, demo_engine: Path, tmp
     assert (tmp_path / "there.tar.gz").read_text() == "mine"
 
 
-def test_a_file_is_replaced_when_that_is_asked_for(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+def test_existing_file_is_replaced_on_request(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.tar.gz"
     out.write_text("old")
     assert cli("sagemaker", demo_engine, "--out", out, "--force", "--quiet", "--compression-level", 0).code == 0
@@ -82,7 +82,7 @@ def test_a_file_is_replaced_when_that_is_asked_for(cli: Run, demo_engine: Path, 
     assert tarfile.is_tarfile(out)
 
 
-def test_a_folder_that_is_no_engine_is_not_packed(cli: Run, tmp_path: Path) -> None:
+def test_folder_without_an_engine_is_not_packed(cli: Run, tmp_path: Path) -> None:
     done = cli("sagemaker", tmp_path, "--out", tmp_path / "model.tar.gz")
     assert done.code == 3
     assert "is not an engine folder" in done.err

@@ -144,7 +144,7 @@ def test_variables_are_options() -> None:
         ("SM_PEAGLE_NO_SUCH", "1"),
     ],
 )
-def test_a_variable_that_is_wrong_is_named(
+def test_invalid_variable_is_named(
     cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     (tmp_path / "model").symlink_to(demo_engine)
@@ -160,7 +160,7 @@ def test_the_contract_s_address_is_the_default() -> None:
     assert float(CONTRACT["drain_timeout"]) < 30
 
 
-def test_another_drafter_than_the_engine_s_is_refused(demo_engine: Path, tmp_path: Path) -> None:
+def test_drafter_variable_that_differs_from_the_engine_is_rejected(demo_engine: Path, tmp_path: Path) -> None:
     manifest = Manifest.read(demo_engine)
     check_additional_data(tmp_path, manifest)
     channel = tmp_path / "additional-model-data-sources" / "eagle"

@@ -13,7 +13,7 @@ def test_a_gpu_is_found_however_it_is_spelt() -> None:
         assert find_gpu(name).name == name.lower().replace(" ", "-").replace("_", "-")
 
 
-def test_an_unknown_gpu_is_refused_with_those_that_come_near() -> None:
+def test_unknown_gpu_is_rejected_with_suggestions() -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu("rtx-509")
     assert "did you mean rtx-5090" in caught.value.why
@@ -24,7 +24,7 @@ def test_an_unknown_gpu_is_refused_with_those_that_come_near() -> None:
     assert all(name in caught.value.why for name in GPUS)
 
 
-def test_fp8_begins_with_sm_89() -> None:
+def test_fp8_requires_sm_89() -> None:
     assert {gpu.name for gpu in GPUS.values() if lacks(gpu.sm, "fp8")} == {"a100-80gb"}
     assert lacks(80, "fp8") == "it has no FP8 arithmetic (sm_80; FP8 requires sm_89 or newer)"
     assert supports("sm_80", "bf16"), "what is not quantized runs anywhere"
@@ -45,7 +45,7 @@ def test_every_gpu_that_plans_know_has_an_architecture() -> None:
     assert sm_number("b200") == 100
 
 
-def test_names_come_once_and_in_order() -> None:
+def test_gpu_names_are_unique_and_sorted() -> None:
     assert sm_names(["sm_120", "rtx-4090", "sm_89", "rtx-5090"]) == (sm_name(89), sm_name(120))
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
     ("product", "gpus", "present"),
     [("tensorrt-rtx", ["sm_89", "sm_120"], []), ("tensorrt", ["sm_100"], [100]), ("tensorrt", ["sm_90"], [90, 90])],
 )
-def test_what_can_be_built_is_not_refused(product: str, gpus: list[str], present: list[int]) -> None:
+def test_every_buildable_gpu_is_accepted(product: str, gpus: list[str], present: list[int]) -> None:
     require_targets(product, gpus, present)  # type: ignore[arg-type]
 
 

@@ -30,31 +30,31 @@ def group(folder: str, limit: object, used: int, cached: int = 0) -> dict[str, s
     return {f"{at}/memory.max": f"{limit}\n", f"{at}/memory.current": f"{used}\n", f"{at}/memory.stat": stat}
 
 
-def test_where_nobody_says_there_is_no_limit(tmp_path: Path) -> None:
+def test_no_limit_when_none_is_reported(tmp_path: Path) -> None:
     assert free_memory(tmp_path) == math.inf
 
 
-def test_a_machine_has_what_it_says_and_its_swap(tmp_path: Path) -> None:
+def test_machine_limit_is_memory_plus_swap(tmp_path: Path) -> None:
     put(tmp_path, meminfo(8))
     assert free_memory(tmp_path) == 8 * 1024
     put(tmp_path, meminfo(8, 2))
     assert free_memory(tmp_path) == 10 * 1024
 
 
-def test_a_container_has_what_its_group_leaves_and_gives_up_what_is_cached(tmp_path: Path) -> None:
+def test_container_limit_excludes_reclaimable_cache(tmp_path: Path) -> None:
     put(tmp_path, meminfo(8) | {"proc/self/cgroup": "0::/\n"})
     for limit, free in (("max", 8 * 1024), (2000, 1300), (500, 0)):
         put(tmp_path, group("", limit, 1000, cached=300))
         assert free_memory(tmp_path) == free
 
 
-def test_a_job_is_held_to_every_group_around_it(tmp_path: Path) -> None:
+def test_nested_cgroups_all_apply(tmp_path: Path) -> None:
     put(tmp_path, meminfo(8) | {"proc/self/cgroup": "0::/slurm/job_7/step_0\n"})
     put(tmp_path, group("slurm/job_7", 5000, 1000) | group("slurm/job_7/step_0", "max", 900) | group("", "max", 0))
     assert free_memory(tmp_path) == 4000
 
 
-def test_swap_counts_as_far_as_the_group_may_have_it(tmp_path: Path) -> None:
+def test_swap_counts_up_to_the_cgroup_limit(tmp_path: Path) -> None:
     put(tmp_path, meminfo(80, 80) | {"proc/self/cgroup": "0::/\n"} | group("", 2000, 1000))
     assert free_memory(tmp_path) == 1000 + 80 * 1024
     put(tmp_path, {"sys/fs/cgroup/memory.swap.max": "700\n", "sys/fs/cgroup/memory.swap.current": "200\n"})
@@ -72,7 +72,7 @@ def test_the_first_version_of_groups_is_read_too(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_whatever_lies_there_is_read_or_passed_over(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_malformed_cgroup_files_are_ignored(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     root = tmp_path_factory.mktemp("root")
     for name in ("proc/meminfo", "proc/self/cgroup", "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.stat"):
         path = root / name

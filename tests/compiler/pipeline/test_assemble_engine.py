@@ -108,7 +108,7 @@ def assembled(
     return assemble(run, plan, pieces, made, [], [], lambda *_: "{}")
 
 
-def test_plans_are_made_again_for_a_k_that_wins_by_a_margin(
+def test_plans_are_rebuilt_for_a_clearly_faster_k(
     demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = assembled(demo_engine, tmp_path, chosen(3, 1.4), monkeypatch)
@@ -125,7 +125,7 @@ def test_plans_are_made_again_for_a_k_that_wins_by_a_margin(
     assert json.loads((result.path / "build_report.json").read_text())["choose_k"]["k"] == 3
 
 
-def test_plans_stay_where_little_would_be_gained_and_it_is_said(
+def test_plans_are_kept_for_a_small_gain_with_a_note(
     demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = assembled(demo_engine, tmp_path, chosen(5, 1.05), monkeypatch)
@@ -137,7 +137,7 @@ def test_plans_stay_where_little_would_be_gained_and_it_is_said(
     assert said in result.report["warnings"]
 
 
-def test_plans_that_cannot_be_made_again_leave_the_first_and_it_is_said(
+def test_plans_that_fail_to_rebuild_keep_the_first_with_a_note(
     demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = assembled(demo_engine, tmp_path, chosen(3, 1.4), monkeypatch, again=BuildError("the disk is full"))
@@ -151,7 +151,7 @@ def test_plans_that_cannot_be_made_again_leave_the_first_and_it_is_said(
     assert not checked
 
 
-def test_plans_for_a_k_that_was_asked_for_are_checked_and_stay(
+def test_plans_for_an_explicit_k_are_checked_and_kept(
     demo_engine: Path, tmp_path: Path, checked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = assembled(demo_engine, tmp_path, chosen(3, 9.9), monkeypatch, asked=8)

@@ -72,7 +72,7 @@ def edit_weights(folder: Path, **changes: torch.Tensor | None) -> None:
 # ------------------------------------------------------------------------------------------------ a finished build
 
 
-def test_the_engine_folder_holds_what_the_manifest_says(demo_engine: Path) -> None:
+def test_engine_folder_matches_the_manifest(demo_engine: Path) -> None:
     manifest = Manifest.read(demo_engine)
     check_files(manifest.files, demo_engine)
     found = {str(path.relative_to(demo_engine)) for path in demo_engine.rglob("*") if path.is_file()}
@@ -130,7 +130,7 @@ def test_a_damaged_engine_is_cured_by_building_again(cli: Run, engine: Path) -> 
     assert cli("inspect", engine).code == 0
 
 
-def test_an_engine_is_its_own_and_not_the_stage_caches(demo_engine: Path) -> None:
+def test_engine_files_are_independent_of_the_stage_cache(demo_engine: Path) -> None:
     assert {path.stat().st_nlink for path in demo_engine.rglob("*") if path.is_file()} == {1}
 
 
@@ -174,7 +174,7 @@ def test_k_below_zero_is_wrong_usage(pair: Pair, k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [MAX_DRAFTS + 1, 999, 1 << 62])
-def test_k_beyond_what_the_kernels_look_at_is_wrong_usage(pair: Pair, k: int) -> None:
+def test_k_beyond_the_kernel_limit_is_a_usage_error(pair: Pair, k: int) -> None:
     problem = refusal(UsageError, pair, num_speculative_tokens=k)
     assert f"{k} is above {MAX_DRAFTS}" in problem.what
 
@@ -188,7 +188,7 @@ def test_k_beyond_what_the_kernels_look_at_is_wrong_usage(pair: Pair, k: int) ->
         (UsageError, {"max_seq_len": 0}, ""),
     ],
 )
-def test_what_is_not_available_names_what_is(
+def test_unavailable_choice_lists_available_ones(
     pair: Pair, kind: type[PeagleError], changes: dict[str, Any], available: str
 ) -> None:
     assert available in refusal(kind, pair, **changes).why
@@ -215,7 +215,7 @@ def test_an_unsupported_architecture_names_the_supported_ones(pair: Pair) -> Non
     assert "Qwen3ForCausalLM" in problem.why
 
 
-def test_a_head_that_does_not_fit_is_told_every_mismatch_at_once(pair: Pair) -> None:
+def test_mismatched_head_reports_every_mismatch(pair: Pair) -> None:
     edit_config(pair.head, target_hidden_size=64, vocab_size=97)
     edit_weights(pair.head, mask_hidden=None)
     text = str(refusal(BuildError, pair))
@@ -237,7 +237,7 @@ def test_weights_that_are_not_safetensors_are_refused(pair: Pair) -> None:
     assert "PyTorch archive" in refusal(BuildError, pair).why
 
 
-def test_an_engine_whose_numbers_overflow_is_refused_while_k_is_chosen(pair: Pair) -> None:
+def test_overflowing_engine_is_rejected_while_choosing_k(pair: Pair) -> None:
     shape = load_file(pair.target / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
     edit_weights(pair.target, **{"model.layers.0.mlp.up_proj.weight": torch.full_like(shape, 1e38)})
     error = refusal(BuildError, pair)
@@ -279,13 +279,13 @@ def test_a_configuration_that_cannot_be_is_refused_by_its_file(pair: Pair, chang
     assert "target/config.json" in refusal(BuildError, pair).what
 
 
-def test_a_configuration_that_is_a_device_is_refused(pair: Pair) -> None:
+def test_device_file_as_configuration_is_rejected(pair: Pair) -> None:
     (pair.target / "config.json").unlink()
     (pair.target / "config.json").symlink_to("/dev/null")
     assert "has a link in place of config.json: it leads to /dev/null" in refusal(BuildError, pair).what
 
 
-def test_a_chat_template_that_is_damaged_is_refused_before_any_work(pair: Pair) -> None:
+def test_damaged_chat_template_is_rejected_before_any_work(pair: Pair) -> None:
     (pair.target / "tokenizer_config.json").write_text('{"chat_template": [{"name": "../x", "template": "y"}]}')
     assert "'../x'" in refusal(BuildError, pair).why
 
@@ -295,7 +295,7 @@ def test_a_tokenizer_is_needed(pair: Pair) -> None:
     assert "has no tokenizer.json" in refusal(BuildError, pair).what
 
 
-def test_a_tokenizer_of_another_model_is_refused(pair: Pair) -> None:
+def test_tokenizer_of_another_model_is_rejected(pair: Pair) -> None:
     tokenizer = json.loads((pair.target / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"]["stranger"] = 500
     (pair.target / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -319,16 +319,14 @@ def test_a_tokenizer_that_no_engine_could_use_is_refused(pair: Pair, entry: dict
     assert says in refusal(BuildError, pair).what
 
 
-def test_what_is_not_an_engine_is_not_replaced(cli: Run, tmp_path: Path) -> None:
+def test_non_engine_folder_is_not_replaced(cli: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     done = cli("build", "demo", "--out", tmp_path)
     assert done.code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_link_given_as_out_stays_and_the_engine_goes_to_its_folder(
-    cli: Run, demo_engine: Path, tmp_path: Path
-) -> None:
+def test_link_as_out_is_kept_and_followed(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
     real, link = tmp_path / "big disk" / "engine", tmp_path / "link"
     real.mkdir(parents=True)
     link.symlink_to(real)
@@ -339,7 +337,7 @@ def test_a_link_given_as_out_stays_and_the_engine_goes_to_its_folder(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_the_folder_one_is_in_is_not_taken_for_out(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_folder_is_rejected_as_out(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = cli("build", "demo", "--out", ".")
     assert done.code == 2
@@ -350,9 +348,7 @@ def test_the_folder_one_is_in_is_not_taken_for_out(cli: Run, tmp_path: Path, mon
     ("out", "code"), [("x" * 250, 2), ("two\nlines", 2), ("\udcff", 2), ("/dev/null/e", 3), ("/proc/e", 3)]
 )
 @pytest.mark.parametrize("verb", ["build", "export", "quantize"])
-def test_an_out_that_cannot_be_made_is_refused_at_once(
-    cli: Run, tmp_path: Path, verb: str, out: str, code: int
-) -> None:
+def test_unusable_out_is_rejected_immediately(cli: Run, tmp_path: Path, verb: str, out: str, code: int) -> None:
     done = cli(verb, "demo", "--out", tmp_path / out)
     assert done.code == code
     assert "internal error of peagle-compile" not in done.err
@@ -410,7 +406,7 @@ def test_ctrl_c_while_publishing_leaves_no_engine_and_the_next_build_resumes(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_in_the_middle_of_a_step_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
+def test_signal_during_a_step_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
     cache, out = tmp_path / "cache", tmp_path / "engine"
     command = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", "build", "demo", "--out", str(out)]
     command += ["--lowering", "ort"]  # which compiles nothing
@@ -457,7 +453,7 @@ def test_without_kernels_the_whole_build_is_for_onnx_runtimes_own(pair: Pair, tm
 
 
 @pytest.mark.usefixtures("uncompilable")
-def test_what_needs_our_kernels_is_refused_with_what_the_compiler_said(pair: Pair, tmp_path: Path) -> None:
+def test_kernel_requiring_build_reports_the_compiler_error(pair: Pair, tmp_path: Path) -> None:
     request = BUILD.request(model=str(pair.target), draft="none", kv_cache_dtype="int8", out=tmp_path / "out")
     with pytest.raises(BuildError, match="kv-cache-dtype int8") as caught:
         build(request, store=StageStore(tmp_path / "store"))

@@ -64,7 +64,7 @@ def without_tracing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize(
     "family", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CONFIGS]
 )
-def test_an_export_becomes_an_engine_without_what_traces(
+def test_build_from_export_needs_no_tracing_packages(
     family: str, export_of: Export, without_tracing: dict[str, str], tmp_path: Path
 ) -> None:
     source, out = export_of(family), tmp_path / "engine"
@@ -143,7 +143,7 @@ def _lose(name: str) -> Callable[[Path], None]:
         (_of(RECORD, lambda c: c["manifest"]["backend"].update(lowering="nonsense")), 3, "nonsense"),
     ],
 )
-def test_what_is_no_whole_export_is_refused_and_nothing_is_written(
+def test_incomplete_export_is_rejected_before_writing(
     cli: Run, exported: Path, damage: Callable[[Path], None], code: int, says: str, tmp_path: Path
 ) -> None:
     damage(exported)
@@ -166,7 +166,7 @@ def test_what_is_no_whole_export_is_refused_and_nothing_is_written(
         (("--max-batch-size", 0), 2, "--max-batch-size"),
     ],
 )
-def test_what_an_export_cannot_become_is_refused(
+def test_incompatible_target_of_an_export_is_rejected(
     cli: Run, export_of: Export, options: tuple[object, ...], code: int, says: str, tmp_path: Path
 ) -> None:
     done = cli("build", "--from", export_of(FAST), "--out", tmp_path / "engine", *options)
@@ -174,12 +174,12 @@ def test_what_an_export_cannot_become_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_is_not_replaced_by_what_is_built_of_it(cli: Run, exported: Path) -> None:
+def test_build_does_not_replace_its_own_export(cli: Run, exported: Path) -> None:
     done = cli("build", "--from", exported, "--out", exported)
     assert (done.code, "is an input folder" in done.err) == (2, True)
 
 
-def test_such_a_build_that_has_no_room_is_refused_as_its_dry_run_says(
+def test_build_from_export_without_disk_space_fails_like_its_dry_run(
     cli: Run, export_of: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "free_memory", lambda: 1000)
@@ -191,7 +191,7 @@ def test_such_a_build_that_has_no_room_is_refused_as_its_dry_run_says(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_dry_run_needs_nothing_that_traces_either(
+def test_dry_run_from_export_needs_no_tracing_packages(
     export_of: Export, without_tracing: dict[str, str], tmp_path: Path
 ) -> None:
     asked = ["build", "--from", str(export_of(FAST)), "--out", str(tmp_path / "engine"), "--dry-run"]
@@ -232,13 +232,13 @@ def test_a_dry_run_prints_its_figures_on_a_machine_without_the_gpu(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_refuses_what_no_machine_builds(cli: Run, export_of: Export, tmp_path: Path) -> None:
+def test_dry_run_rejects_requests_no_machine_can_build(cli: Run, export_of: Export, tmp_path: Path) -> None:
     ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine", "--dry-run")
     assert cli(*ask, "--gpu", "h200", "--backend", "tensorrt-rtx").code == 2
     assert cli(*ask, "--backend", "onnxruntime").code == 2
 
 
-def test_the_plan_of_such_a_build_is_told_beforehand(cli: Run, export_of: Export, tmp_path: Path) -> None:
+def test_dry_run_from_export_prints_its_plans(cli: Run, export_of: Export, tmp_path: Path) -> None:
     done = cli("build", "--from", export_of(FAST), "--out", tmp_path / "engine", "--dry-run")
     assert done.code == 0, done.err
     assert all(text in done.out for text in ("for sm_120", "form tensorrt", "fp16", "3.07 times", "nothing is written"))

@@ -35,7 +35,7 @@ def run(pair: Pair, work: Path, phases: Phases, asked: CalibrationAsked | None =
     return calibrated(asked, target, recipe, CPU, StageStore(work / "store"), phases, Quiet())
 
 
-def test_four_bits_for_our_kernels_are_calibrated_unless_told(pair: Pair, tmp_path: Path) -> None:
+def test_four_bit_cpu_recipe_is_calibrated_by_default(pair: Pair, tmp_path: Path) -> None:
     scales = run(pair, tmp_path, phases := Phases(), CalibrationAsked(num_samples=6, max_length=64))
     target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", CPU)
     assert scales is not None
@@ -45,7 +45,7 @@ def test_four_bits_for_our_kernels_are_calibrated_unless_told(pair: Pair, tmp_pa
     assert phases.done[0]["for"] == f"{len(of_target(target, recipe, CPU).unweighted())} inputs"
 
 
-def test_a_checkpoint_without_a_tokenizer_is_rounded_without_and_says_so(pair: Pair, tmp_path: Path) -> None:
+def test_checkpoint_without_tokenizer_is_rounded_uncalibrated_with_a_note(pair: Pair, tmp_path: Path) -> None:
     tokenizer = pair.target / "tokenizer.json"
     aside = tokenizer.rename(tmp_path / "tokenizer.json")
     try:
@@ -83,7 +83,7 @@ def test_an_engine_for_the_cpu_is_calibrated_with_few_tokens(
     assert seen[-1] == 600
 
 
-def test_what_measures_nothing_takes_no_samples(pair: Pair, tmp_path: Path) -> None:
+def test_calibration_free_recipe_takes_no_samples(pair: Pair, tmp_path: Path) -> None:
     target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", ORT)
     store, asked = StageStore(tmp_path / "store"), CalibrationAsked(num_samples=4)
     assert calibrated(CalibrationAsked(), target, recipe, ORT, store, Phases(), Quiet()) is None

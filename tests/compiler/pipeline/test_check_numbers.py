@@ -42,7 +42,7 @@ def overflow(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("k", [3, 0])
-def test_weights_that_overflow_are_refused_where_k_is_given(pair: Pair, k: int) -> None:
+def test_overflowing_weights_are_rejected_with_an_explicit_k(pair: Pair, k: int) -> None:
     overflow(pair.target, "model.layers.0.mlp.up_proj.weight")
     error = refusal(pair, num_speculative_tokens=k)
     assert "out would not work: its target's logits are not finite after 1 of 1 prompts" in error.what
@@ -60,7 +60,7 @@ def test_a_rotary_embedding_without_numbers_is_refused(pair: Pair, theta: float)
     assert "rope_theta must be a positive number" in str(refusal(pair))
 
 
-def test_a_check_of_the_same_graphs_is_kept(pair: Pair) -> None:
+def test_check_of_identical_graphs_is_cached(pair: Pair) -> None:
     phases = [{each["phase"]: each for each in built(pair, max_seq_len=72)["phases"]} for _ in range(2)]
     assert [phase["check numbers"]["reused"] for phase in phases] == [False, True]
 
@@ -80,9 +80,7 @@ def test_an_engine_for_short_texts_is_checked_with_short_prompts(pair: Pair) -> 
         ({"recipe": "int8", "lm_head": "bf16"}, ("sm_90",), "build with --backend onnxruntime --precision fp32"),
     ],
 )
-def test_an_engine_without_numbers_is_no_engine(
-    bad: float, table: dict[str, str], gpus: tuple[str, ...], fix: str
-) -> None:
+def test_engine_with_nan_logits_is_rejected(bad: float, table: dict[str, str], gpus: tuple[str, ...], fix: str) -> None:
     manifest = manifest_of({}, precision=table, backend=BackendRecord("tensorrt", "tensorrt", {}, gpus))
     whole, hurt = np.zeros((2, 3), np.float32), np.array([[0, 1, 2], [0, bad, 2]], np.float32)
     require_finite("target", [whole, whole], manifest, Path("out"))

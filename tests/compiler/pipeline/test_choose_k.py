@@ -30,7 +30,7 @@ def test_the_fastest_k_wins_and_the_table_is_whole() -> None:
     assert choice.rates[2].tokens_per_second == pytest.approx(20)
 
 
-def test_what_rounds_brought_and_cost_is_kept_for_the_policy() -> None:
+def test_tokens_and_cost_per_k_are_recorded_for_the_policy() -> None:
     """Costs within a turn: the second prompt is read on a machine half as fast, whatever K."""
 
     def decode(prompt: str, k: int) -> Decoded:
@@ -86,7 +86,7 @@ def test_it_stops_after_a_whole_sweep_when_time_is_up() -> None:
     assert len(choice.rates) == 4
 
 
-def test_what_is_far_behind_after_two_turns_leaves_its_time_to_the_others() -> None:
+def test_k_far_behind_after_two_turns_is_dropped() -> None:
     calls: Counter[int] = Counter()
 
     def decode(_: str, k: int) -> Decoded:
@@ -100,7 +100,7 @@ def test_what_is_far_behind_after_two_turns_leaves_its_time_to_the_others() -> N
     assert len(choice.measured.costs) == 5
 
 
-def test_one_that_was_given_up_does_not_win_in_the_end() -> None:
+def test_dropped_k_never_wins() -> None:
     """What is left becomes slower, and so would it have."""
     turns: Counter[int] = Counter()
 
@@ -114,25 +114,25 @@ def test_one_that_was_given_up_does_not_win_in_the_end() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(100.0, 6), (3.9, 2), (1.9, 2), (0.6, 1)])
-def test_every_prompt_comes_up_unless_that_takes_three_times_as_long(seconds: float, turns: int) -> None:
+def test_every_prompt_is_used_within_three_times_the_budget(seconds: float, turns: int) -> None:
     """A turn takes two seconds."""
     choice = choose_k(lambda _, k: took(1.0), PROMPTS, 1, seconds=seconds)
     assert {rate.turns for rate in choice.rates} == {turns}
 
 
-def test_only_what_was_decoded_counts_as_time_spent() -> None:
+def test_only_decoding_counts_as_time_spent() -> None:
     """Not what is set up for a K: here every call takes long, and decodes for no time at all."""
     choice = choose_k(lambda _, k: time.sleep(0.002) or took(1e-6), PROMPTS, 2, seconds=0.003)
     assert {rate.turns for rate in choice.rates} == {6}
 
 
 @pytest.mark.parametrize(("of", "worth"), [(3, False), (2, False), (1, True)])
-def test_plans_are_made_again_for_a_k_that_is_faster_by_a_margin(of: int, worth: bool) -> None:
+def test_plans_are_rebuilt_for_a_k_faster_by_a_margin(of: int, worth: bool) -> None:
     choice = choose_k(lambda _, k: took({0: 1.0, 1: 0.9, 2: 0.53, 3: 0.5}[k]), PROMPTS, 3)
     assert (choice.k, choice.is_worth_plans(of)) == (3, worth)
 
 
-def test_the_bundled_prompts_are_what_verify_needs() -> None:
+def test_bundled_prompts_are_those_of_verify() -> None:
     prompts = code_prompts()
     assert len(prompts) >= 20
     assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
@@ -140,7 +140,7 @@ def test_the_bundled_prompts_are_what_verify_needs() -> None:
     assert len({question.id for question in questions()}) == 20
 
 
-def test_a_model_that_answers_is_asked_and_another_continues(demo_engine: Path, talking_engine: Path) -> None:
+def test_chat_model_is_asked_and_base_model_continues(demo_engine: Path, talking_engine: Path) -> None:
     plain, talking = Engine.load(demo_engine), Engine.load(talking_engine)
     assert usual_prompts(plain, 2) == [plain.tokenizer.encode(prompt.text) for prompt in code_prompts(2)]
     every = [talking.chat_prompt([{"role": "user", "content": question.text}])[1] for question in questions()]
@@ -149,7 +149,7 @@ def test_a_model_that_answers_is_asked_and_another_continues(demo_engine: Path, 
     assert few == ["code", "code", "prose", "prose"]
 
 
-def test_a_template_that_takes_no_question_is_not_needed(talking_engine: Path, tmp_path: Path) -> None:
+def test_template_without_questions_is_not_required(talking_engine: Path, tmp_path: Path) -> None:
     shutil.copytree(talking_engine, tmp_path / "engine")
     (tmp_path / "engine" / "chat_template.jinja").write_text("{{ raise_exception('a system message comes first') }}")
     engine = Engine.load(tmp_path / "engine", check="sizes")

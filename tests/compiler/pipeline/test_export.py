@@ -33,7 +33,7 @@ def exported(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return export(verb_options.EXPORT.request(model="demo", out=out)).path
 
 
-def test_the_folder_holds_what_it_says(exported: Path) -> None:
+def test_export_folder_matches_its_record(exported: Path) -> None:
     manifest = json.loads((exported / EXPORT).read_text())
     found = {str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file()}
     assert found == {*manifest["files"], EXPORT}
@@ -54,7 +54,7 @@ def test_an_export_is_inspected(cli: Run, exported: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["files", "for", "max_seq_len"])
-def test_an_export_whose_record_is_damaged_is_refused(cli: Run, exported: Path, tmp_path: Path, damage: str) -> None:
+def test_export_with_a_damaged_record_is_rejected(cli: Run, exported: Path, tmp_path: Path, damage: str) -> None:
     record = json.loads((exported / EXPORT).read_text())
     for changed in (record | {damage: [None]}, {name: value for name, value in record.items() if name != damage}, []):
         (tmp_path / EXPORT).write_text(json.dumps(changed))
@@ -63,7 +63,7 @@ def test_an_export_whose_record_is_damaged_is_refused(cli: Run, exported: Path, 
         assert "not a record of ours" in done.err
 
 
-def test_an_export_that_is_not_whole_is_refused(cli: Run, exported: Path, tmp_path: Path) -> None:
+def test_incomplete_export_is_rejected(cli: Run, exported: Path, tmp_path: Path) -> None:
     (tmp_path / EXPORT).write_bytes((exported / EXPORT).read_bytes())
     done = cli("inspect", tmp_path)
     assert done.code == 3
@@ -112,7 +112,7 @@ def test_a_target_without_a_drafter_is_exported_alone(cli: Run, pair: Pair, tmp_
     assert cli("export", pair.target, "--out", tmp_path / "out", "--max-seq-len", 64).code == 0  # replaces its own
 
 
-def test_graphs_for_tensorrt_are_half_as_wide_and_checked(cli: Run, pair: Pair, tmp_path: Path) -> None:
+def test_tensorrt_graphs_are_half_width_and_checked(cli: Run, pair: Pair, tmp_path: Path) -> None:
     done = cli("export", pair.target, "--draft", pair.head, "--for", "tensorrt", "--out", tmp_path / "out", "--json")
     assert done.code == 0, done.err
     report = json.loads(done.out)
@@ -139,14 +139,14 @@ def test_graphs_for_tensorrt_are_half_as_wide_and_checked(cli: Run, pair: Pair, 
         (("--max-seq-len", 0), "below 1"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(cli: Run, tmp_path: Path, arguments: tuple[object, ...], says: str) -> None:
+def test_invalid_export_request_is_rejected(cli: Run, tmp_path: Path, arguments: tuple[object, ...], says: str) -> None:
     done = cli("export", "demo", "--out", tmp_path / "out", *arguments)
     assert done.code == 2
     assert says in done.err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_somebody_else_is_not_replaced(cli: Run, tmp_path: Path) -> None:
+def test_foreign_folder_is_not_replaced(cli: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     done = cli("export", "demo", "--out", tmp_path)
     assert done.code == 2
@@ -176,9 +176,7 @@ def _tree(folder: Path) -> set[str]:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(data=st.data())
-def test_damage_of_every_kind_is_named_in_one_error_and_nothing_is_written(
-    pair: Pair, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_all_damage_is_reported_in_one_error_before_writing(pair: Pair, tmp_path: Path, data: st.DataObject) -> None:
     """Shards in any order, some tensors gone, some of another shape, strangers with hostile names, a truncated file."""
     work = tmp_path / "work"
     shutil.rmtree(work, ignore_errors=True)
@@ -213,7 +211,7 @@ def test_damage_of_every_kind_is_named_in_one_error_and_nothing_is_written(
     assert not (tmp_path / "escape").exists()
 
 
-def test_a_tensor_in_two_shards_is_named_with_everything_else(pair: Pair, tmp_path: Path) -> None:
+def test_tensor_in_two_shards_is_named_with_other_damage(pair: Pair, tmp_path: Path) -> None:
     order = sorted(load_file(pair.target / "model.safetensors"))
     index = _shard(pair.target, 2, order)
     twice = load_file(pair.target / index[order[0]]) | {order[1]: np.zeros(1, np.float32)}

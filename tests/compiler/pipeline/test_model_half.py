@@ -51,7 +51,7 @@ def test_a_published_checkpoint_has_every_weight_of_the_graph(folder: Path, mode
 
 
 @pytest.mark.parametrize(("model", "form"), [(model, form) for model, forms in FORMATS.items() for form in forms])
-def test_a_quantised_checkpoint_gives_the_same_graph_nearly_the_same_weights(
+def test_quantized_checkpoint_gives_the_same_graph_and_nearly_equal_weights(
     folder: Path, model: str, form: str
 ) -> None:
     quantised = weights(synthetic.written(folder, model, form) / "target")
@@ -84,7 +84,7 @@ def test_experts_are_interleaved_gate_first(folder: Path) -> None:
             np.testing.assert_array_equal(found[expert, offset::2], stored)
 
 
-def test_a_head_in_either_layout_gives_the_same_weights(folder: Path) -> None:
+def test_head_in_either_layout_gives_the_same_weights(folder: Path) -> None:
     found = []
     for layout in ("flat", "speculators"):
         out = folder / "heads" / layout

@@ -59,7 +59,7 @@ def test_the_library_is_compiled_once_for_kernels_and_compiler(
 @pytest.mark.parametrize(
     ("does", "words"), [(None, "no C++ compiler was found"), ("echo 'error: no room'; exit 1", "error: no room")]
 )
-def test_without_a_library_the_build_goes_on_and_says_so(
+def test_build_without_plugin_library_continues_with_a_note(
     run: PipelineRun, kernels: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str | None, words: str
 ) -> None:
     monkeypatch.setattr("peagle.plugins.cpu.compile.is_there", lambda name: False)
@@ -90,7 +90,7 @@ def test_plans_for_one_row_have_no_profile_twice() -> None:
 
 
 @given(half=st.sampled_from(["target", "drafter"]), rows=st.integers(1, 64), max_k=st.integers(0, 32), data=st.data())
-def test_every_profile_is_three_sizes_in_order_and_covers_what_may_be_asked_for(
+def test_every_profile_has_ordered_sizes_that_cover_all_requests(
     half: str, rows: int, max_k: int, data: st.DataObject
 ) -> None:
     k, length = data.draw(st.integers(0, max_k)), data.draw(st.integers(1, 9999))

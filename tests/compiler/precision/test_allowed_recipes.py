@@ -31,7 +31,7 @@ def table(name: str, lowering: str, **overrides: str) -> Recipe:
         ("mxfp8", RTX, ("sm_100", "sm_103")),
     ],
 )
-def test_what_runs_is_legal(name: str, lowering: str, gpus: tuple[str, ...]) -> None:
+def test_every_working_recipe_is_accepted(name: str, lowering: str, gpus: tuple[str, ...]) -> None:
     assert name in available(LOWERINGS[lowering])
     require_legal(table(name, lowering), LOWERINGS[lowering], gpus)
 
@@ -71,7 +71,7 @@ _OFFER = r"(?<!leave )(--[a-z-]+) ((?:(?:, | or )?(?:m?x?fp\d+|bf16|int\d|sm_\d+
 
 
 @pytest.mark.parametrize(("name", "lowering", "gpus", "overrides", "why", "fix"), REFUSED)
-def test_what_does_not_run_is_refused_with_the_reason_and_the_nearest_that_does(
+def test_unsupported_recipe_is_rejected_with_reason_and_nearest_alternative(
     name: str, lowering: str, gpus: tuple[str, ...], overrides: dict[str, str], why: str, fix: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -96,7 +96,7 @@ def _offered(fix: str, name: str, gpus: tuple[str, ...], overrides: dict[str, st
 
 
 @pytest.mark.parametrize(("name", "lowering", "gpus", "overrides", "why", "fix"), REFUSED)
-def test_whatever_a_refusal_offers_is_accepted(
+def test_every_suggested_recipe_is_accepted(
     name: str, lowering: str, gpus: tuple[str, ...], overrides: dict[str, str], why: str, fix: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -114,7 +114,7 @@ def test_whatever_a_refusal_offers_is_accepted(
 
 
 @pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])
-def test_what_depends_on_the_checkpoint_waits_for_it(overrides: dict[str, str]) -> None:
+def test_checkpoint_dependent_recipe_is_deferred(overrides: dict[str, str]) -> None:
     recipe = table("fp8", RTX, **overrides)
     require_legal(recipe, LOWERINGS[RTX], wides=wide_names())
     with pytest.raises(UsageError):
@@ -136,7 +136,7 @@ def test_there_must_be_something_to_exclude_from() -> None:
     require_legal(PrecisionAsked(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", ort)), ort)
 
 
-def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
+def test_unknown_names_are_rejected_with_valid_ones() -> None:
     with pytest.raises(UsageError, match="fp7") as caught:
         require_known("fp7")
     assert "mxfp8" in caught.value.why

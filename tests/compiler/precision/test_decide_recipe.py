@@ -32,7 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @given(_LOWERINGS, st.none() | st.sampled_from(sorted(RECIPES)))
-def test_what_is_decided_is_what_was_asked_for_or_the_first_there_is(lowering: Lowering, name: str | None) -> None:
+def test_explicit_recipe_wins_over_the_default(lowering: Lowering, name: str | None) -> None:
     assert precision_of(PrecisionAsked(name), lowering) == (name or available(lowering)[0])
     if name is None or name in available(lowering):
         recipe = decide(PrecisionAsked(name), lowering)
@@ -43,7 +43,7 @@ def test_what_is_decided_is_what_was_asked_for_or_the_first_there_is(lowering: L
 
 
 @given(_LOWERINGS, st.sampled_from(sorted(RECIPES)), _KINDS, _KINDS, _KINDS)
-def test_what_could_be_had_is_not_refused_before_the_checkpoint_is_read(
+def test_possible_recipe_is_not_rejected_before_reading_the_checkpoint(
     lowering: Lowering, name: str, kv_cache: str | None, lm_head: str | None, drafter: str | None
 ) -> None:
     """Whatever wide type turns out to be the checkpoint's: a recipe that is legal then is not refused early."""
@@ -58,7 +58,7 @@ def test_what_could_be_had_is_not_refused_before_the_checkpoint_is_read(
         decide(asked, lowering)
 
 
-def test_before_the_checkpoint_is_read_nothing_but_tensorrt_s_wide_type_is_unknown() -> None:
+def test_only_tensorrt_base_dtype_is_unknown_before_reading() -> None:
     assert {name: wide_of(None, lowering) for name, lowering in LOWERINGS.items()} == {
         "ort": "fp32", "cpu": "fp32", "std": "fp32", "tensorrt": None, "tensorrt-sm100": None,
     }  # fmt: skip
@@ -77,14 +77,14 @@ def test_the_precision_of_a_plan_is_the_checkpoint_s_own(tiny: Pair, stored: str
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(("sm_89", "sm_120"), "fp8"), (("sm_80", "sm_120"), "fp16")])
-def test_an_fp8_checkpoint_stays_fp8_where_all_gpus_have_it(
+def test_fp8_checkpoint_stays_fp8_when_all_gpus_support_it(
     tiny: Pair, gpus: tuple[str, ...], chosen: str, tmp_path: Path
 ) -> None:
     checkpoint = Target.open(fp8_target(tiny.target, tmp_path / "target"))
     assert decide(PrecisionAsked(), TENSORRT, checkpoint, gpus, keeps_own=True).name == chosen
 
 
-def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, tmp_path: Path) -> None:
+def test_unquantized_parts_of_an_fp8_checkpoint_are_decided_after_reading(tiny: Pair, tmp_path: Path) -> None:
     asked, quantized = (
         PrecisionAsked(exclude=("layers.0.*",)),
         Target.open(fp8_target(tiny.target, tmp_path / "fp8")),
@@ -103,7 +103,7 @@ def test_what_an_fp8_checkpoint_leaves_wide_waits_until_it_was_read(tiny: Pair, 
         ("int8", "tensorrt", None, "bf16"),
     ],
 )  # fmt: skip
-def test_a_drafter_is_of_integers_where_the_kernels_of_its_target_multiply_them(
+def test_drafter_uses_integers_when_target_kernels_support_them(
     tiny: Pair, name: str, lowering: str, asked: str | None, drafter: str
 ) -> None:
     _, head = tiny.specs()
@@ -113,6 +113,6 @@ def test_a_drafter_is_of_integers_where_the_kernels_of_its_target_multiply_them(
     assert alone.drafter == (asked or alone.wide), "there is none"
 
 
-def test_a_drafter_whose_widths_no_block_divides_stays_wide() -> None:
+def test_drafter_with_indivisible_widths_stays_unquantized() -> None:
     odd = FORMS["qkv biases, odd widths, linear rope"].make().spec
     assert decide(PrecisionAsked("int8"), ORT, head=odd).drafter == "fp32"

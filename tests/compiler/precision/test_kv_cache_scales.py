@@ -56,7 +56,7 @@ def test_calibrated_ranges_become_scales(pair: Pair) -> None:
     assert stored_cache_scales(target) == {}
 
 
-def test_those_of_the_checkpoint_come_first(pair: Pair, narrow: Path) -> None:
+def test_checkpoint_scales_take_precedence(pair: Pair, narrow: Path) -> None:
     target, ranges = Target.open(narrow), some_scales(Target.open(pair.target))
     larger = replace(ranges, caches={name: value * 2 for name, value in ranges.caches.items()})
     found = cache_scales(target, larger)
@@ -64,7 +64,7 @@ def test_those_of_the_checkpoint_come_first(pair: Pair, narrow: Path) -> None:
     assert found == stored_cache_scales(target)
 
 
-def test_without_any_nothing_is_built(pair: Pair) -> None:
+def test_missing_kv_scales_reject_the_build(pair: Pair) -> None:
     target = pair.opened()
     recipe = replace(RECIPES["bf16"], kv_cache="fp8")
     with pytest.raises(BuildError, match=f"no scale for {2 * LAYERS} of {2 * LAYERS} caches") as caught:
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_has_some_of_them_has_none(narrow: Path, tmp_path: Pat
         (torch.ones(2), r"k_scale has shape \[2\]"),
     ],
 )
-def test_what_is_no_scale_is_refused(narrow: Path, tmp_path: Path, value: torch.Tensor, words: str) -> None:
+def test_invalid_scale_is_rejected(narrow: Path, tmp_path: Path, value: torch.Tensor, words: str) -> None:
     target = spoiled(narrow, tmp_path / "bad", {KEY: value})
     with pytest.raises(BuildError, match=words):
         cache_scales(target)
@@ -101,7 +101,7 @@ def test_what_is_no_scale_is_refused(narrow: Path, tmp_path: Path, value: torch.
 
 @pytest.mark.slow
 @pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
-def test_an_engine_says_what_its_caches_are(
+def test_engine_reports_its_cache_type(
     narrow: Path, pair: Pair, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -118,7 +118,7 @@ def test_an_engine_says_what_its_caches_are(
     assert manifest.target.plan.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": LAYERS}
 
 
-def test_only_what_the_checkpoint_lacks_is_calibrated(narrow: Path, pair: Pair) -> None:
+def test_only_missing_scales_are_calibrated(narrow: Path, pair: Pair) -> None:
     recipe = replace(RECIPES["fp8"], kv_cache="fp8").on("fp16")
     assert uncalibrated(Target.open(narrow), recipe, LOWERINGS["tensorrt"]) == []
     assert "the KV cache" in uncalibrated(Target.open(pair.target), recipe, LOWERINGS["tensorrt"])

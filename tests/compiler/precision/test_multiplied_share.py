@@ -37,7 +37,7 @@ def multiplied(model: str, precision: str, lowering: str) -> float:
     return shares(selected, LOWERINGS[lowering], {}, multiplied_wide(selected, LOWERINGS[lowering])).multiplied
 
 
-def test_the_layer_of_experts_multiplies_fp8_and_of_int8_three_percent_is_left() -> None:
+def test_expert_layer_computes_fp8_and_three_percent_of_int8() -> None:
     assert multiplied(QWEN, "fp8", "tensorrt-sm100") == multiplied(QWEN, "fp8", "tensorrt") == 1
     assert multiplied(QWEN, "int8", "tensorrt-sm100") == pytest.approx(0.0303, abs=5e-4)
 
@@ -66,11 +66,11 @@ def test_a_build_that_falls_short_is_refused_with_the_true_share(model: str, pre
      (DENSE, "mxfp8", "tensorrt"),
      (QWEN, "int8", "tensorrt"), (QWEN, "fp8", "ort"), (QWEN, "mxfp8", "std"), (QWEN, "int8", "ort")],
 )  # fmt: skip
-def test_what_does_as_it_says_needs_no_permission(model: str, precision: str, lowering: str) -> None:
+def test_fully_quantized_build_needs_no_permission(model: str, precision: str, lowering: str) -> None:
     require_multiplied(selection(model, precision, lowering), LOWERINGS[lowering])
 
 
-def test_the_nearest_recipe_that_holds_is_named() -> None:
+def test_nearest_honest_recipe_is_suggested() -> None:
     with pytest.raises(BuildError, match="mxfp8") as caught:
         require_multiplied(selection(QWEN, "mxfp8", "tensorrt"), LOWERINGS["tensorrt"])
     assert "build in fp8, the nearest recipe that is fully computed in its type" in caught.value.fix
@@ -92,18 +92,18 @@ def test_permission_covers_the_group_alone() -> None:
     assert shares(narrow, LOWERINGS["tensorrt-sm100"], {}, attention).accepted == 0
 
 
-def test_of_an_emulation_nothing_is_multiplied_and_all_is_accepted() -> None:
+def test_emulation_computes_nothing_quantized_and_is_accepted() -> None:
     assert shares(selection(QWEN, "fp8", "ort"), LOWERINGS["ort"], {}, {}) == (1, pytest.approx(0), 1)
     assert shares(selection(QWEN, "int8", "ort"), LOWERINGS["ort"], {}, {}) == (1, 1, 1)
 
 
-def test_only_experts_may_be_multiplied_wide() -> None:
+def test_permission_only_covers_experts() -> None:
     with pytest.raises(UsageError, match="--allow-wide does not support 'attention'"):
         PrecisionAsked(allow_wide=("attention",)).check()
     PrecisionAsked(allow_wide=("experts",)).check()
 
 
-def test_what_was_permitted_is_recorded_and_read_again() -> None:
+def test_permission_is_recorded_and_read_back() -> None:
     recipe = PrecisionAsked(allow_wide=("experts",)).of(RECIPES["fp8"])
     assert recipe.record()["allow_wide"] == "experts"
     assert PrecisionAsked.recorded(recipe.record()).of(RECIPES["fp8"]) == recipe

@@ -17,7 +17,7 @@ QUANTIZED = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
     st.sampled_from([None, *QUANTIZED]),
     st.sampled_from([None, "fp8", "int8", "int4"]),
 )
-def test_overrides_change_what_they_name_and_nothing_else(
+def test_overrides_only_change_named_parts(
     name: str, kv_cache: str | None, lm_head: str | None, drafter: str | None
 ) -> None:
     before = RECIPES[name]
@@ -30,5 +30,5 @@ def test_overrides_change_what_they_name_and_nothing_else(
 
 
 @given(st.lists(st.text(min_size=1)).map(tuple))
-def test_what_is_excluded_is_read_back_from_the_record(exclude: tuple[str, ...]) -> None:
+def test_exclusions_are_read_back_from_the_record(exclude: tuple[str, ...]) -> None:
     assert patterns(PrecisionAsked(exclude=exclude).of(RECIPES["int4"]).record()) == exclude

@@ -30,7 +30,7 @@ GRAPH: dict[str, Any] = {
 }
 
 
-def test_a_line_says_what_is_of_which_type_and_who_says_so() -> None:
+def test_table_line_names_types_and_their_source() -> None:
     table = product_table(None, [Q, replace(Q, layer="k.y", weight="k"), EXPERTS, HEAD])
     assert table
     assert described(table) == (
@@ -40,7 +40,7 @@ def test_a_line_says_what_is_of_which_type_and_who_says_so() -> None:
     assert table["bytes"] == 60 + 60 + 30 + 2 * 10
 
 
-def test_the_graph_speaks_where_no_plan_does() -> None:
+def test_graph_types_are_used_without_a_plan() -> None:
     table = product_table(GRAPH, ())
     assert table
     assert described(table) == (
@@ -56,7 +56,7 @@ def test_both_accounts_of_a_weight_stand_side_by_side() -> None:
     assert [row["by"] for row in table["list"]] == ["plan", "network"]
 
 
-def test_nothing_is_said_of_what_nobody_knows() -> None:
+def test_unknown_types_are_omitted() -> None:
     assert product_table(None, ()) is None
 
 
@@ -83,7 +83,7 @@ def test_shares_sum_to_one_however_often_a_weight_is_multiplied(built: list[Buil
 
 
 @given(st.lists(st.builds(replace, st.sampled_from([Q, EXPERTS, HEAD]), numbers=st.integers(1, 99)), min_size=1))
-def test_totals_are_those_of_the_list(built: list[BuiltProduct]) -> None:
+def test_totals_match_the_list(built: list[BuiltProduct]) -> None:
     named = [replace(each, weight=str(i)) for i, each in enumerate(built)]
     table = product_table(None, named)
     assert table

@@ -11,13 +11,13 @@ from peagle.graphs.lowering import LOWERINGS
 NARROW = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
 
 
-def test_every_recipe_goes_by_its_name() -> None:
+def test_every_recipe_is_found_by_its_name() -> None:
     assert all(recipe.name == name for name, recipe in RECIPES.items())
     assert NARROW == ["fp8", "mxfp8", "int8", "int4"]
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
-def test_a_wide_recipe_is_one_word(name: str) -> None:
+def test_unquantized_recipe_is_one_word(name: str) -> None:
     recipe = RECIPES[name].on("bf16")
     assert set(recipe.record().values()) == {name}
     assert (recipe.quantized_type, recipe.quantized_roles, recipe.share) == (None, frozenset(), 0)
@@ -26,7 +26,7 @@ def test_a_wide_recipe_is_one_word(name: str) -> None:
 
 @pytest.mark.parametrize(("wide", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
 @pytest.mark.parametrize("name", NARROW)
-def test_a_narrow_recipe_leaves_head_router_caches_and_drafter(name: str, wide: str, dtype: str) -> None:
+def test_quantized_recipe_leaves_head_router_caches_and_drafter(name: str, wide: str, dtype: str) -> None:
     recipe = RECIPES[name].on(wide)
     assert recipe.dtype == dtype
     assert recipe.quantized_roles == {"attention", "mlp", "experts"}
@@ -55,7 +55,7 @@ def test_integers_on_a_cpu_take_the_head_along(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_integers_in_standard_onnx_are_multiplied_wide(name: str) -> None:
+def test_standard_onnx_integers_are_dequantized_for_matmuls(name: str) -> None:
     record, says = (recipe := RECIPES[name].on("fp32", LOWERINGS["std"])).record(), recipe.says
     assert (record["weights"], record["activations"], record["expert_activations"]) == (name, "fp32", "fp32")
     assert "computed in the wide type" in says
@@ -69,11 +69,11 @@ def test_a_drafter_s_own_table_narrows_its_matrices_alone() -> None:
     assert RECIPES["fp8"].of_drafter().share == 0
 
 
-def test_older_records_have_commas_between_what_is_excluded() -> None:
+def test_older_records_separate_exclusions_with_commas() -> None:
     assert patterns({"exclude": "layers.0.*, [lm]*.down_proj"}) == ("layers.0.*", "[lm]*.down_proj")
 
 
-def test_emulation_is_said_where_it_is_one() -> None:
+def test_emulation_is_reported() -> None:
     (said,) = emulated(RECIPES["fp8"].on("fp32", LOWERINGS["ort"]), LOWERINGS["ort"])
     assert said.startswith("fp8 is emulated")
     ort = LOWERINGS["ort"]

@@ -24,7 +24,7 @@ HEAD = RoledWeight("lm_head.weight", (96, 48), "lm_head", 1)
 Q, UP = CENSUS[1].name, CENSUS[2].name
 
 
-def test_matrices_of_the_roles_of_a_recipe_are_selected_and_all_others_told() -> None:
+def test_selected_matrices_follow_recipe_roles_and_others_are_listed() -> None:
     selection = Selection.of_target((*CENSUS, HEAD), RECIPES["int8"])
     assert selection.weights == {Q: CENSUS[1], UP: CENSUS[2]}
     assert selection.count == 48 * (64 + 80)
@@ -43,7 +43,7 @@ def test_a_tied_head_is_the_embedding_by_the_head_s_name() -> None:
     assert wide.wide["model.embed_tokens.weight"] == WideWeight("lm_head")
 
 
-def test_what_is_excluded_says_by_which_pattern() -> None:
+def test_exclusion_names_its_pattern() -> None:
     selection = Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
     assert set(selection.weights) == {Q}
     assert selection.wide[UP] == WideWeight("mlp", "excluded by '*.mlp.*'")
@@ -59,7 +59,7 @@ def test_some_of_a_selection_is_one_too_and_has_a_share() -> None:
     assert selection.only(()).share_without([]) == 0
 
 
-def test_a_drafter_s_matrices_are_of_one_role_and_those_beside_its_layers_wide_for_tensorrt(tmp_path: Path) -> None:
+def test_drafter_matrices_have_one_role_and_outer_ones_stay_unquantized_for_tensorrt(tmp_path: Path) -> None:
     _, head = make_pair(tmp_path, "qwen3").specs()
     recipe = PrecisionAsked(drafter="int8").of(RECIPES["bf16"])
     names = {name: Selection.of_drafter(head, recipe, LOWERINGS[name]).weights for name in ("ort", "tensorrt")}

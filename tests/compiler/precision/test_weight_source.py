@@ -38,13 +38,13 @@ def recipe(name: str, **overrides: str) -> Recipe:
     return PrecisionAsked(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
 
 
-def test_an_fp8_checkpoint_gives_what_it_stores(static: Target, dynamic: Target) -> None:
+def test_fp8_checkpoint_weights_are_used_unchanged(static: Target, dynamic: Target) -> None:
     assert isinstance(of_target(static, recipe("fp8"), LOWERINGS["tensorrt"]), StoredFp8)
     assert uncalibrated(static, recipe("fp8"), LOWERINGS["tensorrt"]) == []
     assert len(uncalibrated(dynamic, recipe("fp8"), LOWERINGS["tensorrt"])) == 49
 
 
-def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
+def test_unquantized_checkpoint_is_rounded(dense: Pair) -> None:
     wide = Target.open(dense.target)
     assert isinstance(of_target(wide, recipe("fp8"), LOWERINGS["tensorrt"]), RoundedHere)
     assert of_target(wide, recipe("bf16"), LOWERINGS["tensorrt"]) is None
@@ -55,7 +55,7 @@ def test_a_wide_checkpoint_is_rounded(dense: Pair) -> None:
         assert len(uncalibrated(wide, recipe(name), LOWERINGS[lowering])) == count, (name, lowering)
 
 
-def test_scales_of_a_narrow_cache_are_measured_too(static: Target, dense: Pair) -> None:
+def test_quantized_cache_scales_are_measured(static: Target, dense: Pair) -> None:
     assert uncalibrated(static, recipe("fp8", kv_cache="fp8"), LOWERINGS["tensorrt"]) == ["the KV cache"]
     assert uncalibrated(Target.open(dense.target), recipe("bf16", kv_cache="fp8"), LOWERINGS["tensorrt"]) == [
         "the KV cache"
@@ -66,19 +66,19 @@ def test_scales_of_a_narrow_cache_are_measured_too(static: Target, dense: Pair) 
     ("name", "overrides"),
     [("int8", {}), ("int4", {}), ("mxfp8", {}), ("fp8", {"lm_head": "int8"})],
 )
-def test_nothing_is_quantised_twice(static: Target, name: str, overrides: dict[str, str]) -> None:
+def test_nothing_is_quantized_twice(static: Target, name: str, overrides: dict[str, str]) -> None:
     with pytest.raises(BuildError, match="is quantized already: it stores 49 tensors in FP8") as caught:
         of_target(static, recipe(name, **overrides), LOWERINGS["tensorrt"])
     assert "--precision fp8" in caught.value.fix
 
 
-def test_the_wide_head_of_an_fp8_checkpoint_may_be_rounded_beside_widened_layers(static: Target) -> None:
+def test_unquantized_head_of_an_fp8_checkpoint_can_be_rounded(static: Target) -> None:
     narrow = of_target(static, recipe("bf16", lm_head="int4"), LOWERINGS["tensorrt"])
     assert isinstance(narrow, RoundedHere)
     assert set(narrow.selection.weights) == {"lm_head.weight"}
 
 
-def test_only_a_checkpoint_that_is_fp8_throughout_is_taken_for_one(
+def test_only_a_fully_fp8_checkpoint_counts_as_fp8(
     static: Target, dynamic: Target, dense: Pair, tmp_path: Path
 ) -> None:
     half = fp8_target(dense.target, tmp_path / "half", chosen=lambda name: int(name.split(".")[2]) < 4)
@@ -87,7 +87,7 @@ def test_only_a_checkpoint_that_is_fp8_throughout_is_taken_for_one(
         assert not is_whole_fp8(other, LOWERINGS["tensorrt"])
 
 
-def test_a_drafter_s_matrices_are_narrow_and_multiplied_wide(dense: Pair) -> None:
+def test_drafter_matrices_are_weight_only_quantized(dense: Pair) -> None:
     _, head = dense.specs()
     assert of_drafter(head, recipe("fp8"), LOWERINGS["tensorrt"], lambda *_: iter(())) is None
     narrow = of_drafter(head, recipe("bf16", drafter="int8"), LOWERINGS["tensorrt"], lambda *_: iter(()))

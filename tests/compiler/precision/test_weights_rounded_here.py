@@ -49,7 +49,7 @@ def _provider(read: Checkpoint, lowering: str = "ort", **shapes: tuple[int, ...]
      ((48, 16), {"ort": 16, "tensorrt": 8}), ((2048, 768), {"ort": 32, "tensorrt": 128})],
 )  # fmt: skip
 @pytest.mark.parametrize("lowering", ["ort", "tensorrt"])
-def test_both_stacks_of_experts_have_the_same_blocks(
+def test_both_expert_stacks_have_the_same_blocks(
     columns: tuple[int, int], blocks: dict[str, int], lowering: str
 ) -> None:
     taken, wide = _provider(
@@ -60,7 +60,7 @@ def test_both_stacks_of_experts_have_the_same_blocks(
     assert taken["down"].scale == (4, columns[0], columns[1] // blocks[lowering])
 
 
-def test_columns_that_no_block_divides_stay_wide_and_say_so() -> None:
+def test_indivisible_columns_stay_unquantized_with_a_reason() -> None:
     taken, wide = _provider(Checkpoint(), w=(6, 20)).storage()
     assert taken == {}
     assert wide["w"] == "no block size from 16 to 32 divides its 20 columns"
@@ -101,7 +101,7 @@ def test_microscaled_rows_are_stored_in_whole_blocks(lowering: str, shape: tuple
     assert not np.any(codes[..., columns:])
 
 
-def test_scales_too_small_for_half_precision_do_not_make_codes_of_nothing() -> None:
+def test_tiny_scales_do_not_underflow_in_half_precision() -> None:
     provider = _provider(Checkpoint(), "tensorrt", w=(2, 128))
     small = type(provider)(
         provider.selection, provider.lowering, lambda _, shape: iter([UnreadRows.of(np.full(shape, 1e-9, np.float32))])
@@ -111,7 +111,7 @@ def test_scales_too_small_for_half_precision_do_not_make_codes_of_nothing() -> N
     assert np.all(scales == 1)
 
 
-def test_ranges_that_no_weight_is_rounded_with_change_nothing() -> None:
+def test_unused_ranges_change_nothing() -> None:
     """They may be there for the caches."""
     facts = Facts("m", "a", "f", {}, "float32", "d", "s", 1, 1, {}, ("an expert saw no token",))
     plain = _provider(Checkpoint(), "tensorrt", w=(2, 128))
@@ -134,7 +134,7 @@ def _stored(provider: RoundedHere, shape: tuple[int, int]) -> np.ndarray:
     return (codes * fitted[..., :1] + fitted[..., 1:]).reshape(shape)
 
 
-def test_four_bits_for_our_kernels_lose_least_where_inputs_are_large() -> None:
+def test_four_bit_rounding_protects_large_inputs() -> None:
     read, shape, squares = Checkpoint(), (7, 96), np.ones(96)
     squares[[3, 40]] = 1e4
     flat = _provider(read, "cpu", w=shape)
@@ -150,7 +150,7 @@ def test_four_bits_for_our_kernels_lose_least_where_inputs_are_large() -> None:
     assert "1 weight quantized to 4 bits without calibration" in flat.notes()[0]
 
 
-def test_squares_of_another_width_are_refused() -> None:
+def test_second_moments_of_wrong_width_are_rejected() -> None:
     with pytest.raises(BuildError, match=r"(?s)for the input of w have the shape \[64\].*has 96 columns"):
         replace(_provider(Checkpoint(), "cpu", w=(7, 96)), ranges=_measured(np.ones(64))).check()
 

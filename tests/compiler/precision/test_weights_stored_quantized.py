@@ -125,7 +125,7 @@ def test_for_tensorrt_s_own_layer_each_matrix_of_experts_has_one_scale(sparse: P
     assert any("one in all" in note for note in fp8.notes()) == (form != "modelopt")
 
 
-def test_what_the_checkpoint_holds_wide_stays_wide_and_is_named(sparse: Pair, tmp_path: Path) -> None:
+def test_unquantized_parts_of_a_checkpoint_are_kept_and_named(sparse: Pair, tmp_path: Path) -> None:
     left = ("layers.2.self_attn.q_proj", "layers.4.mlp.experts.3.up_proj")
     chosen: Callable[[str], bool] = lambda name: not any(part in name for part in left)  # noqa: E731
     taken, wide = weights_of(fp8_target(sparse.target, tmp_path / "t", chosen=chosen)).storage()
@@ -136,7 +136,7 @@ def test_what_the_checkpoint_holds_wide_stays_wide_and_is_named(sparse: Pair, tm
     assert not wide.keys() & taken.keys()
 
 
-def test_a_wide_checkpoint_without_ranges_is_refused(dense: Pair) -> None:
+def test_unquantized_checkpoint_without_ranges_is_rejected(dense: Pair) -> None:
     error = refusal(dense.target)
     assert "no calibrated range for the input of 49 weights" in error.what
 
@@ -150,7 +150,7 @@ def test_inputs_scaled_at_run_time_are_refused_by_name(dense: Pair, form: str, t
     assert "quantize" in error.fix
 
 
-def test_widening_fp8_is_said(dense: Pair, tmp_path: Path) -> None:
+def test_dequantizing_fp8_is_reported(dense: Pair, tmp_path: Path) -> None:
     narrow, plain = Checkpoint.open(fp8_target(dense.target, tmp_path / "t")), Checkpoint.open(dense.target)
     (said,) = widened(RECIPES["fp16"], narrow)
     assert said.startswith("49 tensors stored in FP8 were dequantized to fp16")
@@ -246,7 +246,7 @@ def test_codes_that_are_nan_are_refused(dense: Pair, tmp_path: Path) -> None:
         np.float32, st.sampled_from([(), (3,), (3, 4)]), elements=st.sampled_from([0.25, 0.5, 1.0, 2.0])
     )
 )
-def test_scales_are_as_few_as_say_the_same(scale: np.ndarray) -> None:
+def test_equal_scales_are_merged(scale: np.ndarray) -> None:
     kept = fewest(scale)
     assert kept.ndim <= scale.ndim
     spread = kept.reshape(kept.shape + (1,) * (scale.ndim - kept.ndim))

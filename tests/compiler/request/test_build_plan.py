@@ -36,14 +36,14 @@ def built(pair: Pair, platform: BuildPlatform = HERE, draft: str | None = None, 
     )
 
 
-def test_drafts_that_were_asked_for_stay_and_others_adapt(pair: Pair) -> None:
+def test_explicit_draft_count_is_fixed_and_default_adapts(pair: Pair) -> None:
     asked, left = built(pair, num_speculative_tokens=3).speculation, built(pair).speculation
     assert (asked.num_speculative_tokens, asked.adapts) == (3, False)
     assert (left.num_speculative_tokens, left.adapts) == (left.max_num_speculative_tokens, True)
     assert built(pair).drafting(2).speculation.num_speculative_tokens == 2
 
 
-def test_without_a_head_as_many_drafts_are_looked_up_as_were_asked_for_or_none(pair: Pair) -> None:
+def test_prompt_lookup_draft_count_defaults_to_none(pair: Pair) -> None:
     assert built(pair, draft="ngram", num_speculative_tokens=12).speculation.max_num_speculative_tokens == 12
     plain = built(pair, draft="none").speculation
     assert (plain.num_speculative_tokens, plain.max_num_speculative_tokens, plain.adapts) == (0, 0, False)
@@ -63,7 +63,7 @@ def test_graphs_share_a_file_unless_they_become_plans_or_leave(pair: Pair) -> No
     ]  # fmt: skip
 
 
-def test_steps_say_what_they_were_made_for(pair: Pair) -> None:
+def test_steps_record_their_purpose(pair: Pair) -> None:
     made_for = built(pair, precision="int8").made_for()
     assert (made_for.command, made_for.precision, made_for.lowering) == ("build", "int8", "cpu")
     assert (made_for.model, made_for.drafter) == (str(pair.target), str(pair.head))
@@ -75,7 +75,7 @@ def test_an_export_has_room_for_drafts_and_leaves_their_number_to_the_build(pair
     assert (drafts.max_num_speculative_tokens, drafts.adapts) == (12, True)
 
 
-def test_a_target_alone_has_room_for_a_drafter_that_comes_later(pair: Pair) -> None:
+def test_target_only_engine_reserves_room_for_a_drafter(pair: Pair) -> None:
     request = EXPORT.request(model=str(pair.target))
     plan = plan_of_export(request, read_target_alone(request.sizes, resolve_target(str(pair.target))))
     assert plan.speculation.max_num_speculative_tokens == 8
@@ -91,5 +91,5 @@ def test_a_recorded_table_gives_the_recipe_that_recorded_it(name: str, lowering:
     assert Recipe.recorded(table, recipe.wide).wide == recipe.wide
 
 
-def test_the_folder_named_is_the_one_that_is_made(pair: Pair, tmp_path: Path) -> None:
+def test_named_folder_is_created(pair: Pair, tmp_path: Path) -> None:
     assert built(pair, out=tmp_path / "engine").request.out == tmp_path / "engine"

@@ -61,7 +61,7 @@ MACHINES |= {"rtx bare": RTX_BARE, "old": OLD}
         (RTX, "tensorrt", "fp16", (), "tensorrt", ("sm_120",)),
     ],
 )
-def test_the_backend_fits_request_and_machine(
+def test_backend_matches_request_and_machine(
     machine: Machine,
     requested: str | None,
     precision: str | None,
@@ -113,7 +113,7 @@ ALTERNATIVES = (
         (LAPTOP, "tensorrt-rtx", None, ("sm_120",), ("not installed", install("rtx"))),
     ],
 )
-def test_what_is_missing_is_named_with_what_works_instead(
+def test_missing_backend_names_an_alternative(
     machine: Machine, requested: str | None, precision: str | None, gpus: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(EnvironmentProblem) as caught:
@@ -138,7 +138,7 @@ def test_what_is_missing_is_named_with_what_works_instead(
         ("tensort", None, (), "tensorrt"),
     ],
 )
-def test_what_no_machine_can_do_is_a_usage_error(
+def test_request_impossible_on_any_machine_is_a_usage_error(
     requested: str | None, precision: str | None, gpus: tuple[str, ...], word: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -155,9 +155,7 @@ def test_what_no_machine_can_do_is_a_usage_error(
         (RTX, ("RTX 5090, sm_120", "for the GPU, use --backend tensorrt-rtx")),
     ],
 )
-def test_a_gpu_is_never_left_idle_without_a_word(
-    machine: Machine, words: tuple[str, ...], precision: str | None
-) -> None:
+def test_unused_gpu_is_always_reported(machine: Machine, words: tuple[str, ...], precision: str | None) -> None:
     with pytest.raises(UsageError) as caught:
         choose_backend(None, precision, (), machine)
     assert all(word in str(caught.value) for word in (*words, "for the CPU, use --backend onnxruntime"))
@@ -193,7 +191,7 @@ def test_every_combination_is_chosen_or_refused_with_a_cure(machine: Machine) ->
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_whatever_a_refusal_offers_is_accepted(machine: Machine) -> None:
+def test_every_suggested_backend_is_accepted(machine: Machine) -> None:
     """Where what it says has to be installed is installed."""
     offers = 0
     for requested, precision, gpus in product(
@@ -219,7 +217,7 @@ def _fix(requested: str | None, precision: str | None, gpus: tuple[str, ...], ma
     return ""
 
 
-def test_a_look_finds_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_finds_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look().has("tensorrt-rtx") == (find_spec("tensorrt_rtx") is not None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert look().gpus == ()
@@ -228,7 +226,7 @@ def test_a_look_finds_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_a_data_centre_gpu_beside_another_is_the_one_that_is_built_for() -> None:
+def test_data_center_gpu_is_preferred() -> None:
     machine = Machine((LocalGpu("Ada", 89), LocalGpu("H100", 90)), {"tensorrt": "10.15.1"})
     assert choose_backend(None, None, (), machine) == BackendChoice(
         "tensorrt", ("sm_90",), "this machine has H100 and TensorRT"

@@ -52,7 +52,7 @@ def test_a_value_is_read_as_the_command_line_reads_it(name: str, value: object, 
         ("exclude", [10**5000], "is not a list of texts"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_what_the_option_is(name: str, value: object, says: str) -> None:
+def test_wrong_value_type_is_rejected_with_the_expected_type(name: str, value: object, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         asked(**{name: value})
     assert "--" in caught.value.fix
@@ -67,7 +67,7 @@ def test_a_file_is_yaml_or_json(text: str, tmp_path: Path) -> None:
     assert read_config(path) == {}
 
 
-def test_an_enormous_value_is_refused_in_few_words() -> None:
+def test_huge_value_is_rejected_with_a_short_message() -> None:
     bomb: list[Any] = ["x"] * 10
     for _ in range(9):
         bomb = [bomb] * 10
@@ -97,7 +97,7 @@ def test_a_file_that_the_loader_stumbles_on_is_refused(text: str, tmp_path: Path
         read_config(path)
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_bytes(b"\xef\xbb\xbfmax_seq_len: 64")
     assert read_config(path) == {"max_seq_len": 64}

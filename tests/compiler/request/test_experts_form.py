@@ -14,7 +14,7 @@ SM100, DENSE, ORT = (LOWERINGS[name] for name in ("tensorrt-sm100", "tensorrt", 
 
 
 @pytest.mark.parametrize("name", sorted(FAMILY))
-def test_a_model_has_the_layer_unless_it_computes_what_the_layer_may_not(name: str) -> None:
+def test_model_supports_the_expert_layer_unless_its_math_differs(name: str) -> None:
     lowering, said = suited(SM100, None, FAMILY[name])
     assert lowering is (DENSE if name == "gpt-oss" else SM100)
     assert bool(said) == (name == "gpt-oss")
@@ -23,7 +23,7 @@ def test_a_model_has_the_layer_unless_it_computes_what_the_layer_may_not(name: s
     assert suited(ORT, None, FAMILY[name]) == (ORT, [])
 
 
-def test_what_is_asked_for_is_done_and_nothing_is_said() -> None:
+def test_explicit_expert_form_is_used_silently() -> None:
     assert as_asked(SM100, "layer") is SM100
     assert as_asked(SM100, "dense") is DENSE
     assert as_asked(DENSE, "dense") is DENSE
@@ -34,7 +34,7 @@ def test_what_is_asked_for_is_done_and_nothing_is_said() -> None:
     ("lowering", "asked", "why"),
     [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two forms"), (SM100, "Layer", "layer and dense")],
 )
-def test_a_form_that_is_not_there_is_refused(lowering: object, asked: str, why: str) -> None:
+def test_unknown_expert_form_is_rejected(lowering: object, asked: str, why: str) -> None:
     with pytest.raises(UsageError, match=asked) as caught:
         as_asked(lowering, asked)  # type: ignore[arg-type]
     assert why in caught.value.why

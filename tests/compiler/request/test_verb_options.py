@@ -53,7 +53,7 @@ def test_the_answers_of_a_request_make_it_again(request: CompileRequest) -> None
     assert BUILD.request(**BUILD.flat(written, "a file")) == request
 
 
-def test_options_may_stand_in_their_groups_and_be_called_as_their_flags_or_fields() -> None:
+def test_options_are_accepted_in_groups_by_flag_or_field_name() -> None:
     flat = EXPORT.flat({"model": "demo", "for": "std", "max-seq-len": 64, "kv_cache_dtype": "fp8"}, "a file")
     grouped = EXPORT.flat(
         {"pair": {"model": "demo"}, "backend": {"lowering": "std"}, "sizes": {"max_seq_len": 64},
@@ -63,7 +63,7 @@ def test_options_may_stand_in_their_groups_and_be_called_as_their_flags_or_field
     assert EXPORT.flat({"sizes": {}}, "a file") == {}
 
 
-def test_what_was_not_asked_for_is_left_to_the_verb() -> None:
+def test_unset_options_are_left_to_the_verb() -> None:
     request = QUANTIZE.request(model="some/folder", method=None)
     assert (request.out, request.calibration.method) == (Path("folder-fp8"), None)
     with pytest.raises(UsageError, match="no model was named"):
@@ -80,13 +80,13 @@ def test_what_was_not_asked_for_is_left_to_the_verb() -> None:
         (EXPORT, "workspace_gb", "the options are"),
     ],
 )
-def test_a_name_that_is_no_option_of_the_verb_is_answered_with_the_nearest(form: Form, key: str, near: str) -> None:
+def test_unknown_option_suggests_the_nearest(form: Form, key: str, near: str) -> None:
     with pytest.raises(UsageError, match=f"{form.verb} has no option {key!r}") as caught:
         form.flat({key: 1}, "a file")
     assert near in caught.value.why
 
 
-def test_every_option_says_what_it_is_for() -> None:
+def test_every_option_has_help_text() -> None:
     for kind in verb_options.GROUPS.values():
         for each in fields(kind):
             if each.metadata:

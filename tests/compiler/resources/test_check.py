@@ -26,7 +26,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("free")
-def test_what_fits_is_neither_refused_nor_told() -> None:
+def test_fitting_build_is_neither_rejected_nor_warned() -> None:
     needs = needs_of(DISK, WORK)
     assert [need.name for need in needs] == [
         "disk for kept steps", "disk for what is made", "memory to calibrate", "memory to build plans",
@@ -35,7 +35,7 @@ def test_what_fits_is_neither_refused_nor_told() -> None:
 
 
 @pytest.mark.usefixtures("free")
-def test_a_disk_that_is_too_small_is_refused_with_its_figures_and_ways_out() -> None:
+def test_too_small_disk_is_rejected_with_figures_and_remedies() -> None:
     (short,) = [need for need in needs_of(replace(DISK, cache_free_bytes=80 * GB, out_free_bytes=80 * GB), WORK)
                 if need.is_short]  # fmt: skip
     with pytest.raises(TooLittleRoom) as caught:
@@ -49,7 +49,7 @@ def test_a_disk_that_is_too_small_is_refused_with_its_figures_and_ways_out() -> 
     assert caught.value.fix == "set --out to a folder on a larger disk; or add --ignore-limits to start anyway"
 
 
-def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_limits_reject_or_warn_by_measured_use(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(free: int) -> tuple[Need, ...]:
         monkeypatch.setattr(check, "free_memory", lambda: free)
         return needs_of(DISK, WORK)
@@ -72,27 +72,27 @@ def test_memory_is_refused_below_what_was_killed_and_told_below_what_was_seen(mo
     assert text.endswith("this may not be enough")
 
 
-def test_limits_that_are_ignored_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_limits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "free_memory", lambda: 5 * GB)
     told = check_needs(needs_of(DISK, WORK), ignored=True)
     assert told[0].startswith("started because of --ignore-limits: this machine has too little memory; ")
 
 
-def test_what_was_never_measured_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmeasured_builds_are_never_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "free_memory", lambda: 0)
     needs = needs_of(DISK, replace(WORK, calibration=None, builder=BuilderWork.of("tensorrt", 10 * GB, 1)))
     assert refusal_of(needs) is None
     assert len(tight(needs)) == 1
 
 
-def test_a_layer_on_a_gpu_takes_none_of_this_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_layer_uses_no_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "free_memory", lambda: 0)
     assert check.calibration_needs(CalibrationWork(2 * GB, 1, 1.0, "cuda:1")) == ()
     assert refusal_of(check.calibration_needs(CalibrationWork(2 * GB, 1, 1.0)))
 
 
 @given(COUNTS, COUNTS, COUNTS, COUNTS)
-def test_only_what_certainly_does_not_fit_is_refused(about: int, least: int, before: int, free: int) -> None:
+def test_only_certain_shortage_is_rejected(about: int, least: int, before: int, free: int) -> None:
     need = Need("disk for x", max(about, least), least, "x", "/", free, before)
     assert need.is_short == (least > 0 and before + least > free)
     assert not (need.is_short and need.is_tight)

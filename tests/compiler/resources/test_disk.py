@@ -32,7 +32,7 @@ BOTH = Disk("/cache", 60 * GB, 100 * GB, "/out", 60 * GB, 100 * GB, is_one_disk=
         ({"done_bytes": 90 * GB}, 0),
     ],
 )
-def test_what_is_missing_depends_on_where_the_copy_goes(changes: dict[str, int], short: int) -> None:
+def test_needed_space_depends_on_the_destination_disk(changes: dict[str, int], short: int) -> None:
     assert replace(BOTH, **changes).short_bytes == short
 
 
@@ -45,7 +45,7 @@ def test_what_is_missing_depends_on_where_the_copy_goes(changes: dict[str, int],
         ({"is_moved": True}, 0, 1000),
     ],
 )
-def test_plans_hold_the_weights_once_more_and_an_export_keeps_nothing(
+def test_plans_duplicate_weights_and_exports_keep_nothing(
     tmp_path: Path, how: dict[str, bool], kept: int, out: int
 ) -> None:
     disk = disk_of(tmp_path / "cache", tmp_path / "out", 1000, **how)
@@ -53,7 +53,7 @@ def test_plans_hold_the_weights_once_more_and_an_export_keeps_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_that_goes_to_another_disk_passes_the_cache(tmp_path: Path) -> None:
+def test_export_to_another_disk_bypasses_the_cache(tmp_path: Path) -> None:
     disk = disk_of(Path("/dev/shm/cache"), tmp_path / "out", 1000, is_moved=True)
     assert disk.is_one_disk or disk.kept_bytes == 1000
 
@@ -62,7 +62,7 @@ def kept_step(store: StageStore, kind: str, count: int, key: int = 0) -> None:
     store.run(kind, key, lambda folder: (folder / "weights").write_bytes(bytes(count)) and None)
 
 
-def test_what_an_earlier_build_for_the_same_has_kept_need_not_be_written_again(tmp_path: Path) -> None:
+def test_cached_steps_are_not_counted_again(tmp_path: Path) -> None:
     made_for = MadeFor("build", "demo", "demo", "fp8", "tensorrt")
     store = StageStore(tmp_path, made_for=made_for)
     assert done_bytes(tmp_path, made_for) == 0
@@ -78,7 +78,7 @@ def test_what_an_earlier_build_for_the_same_has_kept_need_not_be_written_again(t
     assert 8000 <= done_bytes(tmp_path, made_for) < 10_000
 
 
-def test_what_a_killed_build_left_is_no_obstacle(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_build_do_not_count(tmp_path: Path) -> None:
     kept_step(StageStore(tmp_path), "attach-target", 10)
     (step,) = steps(tmp_path)
     (left := step_aside(step)).mkdir()

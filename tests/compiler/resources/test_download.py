@@ -38,7 +38,7 @@ def plan(cli: Run) -> dict[str, Any]:
     return dict(json.loads(done.out))
 
 
-def test_the_download_is_among_the_needs_and_goes_to_the_disk_first(cli: Run) -> None:
+def test_download_is_included_and_comes_first(cli: Run) -> None:
     found = plan(cli)
     needs = {need["name"]: need for need in found["needs"]}
     assert needs["disk for the download"]["bytes"] == PUBLISHED
@@ -49,9 +49,7 @@ def test_the_download_is_among_the_needs_and_goes_to_the_disk_first(cli: Run) ->
     assert "no known blocker on this machine" in shown
 
 
-def test_a_disk_that_holds_the_engine_and_not_the_download_is_too_small(
-    cli: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_that_fits_the_engine_but_not_the_download_is_too_small(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = {need["name"]: need for need in plan(cli)["needs"]}
     free(monkeypatch, needs["disk for what is made"]["bytes"] + needs["disk for kept steps"]["bytes"] + 1)
     outcome = plan(cli)["outcome"]
@@ -60,7 +58,7 @@ def test_a_disk_that_holds_the_engine_and_not_the_download_is_too_small(
     assert "no known blocker" not in cli(*ASK).out
 
 
-def test_what_the_cache_of_the_hub_holds_is_not_downloaded_again(tmp_path: Path) -> None:
+def test_cached_hub_files_are_not_downloaded_again(tmp_path: Path) -> None:
     asked = ModelRef("qwen3-coder-30b")
     blobs = tmp_path / "hub" / "hub" / "models--Qwen--Qwen3-Coder-30B-A3B-Instruct" / "blobs"
     blobs.mkdir(parents=True)
@@ -77,12 +75,12 @@ def test_what_the_cache_of_the_hub_holds_is_not_downloaded_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("model", ["demo", "smollm2-135m"])
-def test_what_lies_here_is_no_download(model: str) -> None:
+def test_local_files_need_no_download(model: str) -> None:
     need = download_need(ModelRef(model))
     assert (need is None) == (model == "demo")
 
 
-def test_a_download_that_is_forbidden_ends_the_build(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_download_ends_the_build(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     outcome = plan(cli)["outcome"]
     assert outcome["exit_code"] == 3

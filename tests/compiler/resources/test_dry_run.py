@@ -33,7 +33,7 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "cache"))
 
 
-def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_path: Path) -> None:
+def test_qwen3_coder_fp8_on_b200_matches_a_manual_calculation(cli: Run, tmp_path: Path) -> None:
     done = cli("export", "--model", "qwen3-coder-30b", "--dry-run", "--gpu", "b200", "--precision", "fp8", "--json")
     assert done.code == 0, done.err
     plan = json.loads(done.out)
@@ -54,7 +54,7 @@ def test_qwen3_coder_in_fp8_on_a_b200_is_what_a_hand_calculates(cli: Run, tmp_pa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a CUDA device")
-def test_the_time_of_a_calibration_is_told_for_the_cpu_alone(cli: Run) -> None:
+def test_calibration_time_is_estimated_for_the_cpu_only(cli: Run) -> None:
     asked = ("export", "demo", "--for", "tensorrt", "--precision", "fp8", "--calib-samples", "10", "--dry-run")
     here = cli(*asked)
     assert "at most 5,120 tokens" in here.out
@@ -66,7 +66,7 @@ def test_the_time_of_a_calibration_is_told_for_the_cpu_alone(cli: Run) -> None:
     assert "torch has no CUDA device" in there.out
 
 
-def test_a_dry_run_says_the_same_whatever_the_machine_does_meanwhile(cli: Run) -> None:
+def test_dry_run_is_independent_of_machine_load(cli: Run) -> None:
     asked = ("build", "demo", "--precision", "fp8", "--backend", "tensorrt-rtx", "--gpu", "sm_120", "--dry-run")
     first, second = (re.sub(r"[\d.]+ [kMG]B free", "", cli(*asked).out) for _ in range(2))
     assert first == second
@@ -82,7 +82,7 @@ def test_a_build_for_the_cpu_calibrates_with_few_tokens(cli: Run) -> None:
     assert "at most 2,048 tokens" not in cli(*asked, "--precision", "int4", "--lowering", "ort").out
 
 
-def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: Path) -> None:
+def test_local_drafter_is_used_for_the_estimate(cli: Run, tmp_path: Path) -> None:
     done = cli("build", "demo", "--dry-run")
     assert done.code == 0, done.err
     assert "demo for cpu in fp32 (dry run; nothing is written)" in done.out
@@ -112,13 +112,13 @@ def test_a_build_is_planned_with_the_drafter_that_lies_here(cli: Run, tmp_path: 
         (("--calib-data", "absent.jsonl"), "--calib-data absent.jsonl does not exist"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(cli: Run, arguments: tuple[object, ...], says: str) -> None:
+def test_unplannable_request_is_rejected(cli: Run, arguments: tuple[object, ...], says: str) -> None:
     done = cli("export", "demo", "--dry-run", *arguments)
     assert done.code == 2
     assert says in done.err
 
 
-def test_a_gpu_changes_what_is_planned_for_only_where_nothing_was_said() -> None:
+def test_local_gpu_only_affects_unspecified_options() -> None:
     def form(**asked: str) -> str:
         return decide_export(EXPORT.request(model="demo", **asked)).plan.lowering.name
 
@@ -133,7 +133,7 @@ def test_an_architecture_is_planned_without_a_verdict() -> None:
     assert any("does not determine the GPU memory" in note for note in found.notes)
 
 
-def test_a_plan_says_how_many_drafts_a_round_has_and_how_many_there_is_room_for() -> None:
+def test_plan_reports_drafts_per_round_and_capacity() -> None:
     plan = estimate_build(BUILD.request(model="demo", num_speculative_tokens=3))
     assert (plan.drafts, plan.num_speculative_tokens) == ("3 drafts per round, room for 8", 8)
     assert replace(plan, drafts_asked=8).drafts == "8 drafts per round"
@@ -141,7 +141,7 @@ def test_a_plan_says_how_many_drafts_a_round_has_and_how_many_there_is_room_for(
     assert replace(plan, num_speculative_tokens=0).drafts == "no drafts"
 
 
-def test_what_nothing_is_written_in_is_arithmetic() -> None:
+def test_dry_run_is_pure_arithmetic() -> None:
     (note,) = decide_export(EXPORT.request(model="demo", precision="fp16", lowering="ort")).plan.warnings
     assert note.startswith("ort does not support fp16")
 
@@ -210,7 +210,7 @@ def test_a_build_is_planned_for_the_platform_that_it_would_choose(
         (B200, {"precision": "fp8", "allow_wide": "attention"}),
     ],
 )
-def test_what_a_build_refuses_is_not_planned(machine: Machine, options: dict[str, Any], on: Any) -> None:
+def test_request_rejected_by_build_is_not_planned(machine: Machine, options: dict[str, Any], on: Any) -> None:
     on(machine)
     request = BUILD.request(model="demo", **options)
     with pytest.raises(PeagleError) as of_estimate:

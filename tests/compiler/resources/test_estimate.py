@@ -114,14 +114,14 @@ def test_the_kv_cache_of_qwen3_coder_by_hand(coder: Estimate) -> None:
     assert coder.kv.target_slot_bytes == 98_304 * 4160
 
 
-def test_a_head_that_is_not_at_hand_is_not_guessed(coder: Estimate) -> None:
+def test_missing_head_is_not_guessed(coder: Estimate) -> None:
     assert (coder.drafter.count, coder.drafter.bytes, coder.kv.drafter_slot_bytes) == (None, None, None)
     text = render(coder)
     assert "unknown until downloaded" in text
     assert "not counting the drafter's" in text
 
 
-def test_a_plan_writes_nothing(coder: Estimate, where: Path) -> None:
+def test_estimate_writes_nothing(coder: Estimate, where: Path) -> None:
     assert list(where.iterdir()) == []
 
 
@@ -208,7 +208,7 @@ NARROW = {
 
 
 @pytest.mark.parametrize(("precision", "lowering"), NARROW)
-def test_a_narrow_matrix_takes_its_codes_and_its_scales(precision: str, lowering: str) -> None:
+def test_quantized_matrix_counts_codes_and_scales(precision: str, lowering: str) -> None:
     recipe = RECIPES[precision].on("fp32" if lowering == "ort" else "bf16", LOWERINGS[lowering])
     lines = weight_lines((RoledWeight("a.weight", (4096, 2048), "mlp", 1),), recipe, LOWERINGS[lowering])
     size, scales = NARROW[precision, lowering]
@@ -225,7 +225,7 @@ def test_rows_of_mxfp8_are_whole_blocks(lowering: str) -> None:
     assert found == [("mxfp8", 128 * 352), ("e8m0", 128 * 11)]
 
 
-def test_what_was_asked_for_by_itself_is_counted_by_itself(head: DrafterSpec) -> None:
+def test_explicitly_typed_parts_are_counted_separately(head: DrafterSpec) -> None:
     config = CONFIGS["qwen3"] | {"num_hidden_layers": 3}
     options = _asked(precision="int8", lowering="ort", head=replace(head, taps=(0, 1, 2)))
     plans = [
@@ -244,7 +244,7 @@ def test_what_was_asked_for_by_itself_is_counted_by_itself(head: DrafterSpec) ->
 
 
 @pytest.mark.parametrize(("lowering", "wide"), [("std", "fp32"), ("ort", "fp32"), ("tensorrt", "bf16")])
-def test_what_a_narrow_recipe_leaves_is_planned_as_it_is_written(lowering: str, wide: str) -> None:
+def test_unquantized_parts_are_counted_as_written(lowering: str, wide: str) -> None:
     assert table_of(PrecisionAsked("int4"), LOWERINGS[lowering], None).wide == wide
     assert table_of(PrecisionAsked("fp16"), LOWERINGS[lowering], None).wide == "fp16"
 
@@ -258,7 +258,7 @@ def test_the_verdict_looks_at_every_type() -> None:
     assert "choose a precision without fp8" in verdict.refusal
 
 
-def test_a_share_that_a_build_refuses_is_told() -> None:
+def test_share_that_a_build_rejects_is_reported() -> None:
     def told(config: dict[str, Any], precision: str, lowering: str) -> list[str]:
         recipe = table_of(PrecisionAsked(precision), LOWERINGS[lowering], None)
         return too_wide(Skeleton(config).weights, None, recipe, LOWERINGS[lowering])
@@ -271,14 +271,14 @@ def test_a_share_that_a_build_refuses_is_told() -> None:
     assert not told(CONFIGS["qwen3"], "int4", "ort")
 
 
-def test_a_precision_that_does_not_exist_is_refused_with_those_that_do() -> None:
+def test_unknown_precision_is_rejected_with_valid_ones() -> None:
     with pytest.raises(UsageError) as caught:
         estimate("x", CONFIGS["qwen3"], "x", **_asked(precision="int3"))
     assert "int3" in caught.value.what
     assert "fp32, fp16, bf16, fp8" in caught.value.why
 
 
-def test_a_gpu_that_is_not_known_is_refused_with_one_that_is_near() -> None:
+def test_unknown_gpu_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(UsageError) as caught:
         estimate("x", CONFIGS["qwen3"], "x", **_asked(), gpu="rtx-509")
     assert "did you mean rtx-5090" in str(caught.value)

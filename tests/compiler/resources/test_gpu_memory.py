@@ -18,7 +18,7 @@ def test_a_b200_by_hand() -> None:
     assert verdict.fits
 
 
-def test_what_does_not_fit_says_by_how_much() -> None:
+def test_excess_is_reported_in_bytes() -> None:
     verdict = fit(GPUS["l40s"], ["bf16"], 61 * GB, 2 * GB)
     assert not verdict.fits
     assert verdict.most_slots == 0
@@ -33,7 +33,7 @@ def test_a_precision_that_the_gpu_has_no_type_for_is_refused_in_the_answer() -> 
 
 
 @given(st.sampled_from(sorted(GPUS)), st.integers(0, 300 * GB), st.integers(1, 50 * GB), st.integers(1, 500))
-def test_as_many_slots_fit_as_the_verdict_says(name: str, weights: int, slot: int, slots: int) -> None:
+def test_slot_count_matches_the_verdict(name: str, weights: int, slot: int, slots: int) -> None:
     verdict = fit(GPUS[name], ["bf16"], weights, slot, slots)
     assert verdict.fits == (slots <= verdict.most_slots)
     if not verdict.fits:

@@ -33,7 +33,7 @@ def free_memory(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(check, "free_memory", lambda: count)
 
 
-def test_what_can_be_built_is_told_with_what_it_takes(cli: Run) -> None:
+def test_buildable_targets_are_listed_with_requirements(cli: Run) -> None:
     done = cli("doctor", "--model", "demo", "--precision", "fp8")
     assert done.code == 0
     for said in ("demo in fp8, for onnxruntime", "disk for what is made", "memory", "ready"):
@@ -44,7 +44,7 @@ def test_what_can_be_built_is_told_with_what_it_takes(cli: Run) -> None:
     assert not (Path.cwd() / "cache").exists()
 
 
-def test_a_download_and_what_is_made_of_it_share_a_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_and_result_share_a_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = ("doctor", "--model", "qwen3-coder-30b", "--precision", "fp8", "--backend", "onnxruntime", "--json")
     needs = {need["name"]: need for need in json.loads(cli(*ask).out)["needs"]}
     made = needs["disk for what is made"]
@@ -65,7 +65,7 @@ def test_an_engine_that_shares_blocks_takes_no_disk(cli: Run, monkeypatch: pytes
     assert "disk for what is made" not in names
 
 
-def test_memory_that_is_too_little_is_named(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insufficient_memory_is_named(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     free_memory(monkeypatch, 1000)
     done = cli("doctor", "--model", "demo", "--precision", "fp8", "--json")
     assert done.code == 3
@@ -76,7 +76,7 @@ def test_memory_that_is_too_little_is_named(cli: Run, monkeypatch: pytest.Monkey
     assert any(note.startswith("memory to trace and write:") for note in found["notes"]), "a guess refuses nothing"
 
 
-def test_a_plan_takes_the_memory_of_its_builder(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_needs_builder_memory(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     free_memory(monkeypatch, 20 * 10**9)
     ask = ("doctor", "--model", "qwen3-coder-30b", "--precision", "bf16", "--json", "--backend", "tensorrt-rtx")
     done = cli(*ask, "--gpu", "sm_120")
@@ -87,7 +87,7 @@ def test_a_plan_takes_the_memory_of_its_builder(cli: Run, monkeypatch: pytest.Mo
     assert "memory to build plans:" in json.loads(done.err)["error"]["why"]
 
 
-def test_full_tensorrt_was_not_measured_and_refuses_nothing(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmeasured_full_tensorrt_never_rejects(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     free_memory(monkeypatch, 20 * 10**9)
     done = cli("doctor", "--model", "qwen3-coder-30b", "--precision", "bf16", "--gpu", "b200", "--json")
     assert "memory" not in json.loads(done.err)["error"]["why"]
@@ -100,7 +100,7 @@ def test_a_precision_that_would_be_refused_is_missing(cli: Run) -> None:
     assert "3.0% of the weights" in json.loads(done.out)["missing"][0]
 
 
-def test_a_gpu_that_is_not_here_is_missing(cli: Run) -> None:
+def test_absent_gpu_is_reported_missing(cli: Run) -> None:
     done = cli("doctor", "--model", "demo", "--precision", "fp16", "--backend", "tensorrt", "--gpu", "b200")
     assert done.code == 3
     assert "no NVIDIA GPU" in done.err
@@ -122,7 +122,7 @@ def test_a_missing_extra_is_named(cli: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("arguments", [("--precision", "fp8"), ("--gpu", "b200", "--out", "x")])
-def test_what_is_about_a_model_takes_one(cli: Run, arguments: tuple[str, ...]) -> None:
+def test_model_specific_checks_require_a_model(cli: Run, arguments: tuple[str, ...]) -> None:
     done = cli("doctor", *arguments)
     assert done.code == 2
     assert "without --model" in done.err

@@ -56,7 +56,7 @@ def test_qwen3_coder_in_fp8_by_hand() -> None:
         ("fp8", "tensorrt-sm100", True, True),
     ],
 )  # fmt: skip
-def test_only_what_a_recipe_needs_is_told(precision: str, lowering: str, calibrates: bool, rounds: bool) -> None:
+def test_only_needed_work_is_estimated(precision: str, lowering: str, calibrates: bool, rounds: bool) -> None:
     found = work(precision, lowering)
     assert (found.calibration is not None) == calibrates
     assert (found.rounding_seconds > 0) == rounds
@@ -72,18 +72,18 @@ def test_ranges_that_are_there_are_not_calibrated_again() -> None:
     assert work("fp8", "tensorrt", calibrates=False).calibration is None
 
 
-def test_weights_that_are_taken_as_they_are_are_not_rounded() -> None:
+def test_reused_weights_need_no_rounding() -> None:
     assert work("fp8", "tensorrt", stored=frozenset(weight.name for weight in census())).rounding_seconds == 0
 
 
-def test_rtx_is_as_it_was_measured() -> None:
+def test_rtx_estimate_matches_the_measurement() -> None:
     found = BuilderWork.of("tensorrt-rtx", 10 * GB, 48)
     assert found.bytes == int(measured.BUILDER_PEAK * 10 * GB)
     assert 0 < found.least_bytes < 10 * GB
     assert found.seconds == 48 * measured.BUILD_LAYER + 10 * GB * measured.BUILD_BYTE
 
 
-def test_a_single_layer_of_the_benchmark_comes_out_as_it_was_measured() -> None:
+def test_single_layer_estimate_matches_the_benchmark() -> None:
     assert 4 < BuilderWork.of("tensorrt-rtx", int(1.31 * GB), 1).seconds < 8
     assert 40 < BuilderWork.of("tensorrt-rtx", int(0.26 * GB), 48).seconds < 60
 

@@ -37,19 +37,19 @@ def workload(folder: Path) -> Workload:
     return Workload(target.skeleton.weights, recipe, TENSORRT, calibration=Calibration(1000)).found_in(target)
 
 
-def test_a_wide_checkpoint_is_calibrated_and_rounded(wide: Pair) -> None:
+def test_unquantized_checkpoint_is_calibrated_and_rounded(wide: Pair) -> None:
     work = workload(wide.target).work
     assert work.calibration
     assert work.rounding_seconds > 0
 
 
-def test_one_that_is_fp8_with_scales_is_neither(fp8: Path, wide: Pair) -> None:
+def test_scaled_fp8_checkpoint_needs_neither(fp8: Path, wide: Pair) -> None:
     found = workload(fp8)
     assert (found.work.calibration, found.work.rounding_seconds) == (None, 0.0)
     assert found.bytes == workload(wide.target).bytes
 
 
-def test_a_calibration_is_as_long_as_was_asked_for() -> None:
+def test_calibration_has_the_requested_length() -> None:
     assert calibration_of(CalibrationAsked(num_samples=3, max_length=5), {"num_experts_per_tok": 8}) == Calibration(
         15, 8
     )

@@ -45,12 +45,12 @@ def removed(done: Pruned) -> list[str]:
     return [entry.kind for entry in done.removed]
 
 
-def test_a_cache_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_missing_cache_is_empty(tmp_path: Path) -> None:
     assert entries(tmp_path / "nowhere") == []
     assert prune(tmp_path / "nowhere", max_bytes=0) == Pruned((), (), 0)
 
 
-def test_every_step_is_listed_with_its_size_its_use_and_what_it_was_made_for(store: StageStore) -> None:
+def test_every_step_lists_size_use_and_purpose(store: StageStore) -> None:
     make(store, "trace", days=3)
     make(StageStore(store.root / "exports"), "attach", days=40)
     export, trace = entries(store.root)
@@ -61,7 +61,7 @@ def test_every_step_is_listed_with_its_size_its_use_and_what_it_was_made_for(sto
     assert time.time() - trace.used == pytest.approx(3 * DAY, abs=60)
 
 
-def test_what_is_no_step_is_neither_listed_nor_removed(store: StageStore) -> None:
+def test_foreign_entries_are_neither_listed_nor_removed(store: StageStore) -> None:
     theirs = store.root / "photos" / ("0" * 32)
     theirs.mkdir(parents=True)
     (theirs / "holiday.jpg").touch()
@@ -72,7 +72,7 @@ def test_what_is_no_step_is_neither_listed_nor_removed(store: StageStore) -> Non
     assert (store.root / "timing" / "tensorrt.cache").exists()
 
 
-def test_what_was_not_used_for_long_goes_with_its_lock(store: StageStore) -> None:
+def test_old_steps_are_removed_with_their_locks(store: StageStore) -> None:
     old, new = make(store, "trace", days=31).path, make(store, "attach", days=29).path
     done = prune(store.root, older_than=30 * DAY)
     assert removed(done) == ["trace"]
@@ -82,7 +82,7 @@ def test_what_was_not_used_for_long_goes_with_its_lock(store: StageStore) -> Non
     assert done.remaining_bytes == sum(entry.bytes for entry in entries(store.root))
 
 
-def test_the_longest_unused_goes_until_the_rest_fits(store: StageStore) -> None:
+def test_least_recently_used_steps_are_removed_first(store: StageStore) -> None:
     for days, name in enumerate(("new", "older", "oldest")):
         make(store, name, days=days)
     done = prune(store.root, max_bytes=3 * SIZE)
@@ -98,7 +98,7 @@ def test_a_step_that_was_used_again_is_young(store: StageStore) -> None:
     assert removed(prune(store.root, older_than=DAY)) == ["attach"]
 
 
-def test_what_a_running_command_uses_or_makes_stays(store: StageStore) -> None:
+def test_steps_in_use_are_kept(store: StageStore) -> None:
     used, made = make(store, "trace", days=99), make(store, "attach", days=99).path
     with locked(made.with_suffix(".lock")):
         done = prune(store.root, max_bytes=0)
@@ -131,20 +131,20 @@ def test_leftovers_of_killed_processes_go_first_and_always(store: StageStore) ->
     assert names(store.root) == ["trace"]
 
 
-def test_a_step_that_is_pruned_is_made_again(store: StageStore) -> None:
+def test_pruned_step_is_rebuilt(store: StageStore) -> None:
     make(store, "trace")
     prune(store.root, max_bytes=0)
     assert not make(store, "trace").reused
 
 
-def test_nothing_goes_in_a_dry_run(store: StageStore) -> None:
+def test_dry_run_removes_nothing(store: StageStore) -> None:
     make(store, "trace")
     done = prune(store.root, max_bytes=0, dry_run=True)
     assert removed(done) == ["trace"]
     assert names(store.root) == ["trace"]
 
 
-def test_a_file_with_a_second_name_counts_for_nothing(store: StageStore, tmp_path: Path) -> None:
+def test_hard_linked_file_counts_zero(store: StageStore, tmp_path: Path) -> None:
     path = make(store, "trace").path
     os.link(path / "weights", tmp_path / "engine")
     assert entries(store.root)[0].bytes < SIZE
@@ -152,7 +152,7 @@ def test_a_file_with_a_second_name_counts_for_nothing(store: StageStore, tmp_pat
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=6), st.integers(0, 8), st.none() | st.integers(0, 60))
-def test_what_is_left_fits_and_is_the_youngest(
+def test_remaining_steps_fit_and_are_the_newest(
     tmp_path_factory: pytest.TempPathFactory, days: list[int], room: int, older_than: int | None
 ) -> None:
     store = StageStore(tmp_path_factory.mktemp("cache"))

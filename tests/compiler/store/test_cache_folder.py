@@ -88,9 +88,7 @@ def parts(store: StageStore) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("part", ["root", "kind", "stage", "folder", "file", "record", "lock"])
-def test_what_belongs_to_another_user_is_refused_with_owner_path_and_cure(
-    store: StageStore, own: Own, part: str
-) -> None:
+def test_cache_of_another_user_is_rejected_with_owner_path_and_fix(store: StageStore, own: Own, part: str) -> None:
     path = parts(store)[part]
     own(path, STRANGER)
     with pytest.raises(EnvironmentProblem) as caught:
@@ -103,7 +101,7 @@ def test_what_belongs_to_another_user_is_refused_with_owner_path_and_cure(
 
 @pytest.mark.parametrize("part", ["root", "kind", "stage", "folder", "file", "record"])
 @pytest.mark.parametrize("bits", [0o002, 0o020, 0o022])
-def test_what_others_can_write_is_refused_with_mode_path_and_cure(
+def test_writable_cache_is_rejected_with_mode_path_and_fix(
     store: StageStore, monkeypatch: pytest.MonkeyPatch, part: str, bits: int
 ) -> None:
     monkeypatch.setattr(cache_folder, "_is_private", lambda _: False)
@@ -121,13 +119,13 @@ def test_what_others_can_write_is_refused_with_mode_path_and_cure(
 
 @as_root
 @pytest.mark.parametrize("part", ["root", "stage", "file"])
-def test_a_cache_that_really_is_of_another_user_is_refused(store: StageStore, part: str) -> None:
+def test_real_foreign_cache_is_rejected(store: StageStore, part: str) -> None:
     os.chown(parts(store)[part], STRANGER, STRANGER)
     with pytest.raises(EnvironmentProblem, match=f"belongs to user {STRANGER}"):
         stage_of(store)
 
 
-def test_what_root_owns_is_trusted(store: StageStore, own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_owned_cache_is_trusted(store: StageStore, own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in parts(store).values():
         own(path, 0)
     monkeypatch.setattr(vars(cache_folder)["os"], "geteuid", lambda: STRANGER)
@@ -143,9 +141,7 @@ def test_a_switch_trusts_everybody(store: StageStore, monkeypatch: pytest.Monkey
         stage_of(store)
 
 
-def test_below_a_folder_that_nobody_else_enters_modes_do_not_matter(
-    store: StageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modes_do_not_matter_below_a_private_folder(store: StageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a umask of 002 or 000 makes what a step writes."""
     monkeypatch.setattr(cache_folder, "_is_private", lambda _: False)
     every = parts(store)
@@ -169,7 +165,7 @@ def test_but_a_link_leads_out_of_it(store: StageStore, tmp_path: Path) -> None:
         stage_of(store)
 
 
-def test_a_linked_cache_is_looked_at_where_it_lies(store: StageStore, tmp_path: Path, own: Own) -> None:
+def test_linked_cache_is_checked_at_its_destination(store: StageStore, tmp_path: Path, own: Own) -> None:
     link = tmp_path / "link"
     link.symlink_to(store.root)
     assert stage_of(StageStore(link)).is_dir()
@@ -221,7 +217,7 @@ def test_a_group_of_the_user_alone_is_the_user(
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
-def test_whatever_the_umask_the_next_build_trusts_what_this_one_made(
+def test_next_build_trusts_the_cache_under_any_umask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
 ) -> None:
     monkeypatch.setattr(cache_folder, "_is_private", lambda _: False)
@@ -340,14 +336,14 @@ class TestEveryReader:
         with pytest.raises(UntrustedCache, match="others can write to"):
             library_of_export(run, ["sm_120"])
 
-    def test_doctor_says_it_and_goes_on(self, open_cache: Path, cli: Run) -> None:
+    def test_doctor_reports_it_and_continues(self, open_cache: Path, cli: Run) -> None:
         assert f"others can write to {open_cache}" in diagnose().cache_problem
         done = cli("doctor")
         assert done.code == 0
         assert "cache not used: others can write to" in " ".join(done.out.split())
 
 
-def test_what_does_not_exist_is_trusted(tmp_path: Path) -> None:
+def test_missing_cache_is_trusted(tmp_path: Path) -> None:
     require_trusted(tmp_path / "absent", "trace", "key")
     (tmp_path / "file").touch()
     require_trusted(tmp_path / "file", "trace", "key")

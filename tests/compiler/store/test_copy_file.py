@@ -33,7 +33,7 @@ def clone(target: int, _: int, source: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["blocks", "kernel", "here"])
-def test_a_copy_has_the_bytes_and_tells_of_them(source: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_is_exact_and_reports_progress(source: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PIECE", PIECE)
     monkeypatch.setattr(fcntl, "ioctl", clone if way == "blocks" else refuse)
     if way == "here":
@@ -61,7 +61,7 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(source: Path, monkeypatc
     assert source.with_name("copy").read_bytes() == source.read_bytes()
 
 
-def test_a_disk_is_asked_whether_it_shares_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reflink_support_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "ioctl", clone)
     assert shares_blocks(tmp_path, tmp_path / "not" / "there")
     monkeypatch.setattr(fcntl, "ioctl", refuse)
@@ -69,6 +69,6 @@ def test_a_disk_is_asked_whether_it_shares_blocks(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_nearest_folder_is_one_that_is_there(tmp_path: Path) -> None:
+def test_nearest_existing_folder_is_found(tmp_path: Path) -> None:
     assert nearest(tmp_path) == nearest(tmp_path / "a" / "b") == tmp_path
     assert nearest(Path("nowhere")) == Path()

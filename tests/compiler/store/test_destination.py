@@ -23,14 +23,14 @@ def engine(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_engine_an_empty_folder_and_what_is_not_there_may_be_published_to(tmp_path: Path, engine: Path) -> None:
+def test_engine_empty_folder_or_new_path_is_accepted(tmp_path: Path, engine: Path) -> None:
     (tmp_path / "empty").mkdir()
     for out in (engine, tmp_path / "empty", tmp_path / "not" / "there"):
         assert require_publishable(out) == out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "engine"]
 
 
-def test_a_link_stands_for_the_folder_it_leads_to(tmp_path: Path, engine: Path) -> None:
+def test_link_resolves_to_its_folder(tmp_path: Path, engine: Path) -> None:
     (tmp_path / "link").symlink_to(engine)
     (tmp_path / "second").symlink_to("link")
     (tmp_path / "above").symlink_to(tmp_path, target_is_directory=True)
@@ -45,7 +45,7 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path, target: str) -> No
         require_publishable(tmp_path / "link")
 
 
-def test_nothing_but_what_we_made_is_replaced(tmp_path: Path) -> None:
+def test_only_own_output_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "link").symlink_to("thesis.tex")
     for out in (tmp_path, tmp_path / "thesis.tex", tmp_path / "link", Path("/dev/null")):
@@ -65,7 +65,7 @@ def test_the_folder_that_one_is_in_is_not_pulled_away(
         assert "use a sub-folder" in caught.value.fix
 
 
-def test_the_place_of_a_disk_cannot_be_taken(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_point_cannot_be_replaced(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "is_mount", lambda _: True)
     with pytest.raises(UsageError, match="is a mount point"):
         require_publishable(engine)
@@ -80,7 +80,7 @@ def test_a_name_that_no_report_can_hold_is_refused(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("out", ["x" * 250, "x" * 300, f"{'x' * 300}/engine", "x/" * 3000])
-def test_a_name_that_is_too_long_is_refused_before_the_work(tmp_path: Path, out: str) -> None:
+def test_too_long_name_is_rejected_before_the_work(tmp_path: Path, out: str) -> None:
     with pytest.raises(UsageError, match="is not a valid file name") as caught:
         require_publishable(tmp_path / out)
     assert "too long" in caught.value.why
@@ -88,7 +88,7 @@ def test_a_name_that_is_too_long_is_refused_before_the_work(tmp_path: Path, out:
 
 
 @pytest.mark.parametrize("out", ["/dev/null/engine", "/proc/engine", "/proc/not/there", "/proc/self/fd/engine"])
-def test_a_place_that_takes_no_folder_is_refused_before_the_work(out: str) -> None:
+def test_unwritable_parent_is_rejected_before_the_work(out: str) -> None:
     with pytest.raises(EnvironmentProblem, match="cannot write to"):
         require_publishable(Path(out))
 
@@ -101,7 +101,7 @@ def test_a_folder_that_was_removed_around_us_is_named(tmp_path: Path, monkeypatc
         require_publishable(Path("engine"))
 
 
-def test_a_folder_that_is_read_is_not_replaced(engine: Path) -> None:
+def test_folder_used_as_input_is_not_replaced(engine: Path) -> None:
     (engine / "target").mkdir()
     (engine.parent / "link").symlink_to(engine)
     for out, read in ((engine, engine), (engine, engine / "target"), (engine.parent / "link", engine)):
@@ -112,7 +112,7 @@ def test_a_folder_that_is_read_is_not_replaced(engine: Path) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=40))
-def test_any_name_is_taken_or_refused(name: str) -> None:
+def test_any_name_is_accepted_or_rejected(name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(destination, "_require_writable", lambda _: None)
         try:

@@ -54,13 +54,13 @@ def key(folder: Path, **changed: str | None) -> str:
     return digest(written(folder, SMALL, **changed), "small.stage")
 
 
-def test_the_closure_is_what_is_imported_at_any_depth_and_at_any_time(tmp_path: Path) -> None:
+def test_closure_includes_all_direct_and_lazy_imports(tmp_path: Path) -> None:
     package = written(tmp_path, SMALL)
     expected = {"small.stage", "small.near", "small.far", "small.late", "small.rooms", "small.rooms.room"}
     assert import_closure.closure(package, "small.stage") == expected
 
 
-def test_a_package_is_followed_only_by_those_who_take_a_name_from_it(tmp_path: Path) -> None:
+def test_package_is_followed_only_for_imported_names(tmp_path: Path) -> None:
     on_the_way = written(tmp_path / "a", SMALL)
     named = written(tmp_path / "b", SMALL, far="from .rooms import something")
     assert "small.rooms.unasked" not in import_closure.closure(on_the_way, "small.stage")
@@ -98,7 +98,7 @@ def test_an_import_for_type_checkers_does_not_count(tmp_path: Path) -> None:
     assert imported(package, "small.far", typing=True) == {"small.apart", "small.late"}
 
 
-def test_what_is_only_shown_does_not_count(tmp_path: Path) -> None:
+def test_display_only_modules_are_excluded(tmp_path: Path) -> None:
     far = "from .shown import bar\nfrom .shown.bar import Bar\nfrom . import shown"
     assert imported(written(tmp_path, SMALL, far=far), "small.far") == frozenset()
 
@@ -115,11 +115,11 @@ def test_what_is_only_shown_does_not_count(tmp_path: Path) -> None:
         "importlib.import_module('small.late')",
     ],
 )
-def test_an_import_is_found_wherever_it_stands(source: str, tmp_path: Path) -> None:
+def test_imports_are_found_in_any_scope(source: str, tmp_path: Path) -> None:
     assert imported(written(tmp_path, SMALL, far=source), "small.far") == {"small.late"}
 
 
-def test_the_imports_come_with_their_lines() -> None:
+def test_imports_include_line_numbers() -> None:
     source = "import a\n\nfrom . import b, c\nimport_module(f'peagle.verbs.{name}')"
     assert list(imports_of(source, "peagle.x")) == [
         (1, "a"), (3, "peagle.x.b"), (3, "peagle.x.c"), (4, "peagle.verbs."),
@@ -130,7 +130,7 @@ def test_a_partial_function_counts_as_the_function() -> None:
     assert code_digest(partial(partial(calibrate), None)) == code_digest(calibrate) == digest(PEAGLE, CALIBRATE)
 
 
-def test_a_function_from_elsewhere_counts_with_its_own_file_and_what_it_imports_of_ours() -> None:
+def test_external_function_adds_its_file_and_imports() -> None:
     names = import_closure.closure(PEAGLE, __name__)
     assert {__name__, CALIBRATE, "peagle.compiler.store.import_closure"} <= names
     assert code_digest(written) == digest(PEAGLE, __name__) != code_digest(calibrate)
@@ -167,13 +167,13 @@ def test_the_stages_are_found() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_neither_verbs_nor_console_make_a_stage_anew(module: str) -> None:
+def test_verbs_and_console_do_not_invalidate_stages(module: str) -> None:
     aside = tuple(f"peagle.compiler.{wing}" for wing in ("cli", "console", "resources", "verbs", "verify"))
     assert not [name for name in import_closure.closure(PEAGLE, module) if name.startswith(aside)]
 
 
 @pytest.mark.parametrize("module", [STAGES["trace-"], STAGES["attach-"], CALIBRATE])
-def test_the_runtime_does_not_make_a_graph_anew(module: str) -> None:
+def test_runtime_does_not_invalidate_graphs(module: str) -> None:
     names = {name for name in import_closure.closure(PEAGLE, module) if name.startswith("peagle.engines.")}
     texts = ("text", "errors") if module == CALIBRATE else ()  # of the samples
     assert names
@@ -187,7 +187,7 @@ def modules_below(folder: str) -> set[str]:
 
 
 @pytest.mark.parametrize("stage", ["trace-", "attach-"])
-def test_what_a_graph_is_made_by_is_in_its_key(stage: str) -> None:
+def test_graph_key_includes_its_builders(stage: str) -> None:
     names = import_closure.closure(PEAGLE, STAGES[stage])
     formats = (f"compiler/checkpoints/{each}" for each in ("formats", "gguf"))
     for folder in ("graphs/lowering", "graphs/targets", "plugins/ops/accept_prefix", *formats):
@@ -200,7 +200,7 @@ def test_the_process_that_builds_a_plan_is_in_its_key() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_what_a_stage_is_handed_is_in_its_key(module: str) -> None:
+def test_stage_key_includes_its_inputs(module: str) -> None:
     names = import_closure.closure(PEAGLE, module)
     followed = {name for name in names if name != "peagle.engines"}  # which is only on the way to engines.folder
     handed = {other for name in followed for other in imported(PEAGLE, name, typing=True) - imported(PEAGLE, name)}

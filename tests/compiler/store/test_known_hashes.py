@@ -41,7 +41,7 @@ def written(path: Path, content: bytes = CONTENT) -> Path:
     return path
 
 
-def test_a_file_is_read_once_whatever_it_is_called(tmp_path: Path, reads: list[Path]) -> None:
+def test_file_is_hashed_once_under_any_name(tmp_path: Path, reads: list[Path]) -> None:
     file, told = written(tmp_path / "a.safetensors"), list[int]()
     assert entry_of(file, tmp_path / "kept", told.append) == FileEntry(len(CONTENT), HASH)
     other = tmp_path / "link"
@@ -63,7 +63,7 @@ def replace(file: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [rewrite, replace], ids=["in place", "by another"])
-def test_a_file_of_the_same_size_and_time_is_read_again(
+def test_file_with_same_size_and_time_is_hashed_again(
     tmp_path: Path, reads: list[Path], change: Callable[[Path], None]
 ) -> None:
     file = written(tmp_path / "a.safetensors")
@@ -85,7 +85,7 @@ def test_a_file_that_changed_just_now_is_not_known_yet(
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"3", b"[1, 2, 3, 4]", b"[" * 9999, b"\xff", None])
-def test_what_is_kept_may_be_damaged(tmp_path: Path, reads: list[Path], content: bytes | None) -> None:
+def test_damaged_hash_record_is_ignored(tmp_path: Path, reads: list[Path], content: bytes | None) -> None:
     file = written(tmp_path / "a.safetensors")
     entry_of(file, tmp_path / "kept")
     (kept,) = (tmp_path / "kept" / FOLDER).iterdir()
@@ -96,7 +96,7 @@ def test_what_is_kept_may_be_damaged(tmp_path: Path, reads: list[Path], content:
     assert len(reads) == 2
 
 
-def test_small_files_and_places_that_cannot_be_written_keep_nothing(tmp_path: Path, reads: list[Path]) -> None:
+def test_small_files_and_read_only_places_keep_no_record(tmp_path: Path, reads: list[Path]) -> None:
     small, large, no_folder = written(tmp_path / "s", b"1234567"), written(tmp_path / "l"), written(tmp_path / "f")
     for root in (tmp_path / "kept", None):
         assert entry_of(small, root).sha256 == sha256(b"1234567").hexdigest()
@@ -122,7 +122,7 @@ def test_a_blob_of_the_hubs_cache_is_called_by_its_hash(
     assert len(reads) == 2
 
 
-def test_a_pipe_where_a_hash_was_kept_makes_nobody_wait(tmp_path: Path, reads: list[Path]) -> None:
+def test_pipe_instead_of_a_hash_record_does_not_block(tmp_path: Path, reads: list[Path]) -> None:
     file = written(tmp_path / "a.safetensors")
     entry_of(file, tmp_path / "kept")
     (kept,) = (tmp_path / "kept" / FOLDER).iterdir()

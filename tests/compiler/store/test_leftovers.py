@@ -28,7 +28,7 @@ def test_unfinished_folders_of_any_name_go(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_what_a_living_build_makes_stays(tmp_path: Path) -> None:
+def test_output_of_a_running_build_is_kept(tmp_path: Path) -> None:
     folder = unfinished(tmp_path / "mine")
     with locked(folder):
         clear_leftovers(tmp_path)
@@ -37,9 +37,7 @@ def test_what_a_living_build_makes_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_link", [False, True])
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_what_was_moved_aside_comes_back_unless_it_was_replaced(
-    tmp_path: Path, is_link: bool, is_replaced: bool
-) -> None:
+def test_moved_folder_is_restored_unless_replaced(tmp_path: Path, is_link: bool, is_replaced: bool) -> None:
     folder = tmp_path / "engines"
     folder.mkdir()
     old = moved_aside(made_aside(folder / "mine"))
@@ -56,7 +54,7 @@ def test_what_was_moved_aside_comes_back_unless_it_was_replaced(
     assert (tmp_path / "real").is_dir() is is_link
 
 
-def test_an_old_folder_stays_while_its_successor_is_about_to_take_its_name(tmp_path: Path) -> None:
+def test_old_folder_is_kept_while_being_replaced(tmp_path: Path) -> None:
     ready = unfinished(tmp_path / "mine")
     moved_aside(ready).mkdir()
     with locked(ready):
@@ -64,7 +62,7 @@ def test_an_old_folder_stays_while_its_successor_is_about_to_take_its_name(tmp_p
     assert names(tmp_path) == sorted([ready.name, moved_aside(ready).name])
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_foreign_files_are_kept(tmp_path: Path) -> None:
     theirs = [
         ".mine.building",
         "mine.0123abcd.building",
@@ -79,7 +77,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == sorted([*theirs, ".mine.0123abcd.building"])
 
 
-def test_whatever_has_the_place_of_a_folder_is_removed(tmp_path: Path) -> None:
+def test_any_file_type_at_a_leftover_path_is_removed(tmp_path: Path) -> None:
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     (tmp_path / "kept").mkdir()
     (tmp_path / "link").symlink_to("kept")

@@ -29,7 +29,7 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     assert is_free(tmp_path)
 
 
-def test_what_is_not_there_or_is_a_link_is_not_free(tmp_path: Path) -> None:
+def test_missing_or_linked_lock_is_not_free(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     assert not is_free(tmp_path / "nothing")
     assert not is_free(tmp_path / "link")
@@ -37,7 +37,7 @@ def test_what_is_not_there_or_is_a_link_is_not_free(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_is_held_by_many_and_free_when_all_have_let_go(tmp_path: Path) -> None:
+def test_shared_lock_is_free_after_all_holders_release(tmp_path: Path) -> None:
     first, second = Hold(tmp_path), Hold(tmp_path)
     del first
     assert not is_free(tmp_path)
@@ -65,7 +65,7 @@ def test_who_waited_for_a_lock_file_that_was_removed_has_the_new_one(tmp_path: P
     assert is_free(path)
 
 
-def test_a_pipe_in_the_place_of_a_lock_makes_nobody_wait(tmp_path: Path) -> None:
+def test_pipe_instead_of_a_lock_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.lock")
     with guarded(SECONDS), locked_file(tmp_path / "x.lock"):
         assert not is_free(tmp_path / "x.lock")

@@ -19,20 +19,20 @@ from tests.attacks.world import guarded
         (MadeFor("quantize", "/models/qwen", precision="fp8"), "/models/qwen, fp8"),
     ],
 )
-def test_it_is_read_as_it_was_written(tmp_path: Path, made_for: MadeFor, said: str) -> None:
+def test_record_round_trips(tmp_path: Path, made_for: MadeFor, said: str) -> None:
     made_for.write(tmp_path)
     assert MadeFor.read(tmp_path) == made_for
     assert str(made_for) == said
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"command": "build"}', '{"command": 1, "model": 2}', "[" * 99999])
-def test_what_says_something_else_is_unknown(tmp_path: Path, content: str) -> None:
+def test_invalid_record_is_unknown(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
     assert MadeFor.read(tmp_path) is None
     assert MadeFor.read(tmp_path / "nowhere") is None
 
 
-def test_a_pipe_in_its_place_makes_nobody_wait(tmp_path: Path) -> None:
+def test_pipe_instead_of_a_record_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE_NAME)
     with guarded(30):
         assert MadeFor.read(tmp_path) is None

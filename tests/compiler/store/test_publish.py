@@ -73,7 +73,7 @@ def test_a_damaged_engine_is_replaced(out: Path) -> None:
     assert content(out) == "new"
 
 
-def test_an_empty_folder_is_taken(out: Path) -> None:
+def test_empty_folder_is_accepted(out: Path) -> None:
     out.mkdir(parents=True)
     publish_engine(out)
     assert content(out) == "new"
@@ -81,7 +81,7 @@ def test_an_empty_folder_is_taken(out: Path) -> None:
 
 @pytest.mark.parametrize("before", [None, "old"])
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt(), SystemExit(143)])
-def test_an_interruption_changes_nothing(out: Path, before: str | None, error: BaseException) -> None:
+def test_interruption_changes_nothing(out: Path, before: str | None, error: BaseException) -> None:
     if before:
         publish_engine(out, before)
     with pytest.raises(type(error)):
@@ -93,7 +93,7 @@ def test_an_interruption_changes_nothing(out: Path, before: str | None, error: B
 
 @pytest.mark.parametrize("step", ["flush_tree", "move_into_place"])
 @pytest.mark.parametrize("before", [None, "old"])
-def test_an_interruption_at_the_last_moment_changes_nothing(
+def test_late_interruption_changes_nothing(
     out: Path, before: str | None, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if before:
@@ -126,7 +126,7 @@ def test_a_failing_swap_puts_the_older_engine_back(out: Path, monkeypatch: pytes
     assert beside(out) == ["mine"]
 
 
-def test_a_full_disk_says_what_was_needed(out: Path) -> None:
+def test_full_disk_error_states_required_space(out: Path) -> None:
     with pytest.raises(BuildError) as caught, assembling(out, SIZES):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.exit_code == 5
@@ -166,14 +166,14 @@ def test_other_faults_are_not_dressed_up(out: Path) -> None:
         raise OSError(errno.EBADF, "broken")
 
 
-def test_what_a_killed_build_left_is_cleared(out: Path) -> None:
+def test_leftovers_of_a_killed_build_are_removed(out: Path) -> None:
     publish_engine(out, "old")
     (out.parent / ".another name.0123abcd.building").mkdir()
     publish_engine(out)
     assert beside(out) == ["mine"]
 
 
-def test_an_engine_that_a_killed_build_had_moved_aside_comes_back(out: Path) -> None:
+def test_engine_moved_aside_by_a_killed_build_is_restored(out: Path) -> None:
     publish_engine(out, "old")
     out.rename(out.parent / ".mine.0123abcd.building.old")
     with pytest.raises(RuntimeError), assembling(out, SIZES):
@@ -182,7 +182,7 @@ def test_an_engine_that_a_killed_build_had_moved_aside_comes_back(out: Path) -> 
 
 
 @pytest.mark.parametrize("before", [None, "old"])
-def test_a_link_to_a_folder_stays_and_the_engine_goes_where_it_leads(out: Path, before: str | None) -> None:
+def test_linked_folder_is_followed(out: Path, before: str | None) -> None:
     real = out.parent.parent / "big disk" / "real"
     real.mkdir(parents=True)
     if before:
@@ -195,9 +195,7 @@ def test_a_link_to_a_folder_stays_and_the_engine_goes_where_it_leads(out: Path, 
     assert (beside(out), beside(real)) == (["mine"], ["real"])
 
 
-def test_a_folder_that_another_build_takes_for_a_leftover_is_made_again(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_removed_by_a_concurrent_build_is_recreated(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir, made = Path.mkdir, list[Path]()
 
     def swept_at_once(self: Path, *args: Any, **options: Any) -> None:
@@ -231,7 +229,7 @@ def test_the_files_of_a_stage_are_the_engines_own(out: Path, stage: Stage, take:
     assert (stage.path / "sub" / "model.onnx").exists() is not take
 
 
-def test_a_stage_is_taken_to_another_disk(out: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_is_copied_across_disks(out: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
     def refuse(self: Path, target: Path) -> Path:
@@ -247,7 +245,7 @@ def test_a_stage_is_taken_to_another_disk(out: Path, stage: Stage, monkeypatch: 
 
 
 @pytest.mark.parametrize("shares", [False, True])
-def test_room_for_a_copy_is_asked_for_where_it_takes_any(
+def test_space_is_checked_only_when_copying(
     out: Path, stage: Stage, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "shares_blocks", lambda *_: shares)
@@ -311,7 +309,7 @@ def put_together(out: Path, name: str, damage: Callable[[Path], None]) -> None:
         ("target/moved.data", cut),
     ],
 )
-def test_an_engine_that_is_not_what_was_placed_is_not_published(
+def test_engine_that_differs_from_its_source_is_not_published(
     out: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     with pytest.raises(BuildError, match="is damaged and was not published") as caught:
@@ -325,7 +323,7 @@ def test_an_engine_of_copied_and_moved_files_is_published(out: Path) -> None:
     assert content(out) == "new"
 
 
-def test_a_manifest_that_lacks_a_file_is_not_published(out: Path) -> None:
+def test_manifest_that_lacks_a_file_is_not_published(out: Path) -> None:
     with pytest.raises(BuildError, match="was not published"):
         put_together(out, FILE_NAME, lambda path: manifest_of({}).write(path.parent))
     assert not out.exists()

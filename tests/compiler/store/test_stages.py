@@ -46,7 +46,7 @@ def folders(store: StageStore) -> list[str]:
     return sorted(path.name for path in (store.root / "trace").iterdir() if path.is_dir())
 
 
-def test_a_stage_is_made_once(store: StageStore) -> None:
+def test_stage_is_built_once(store: StageStore) -> None:
     make = Maker()
     first, second = store.run("trace", ["x"], make), store.run("trace", ["x"], make)
     assert make.calls == 1
@@ -56,7 +56,7 @@ def test_a_stage_is_made_once(store: StageStore) -> None:
     assert second.files["sub/a"].size == 1000
 
 
-def test_other_inputs_are_another_stage(store: StageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_inputs_are_a_different_stage(store: StageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     make = Maker()
     paths = {store.run("trace", key, make).path for key in (["x"], ["y"], {"x": 1}, {"x": 2})}
     paths.add(store.run("lower", ["x"], make).path)
@@ -65,7 +65,7 @@ def test_other_inputs_are_another_stage(store: StageStore, monkeypatch: pytest.M
     assert len(paths) == make.calls == 6
 
 
-def test_force_makes_it_anew(store: StageStore) -> None:
+def test_force_rebuilds(store: StageStore) -> None:
     make = Maker()
     store.run("trace", ["x"], make)
     assert not StageStore(store.root, force=True).run("trace", ["x"], make).reused
@@ -74,14 +74,14 @@ def test_force_makes_it_anew(store: StageStore) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt(), SystemExit(143)])
-def test_a_stage_that_fails_leaves_nothing(store: StageStore, error: BaseException) -> None:
+def test_failed_stage_leaves_nothing(store: StageStore, error: BaseException) -> None:
     with pytest.raises(type(error)):
         store.run("trace", ["x"], Maker(error))
     assert folders(store) == []
     assert not store.run("trace", ["x"], Maker()).reused
 
 
-def test_force_that_fails_leaves_what_was_there(store: StageStore) -> None:
+def test_failed_force_keeps_the_old_stage(store: StageStore) -> None:
     store.run("trace", ["x"], Maker())
     with pytest.raises(RuntimeError):
         StageStore(store.root, force=True).run("trace", ["x"], Maker(RuntimeError()))
@@ -98,7 +98,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["sub/a", "b", "stage.json", "stage.sha256"])
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, flip])
-def test_a_damaged_stage_is_made_anew(store: StageStore, name: str, damage: Callable[[Path], None]) -> None:
+def test_damaged_stage_is_rebuilt(store: StageStore, name: str, damage: Callable[[Path], None]) -> None:
     make = Maker()
     stage = store.run("trace", ["x"], make)
     damage(stage.path / name)
@@ -127,7 +127,7 @@ def rewrite(stage: Path, shape: Callable[[Any], Any], *, sealed: bool) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("shape", RECORDS)
-def test_a_stage_whose_record_is_another_is_made_anew(store: StageStore, shape: str, sealed: bool) -> None:
+def test_stage_with_a_foreign_record_is_rebuilt(store: StageStore, shape: str, sealed: bool) -> None:
     make = Maker()
     stage = store.run("trace", ["x"], make)
     rewrite(stage.path, RECORDS[shape], sealed=sealed)
@@ -136,7 +136,7 @@ def test_a_stage_whose_record_is_another_is_made_anew(store: StageStore, shape: 
     assert again.files == stage.files
 
 
-def test_a_record_that_lists_fewer_files_is_none_even_where_the_others_are_gone(store: StageStore) -> None:
+def test_record_with_fewer_files_is_invalid(store: StageStore) -> None:
     make = Maker()
     stage = store.run("trace", ["x"], make)
     rewrite(stage.path, lambda record: {"sub/a": record["sub/a"]}, sealed=False)
@@ -173,9 +173,7 @@ def nest(stage: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [add, link, link_folder, link_all, pipe, nest])
-def test_a_stage_with_more_or_other_things_in_it_is_made_anew(
-    store: StageStore, change: Callable[[Path], None]
-) -> None:
+def test_stage_with_extra_content_is_rebuilt(store: StageStore, change: Callable[[Path], None]) -> None:
     make = Maker()
     stage = store.run("trace", ["x"], make)
     change(stage.path)
@@ -184,7 +182,7 @@ def test_a_stage_with_more_or_other_things_in_it_is_made_anew(
     assert store.run("trace", ["x"], make).reused
 
 
-def test_what_a_killed_process_left_is_cleared(store: StageStore) -> None:
+def test_leftovers_of_a_killed_process_are_removed(store: StageStore) -> None:
     stage = store.run("trace", ["x"], Maker())
     left = stage.path.with_name(f".{stage.path.name}.killed")
     stage.path.rename(left)
@@ -192,7 +190,7 @@ def test_what_a_killed_process_left_is_cleared(store: StageStore) -> None:
     assert not left.exists()
 
 
-def test_what_a_killed_process_left_of_another_step_is_cleared(store: StageStore, tmp_path: Path) -> None:
+def test_leftovers_of_other_steps_are_removed(store: StageStore, tmp_path: Path) -> None:
     other = store.run("attach", ["y"], Maker()).path
     exported = StageStore(store.root / "exports").run("attach", ["z"], Maker()).path
     killed = [path.with_name(f".{path.name}.0123abcd") for path in (other, exported)]
@@ -206,7 +204,7 @@ def test_what_a_killed_process_left_of_another_step_is_cleared(store: StageStore
     assert other.exists()
 
 
-def test_a_step_says_what_it_was_made_for(store: StageStore) -> None:
+def test_step_records_its_purpose(store: StageStore) -> None:
     made_for = MadeFor("build", "demo", "head", "int8", "ort")
     stage = replace(store, made_for=made_for).run("trace", ["x"], Maker())
     assert MadeFor.read(stage.path) == made_for
@@ -222,7 +220,7 @@ def test_the_use_of_a_step_is_noted(store: StageStore) -> None:
     assert path.stat().st_mtime > 1000
 
 
-def test_a_step_is_held_as_long_as_somebody_has_it(store: StageStore) -> None:
+def test_step_is_locked_while_in_use(store: StageStore) -> None:
     first, second = store.run("trace", ["x"], Maker()), store.run("trace", ["x"], Maker())
     path = first.path
     for stage in (first, second):
@@ -242,7 +240,7 @@ def _build_slowly(root: Path, made: Path) -> None:
     StageStore(root).run("trace", ["x"], make)
 
 
-def test_two_processes_that_want_the_same_stage_make_it_once(tmp_path: Path) -> None:
+def test_two_processes_build_the_same_stage_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     (tmp_path / "made").mkdir()
     both = [context.Process(target=_build_slowly, args=(tmp_path / "cache", tmp_path / "made")) for _ in range(2)]
@@ -254,7 +252,7 @@ def test_two_processes_that_want_the_same_stage_make_it_once(tmp_path: Path) -> 
     assert len(list((tmp_path / "made").iterdir())) == 1
 
 
-def test_a_full_disk_says_what_was_needed_and_that_the_build_resumes(store: StageStore) -> None:
+def test_full_disk_error_states_needed_space_and_resume(store: StageStore) -> None:
     with pytest.raises(BuildError) as caught:
         store.run("trace", ["x"], Maker(OSError(errno.ENOSPC, "No space left on device")), needed=12_300_000)
     assert "full" in caught.value.what
@@ -273,7 +271,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         StageStore(tmp_path / "file").run("trace", ["x"], Maker())
 
 
-def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_location_follows_the_user_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path))
     assert StageStore.default().root == tmp_path
     monkeypatch.delenv("PEAGLE_CACHE")
@@ -281,7 +279,7 @@ def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.Mo
     assert StageStore.default().root == tmp_path / ".cache" / "peagle-compile"
 
 
-def test_a_user_without_a_home_is_told_to_name_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_asks_for_a_cache_location(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

@@ -92,16 +92,14 @@ def test_progress_grows_to_the_end_and_memory_is_the_child_s_own(tmp_path: Path)
     assert 0 < facts.seconds < 60
 
 
-def test_every_line_of_tensorrts_log_is_kept_where_there_is_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tensorrt_log_is_kept_complete(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "peagle")
     build_plan(request(written(tmp_path)), tmp_path / "plan", Quiet())
     levels = {record.levelno for record in caplog.records if "tensorrt-rtx: " in record.getMessage()}
     assert {logging.INFO, logging.DEBUG} <= levels
 
 
-def test_every_limit_is_taken(tmp_path: Path) -> None:
+def test_every_limit_is_applied(tmp_path: Path) -> None:
     asked = request(
         written(tmp_path),
         workspace_bytes=1 << 28,
@@ -188,7 +186,7 @@ def test_a_killed_process_is_a_build_error(number: signal.Signals, word: str, ha
     assert list(out.parent.iterdir()) == []
 
 
-def test_an_interruption_ends_the_build_and_leaves_what_was_there(halves_of: Make, tmp_path: Path) -> None:
+def test_interruption_ends_the_build_and_keeps_existing_files(halves_of: Make, tmp_path: Path) -> None:
     out = tmp_path / "plans" / "model.plan"
     out.parent.mkdir()
     out.write_text("an older plan")

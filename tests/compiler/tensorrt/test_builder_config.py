@@ -28,7 +28,7 @@ print(builder_config.save_timings(asked, made))
 """
 
 
-def test_timings_are_kept_for_the_next_build(tmp_path: Path) -> None:
+def test_timings_are_cached_for_the_next_build(tmp_path: Path) -> None:
     path = tmp_path / "timing" / "cache"
     assert in_child(_TIMINGS, str(path), "tensorrt") == "[]\n[]\n"
     kept = path.read_bytes()
@@ -37,11 +37,11 @@ def test_timings_are_kept_for_the_next_build(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["cache"]
 
 
-def test_tensorrt_rtx_keeps_none(tmp_path: Path) -> None:
+def test_tensorrt_rtx_has_no_timing_cache(tmp_path: Path) -> None:
     assert in_child(_TIMINGS, str(tmp_path / "cache"), "tensorrt-rtx") == "[]\n[]\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_timings_that_cannot_be_kept_are_a_warning(tmp_path: Path) -> None:
+def test_unsaved_timings_are_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert "could not be written" in in_child(_TIMINGS, str(tmp_path / "file" / "cache"), "tensorrt")

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from peagle.compiler.tensorrt.callbacks import Fraction, Log
 
 
-def test_errors_and_warnings_are_kept_and_chatter_is_not() -> None:
+def test_errors_and_warnings_are_kept_without_chatter() -> None:
     log = Log()
     for severity, text in enumerate(["internal", "error", "a\n  warning", "information", "detail"]):
         log.add(severity, text)
     assert (list(log.errors), list(log.warnings)) == (["internal", "error"], ["a warning"])
 
 
-def test_the_same_is_kept_once_and_the_newest_are_the_last() -> None:
+def test_repeated_messages_are_kept_once_newest_last() -> None:
     log = Log()
     for text in ("one", "two", "two", "three", "Cuda Runtime (cudaError 35: no driver)"):
         log.add(1, text)
@@ -28,7 +28,7 @@ def test_a_long_line_is_cut() -> None:
     assert len(log.last()) < 1000
 
 
-def test_a_nested_phase_is_one_step_of_its_parent() -> None:
+def test_nested_phase_is_one_step_of_its_parent() -> None:
     fraction = Fraction()
     assert fraction.start("build", None, 4) == 0
     fraction.start("optimise", "build", 2)

@@ -66,7 +66,7 @@ def test_layers_are_read_as_products() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, {}, [], {"Layers": []}, {"Layers": ["a name", "another"]}])
-def test_an_answer_without_details_is_no_program(answer: object) -> None:
+def test_answer_without_details_gives_no_program(answer: object) -> None:
     assert programs_of(answer) == []
 
 
@@ -106,7 +106,7 @@ def test_an_engine_that_answers_is_read_as_programs(tmp_path: Path) -> None:
         (None, "AttributeError: 'NoneType' object has no attribute 'create_engine_inspector'"),
     ],
 )
-def test_why_an_engine_was_not_inspected_is_told(text: str | None, why: str, tmp_path: Path) -> None:
+def test_missing_inspection_states_the_reason(text: str | None, why: str, tmp_path: Path) -> None:
     (tmp_path / "plan").write_bytes(b"an engine")
     trt = StandIn(b"an engine" if text is not None else b"another", text or "")
     programs, (note,) = inspected(trt, None, tmp_path / "plan")

@@ -53,7 +53,7 @@ def test_a_good_graph_has_its_layers(tmp_path: Path) -> None:
     assert all(part in said for part in ("'PLUGIN_V3': 1", "'KV_CACHE_UPDATE': 1", "'ATTENTION_INPUT': 1"))
 
 
-def test_a_plugin_that_nobody_registered_is_named(tmp_path: Path) -> None:
+def test_unregistered_plugin_is_named(tmp_path: Path) -> None:
     said = _said(tmp_path, registered="not registered")
     assert "there is no plugin for AcceptPrefix: TensorRT would use the function body instead" in said
 
@@ -89,7 +89,7 @@ def _no_scatter(made: object) -> None:
             del node.input[1:], node.attribute[:]
 
 
-def test_another_number_of_layers_stops_tensorrt_rtx_and_is_told_of_tensorrt(tmp_path: Path) -> None:
+def test_layer_count_mismatch_stops_rtx_and_warns_on_tensorrt(tmp_path: Path) -> None:
     warned, _, refused = _said(tmp_path, _no_scatter).partition("\n")
     assert "0 layers KV_CACHE_UPDATE, but the graph has nodes for 1" in warned
     assert "it may use other names than" in warned

@@ -24,7 +24,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuiltProduct]:
     return {each.weight.removesuffix(".weight"): each for each in facts.products}
 
 
-def test_a_plan_says_of_every_product_how_it_is_stored_and_multiplied(built: dict[str, BuiltProduct]) -> None:
+def test_plan_reports_storage_and_compute_type_of_every_matmul(built: dict[str, BuiltProduct]) -> None:
     assert {name: (each.stored, each.computed, each.unpacked) for name, each in built.items()} == FORMS
     assert {each.by for each in built.values()} == {"plan"}
     assert {each.numbers for each in built.values()} == {OUT * IN}
@@ -61,14 +61,14 @@ def test_the_widest_of_all_profiles_counts() -> None:
         pytest.param([_program(numbers=4)], id="a constant too small to be the weight"),
     ],
 )
-def test_what_a_plan_does_not_show_stays_what_the_network_says(programs: list[Program]) -> None:
+def test_details_missing_from_a_plan_come_from_the_network(programs: list[Program]) -> None:
     assert as_built([FOUND], programs, "plan") == (FOUND,)
 
 
 OTHER = Program({}, ())  # what a profile runs on the other side of a plugin
 
 
-def test_what_plugins_cut_in_pieces_is_read_profile_by_profile() -> None:
+def test_matmul_split_by_plugins_is_read_per_profile() -> None:
     (result,) = as_built([FOUND], [_program(), OTHER, OTHER, _program(computed="float16")], "plan", 2)
     assert result == replace(FOUND, computed="float16", unpacked=True, by="plan")
 
@@ -93,5 +93,5 @@ def test_several_products_that_became_one_are_all_found() -> None:
     assert [each.by for each in results] == ["plan", "plan"]
 
 
-def test_bytes_are_those_of_the_type() -> None:
+def test_byte_sizes_match_the_type() -> None:
     assert [bytes_of(kind, 6) for kind in ("float32", "bfloat16", "float8e4m3fn", "int4")] == [24, 12, 6, 3]

@@ -67,7 +67,7 @@ def test_tensors_and_steps_are_read() -> None:
     )
 
 
-def test_what_goes_on_inside_a_kernel_belongs_to_the_program_before_it() -> None:
+def test_work_inside_a_kernel_belongs_to_its_program() -> None:
     first, second = _read(_framed(TEXT) + b"\0" * 5 + _framed(INSIDE) + _framed(TEXT))
     assert first.steps[-1] == Step("cast", "cast", ("w",), ("v",), (), fused=True)
     assert first.tensors["v"].dtype == "float16"
@@ -79,7 +79,7 @@ _PARTS = st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([b"NLYM", b"
 
 @settings(max_examples=20)
 @given(before=_PARTS, between=_PARTS, piece=st.integers(40, 400))
-def test_programs_are_found_wherever_they_lie(before: list[bytes], between: list[bytes], piece: int) -> None:
+def test_programs_are_found_at_any_depth(before: list[bytes], between: list[bytes], piece: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plan_programs, "_PIECE", piece)
         found = _read(b"".join(before) + _framed(TEXT) + b"".join(between) + _framed(TEXT) + b"".join(before))

@@ -41,7 +41,7 @@ def _built(*names: str, **changes: Any) -> list[BuiltProduct]:
     return [replace(BuiltProduct(f"{name}.y", name, FP8, FP8, 10, by="plan"), **changes) for name in names]
 
 
-def test_a_plan_that_keeps_what_the_graph_says_has_nothing_to_tell() -> None:
+def test_plan_that_matches_the_graph_reports_nothing() -> None:
     assert require_effect("target", _record(a={}, b={}), _built("a", "b")) == []
 
 
@@ -63,14 +63,14 @@ def test_a_loss_fails_the_build_and_is_named(changes: dict[str, Any], why: str) 
     assert caught.value.why == f"b: {why}"
 
 
-def test_a_small_loss_is_told() -> None:
+def test_small_loss_is_reported() -> None:
     names = [f"w{i}" for i in range(10)]
     built = [*_built(*names[1:]), *_built("w0", stored="float16")]
     (note,) = require_effect("drafter", _record(**{name: {} for name in names}), built)
     assert note == ("1 weight that fp8 quantizes is not FP8 in the drafter plan: w0: TensorRT stores it as float16")
 
 
-def test_what_only_the_inspector_denies_is_told_and_fails_nothing() -> None:
+def test_inspector_only_mismatch_is_reported_without_failure() -> None:
     built = [*_built("a"), *_built("b", stored="float16", by="inspector")]
     (note,) = require_effect("target", _record(a={}, b={}), built)
     assert "b: TensorRT stores it as float16" in note
@@ -82,13 +82,13 @@ def test_the_worst_product_of_a_weight_counts() -> None:
     assert list(losses(record, [*_built("a"), *_built("a", stored="float16")])) == ["a"]
 
 
-def test_what_is_wide_in_the_graph_is_not_lost_twice() -> None:
+def test_unquantized_graph_weight_is_not_counted_as_lost() -> None:
     record = _record(**{f"w{i}": {} for i in range(9)}, wide={"narrow": False, "stored": "float16"})
     built = [*_built(*(f"w{i}" for i in range(9))), *_built("wide", stored="float16", computed="float16")]
     assert require_effect("target", record, built) == []
 
 
-def test_a_weight_that_is_unpacked_before_every_product_is_lost_unless_it_is_of_experts() -> None:
+def test_weight_unpacked_before_every_matmul_counts_as_lost_except_experts() -> None:
     unpacked = _built("a", computed="float16", unpacked=True)
     assert losses(_record(a={"computed": "float16"}), unpacked) == {
         "a": "TensorRT dequantizes it to memory in float16 before every product"

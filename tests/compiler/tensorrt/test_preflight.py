@@ -91,7 +91,7 @@ def _no_output(name: str) -> Spoil:
         (_dims("mask", ["B", 1, "S", "N"]), "its size 'N' is not defined by profiles"),
     ],
 )
-def test_what_tensorrt_would_stumble_over_is_refused(spoil: Spoil, word: str, tmp_path: Path) -> None:
+def test_graph_that_tensorrt_mishandles_is_rejected(spoil: Spoil, word: str, tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
         survey(written(tmp_path, spoil), ("sm_120",), profiles())
     assert word in caught.value.why
@@ -116,7 +116,7 @@ def test_everything_wrong_is_named_at_once(tmp_path: Path) -> None:
     assert "plugin_namespace" in caught.value.why
 
 
-def test_more_columns_than_the_cache_holds_are_refused(tmp_path: Path) -> None:
+def test_profile_wider_than_the_cache_is_rejected(tmp_path: Path) -> None:
     """TensorRT only warns where that is the most of a profile; where it is the usual size, memory is corrupted."""
     graph = written(tmp_path)
     survey(graph, ("sm_120",), profiles(columns=16))
@@ -125,7 +125,7 @@ def test_more_columns_than_the_cache_holds_are_refused(tmp_path: Path) -> None:
     assert "profile 'prefill' writes up to 17 rows at once into a cache of 16" in caught.value.why
 
 
-def test_an_expert_layer_passes_where_tensorrt_has_code_for_it(tmp_path: Path) -> None:
+def test_expert_layer_is_accepted_on_supported_gpus(tmp_path: Path) -> None:
     found = survey(written(tmp_path, _rename("head", "TRT_MoE")), ("sm_100",), profiles())
     assert found.layers["MOE"] == 1
 

@@ -49,7 +49,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert "the disk of /dev is full" in said
 
 
-def test_what_nobody_foresaw_is_a_build_error_in_one_line(tmp_path: Path) -> None:
+def test_unexpected_failure_is_a_one_line_build_error(tmp_path: Path) -> None:
     said = in_child(_MAIN, request(Path("model.onnx")).to_json(), str(tmp_path / "plan"))
     assert said.count("\n") == 1
     assert "BuildError" in said

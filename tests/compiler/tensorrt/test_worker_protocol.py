@@ -26,12 +26,12 @@ FACTS = PlanFacts(
 @pytest.mark.parametrize(
     "changes", [{}, {"timing_cache": Path("a b/t"), "layers": {"MOE": 2}, "optimization_level": 3}]
 )
-def test_a_request_comes_back_as_it_was(changes: dict[str, Any]) -> None:
+def test_request_round_trips(changes: dict[str, Any]) -> None:
     asked = request(Path("x/model.onnx"), **changes)
     assert PlanRequest.from_json(asked.to_json()) == asked
 
 
-def test_facts_come_back_as_they_were() -> None:
+def test_facts_round_trip() -> None:
     assert PlanFacts.from_record(FACTS.to_record()) == FACTS
 
 

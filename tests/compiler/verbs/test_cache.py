@@ -30,14 +30,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_build_says_what_its_steps_are_for(cli: Run, demo_engine: Path) -> None:
+def test_build_records_the_purpose_of_its_steps(cli: Run, demo_engine: Path) -> None:
     listed = json.loads(cli("cache", "list", "--json").out)
     made_for = [entry["made_for"] for entry in listed["entries"] if entry["kind"] == "attach-target"]
     assert {"command": "build", "model": "demo", "drafter": "demo", "precision": "fp32", "lowering": "cpu"} in made_for
     assert listed["bytes"] == sum(entry["bytes"] for entry in listed["entries"])
 
 
-def test_the_list_says_what_for_how_large_and_when(cli: Run, cache: Path) -> None:
+def test_list_shows_purpose_size_and_time(cli: Run, cache: Path) -> None:
     lines = cli("cache", "list").out.splitlines()
     assert "demo, int8, ort" in lines[1]
     assert "50." in lines[1]
@@ -46,13 +46,13 @@ def test_the_list_says_what_for_how_large_and_when(cli: Run, cache: Path) -> Non
     assert f"in 2 steps below {cache}" in lines[-1]
 
 
-def test_an_empty_cache_is_said_to_be_empty(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_cache_is_reported_empty(cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "none"))
     assert cli("cache", "list").out == f"0 B in 0 steps below {tmp_path / 'none'}\n"
     assert "0 B were freed" in cli("cache", "prune").out
 
 
-def test_pruning_says_what_went_and_what_remains(cli: Run, cache: Path) -> None:
+def test_pruning_reports_removed_and_remaining(cli: Run, cache: Path) -> None:
     dry = cli("cache", "prune", "--max-size", "60KB", "--dry-run")
     assert "would be removed" in dry.out
     done = json.loads(cli("cache", "prune", "--max-size", "60kb", "--json").out)
@@ -86,7 +86,7 @@ def test_without_an_option_only_leftovers_go(cli: Run, cache: Path) -> None:
         ("--max-size", "5\u212aB"),
     ],
 )
-def test_what_is_no_age_and_no_size_is_refused(cli: Run, cache: Path, wrong: tuple[str, str]) -> None:
+def test_invalid_age_or_size_is_rejected(cli: Run, cache: Path, wrong: tuple[str, str]) -> None:
     done = cli("cache", "prune", *wrong)
     assert done.code == 2
     assert wrong[1] in done.err
@@ -100,7 +100,7 @@ def test_the_group_alone_shows_its_verbs(cli: Run) -> None:
 
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "file"])
-def test_a_cache_that_is_no_folder_is_refused(
+def test_cache_path_that_is_not_a_folder_is_rejected(
     cli: Run, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -40,7 +40,7 @@ def test_every_line_is_a_turn_of_one_dialogue(cli: Run, talking_engine: Path, li
     assert [json.loads(line)["text"] for line in printed] == expected
 
 
-def test_a_context_that_is_full_forgets_the_oldest_turns(cli: Run, talking_engine: Path, lines: object) -> None:
+def test_full_context_drops_the_oldest_turns(cli: Run, talking_engine: Path, lines: object) -> None:
     lines(*["x = 1; " * 200] * 3)  # type: ignore[operator]
     done = cli("chat", talking_engine, "--max-tokens", 4, "--json")
     assert done.code == 0
@@ -58,7 +58,7 @@ def test_a_context_that_is_full_forgets_the_oldest_turns(cli: Run, talking_engin
         ([], 0, ""),
     ],
 )
-def test_input_that_cannot_be_answered_is_told(
+def test_unanswerable_input_is_reported(
     cli: Run, talking_engine: Path, lines: object, asked: list[str | bytes], code: int, said: str
 ) -> None:
     lines(*asked)  # type: ignore[operator]
@@ -67,7 +67,9 @@ def test_input_that_cannot_be_answered_is_told(
     assert said in done.err
 
 
-def test_an_engine_that_cannot_chat_says_so_at_once(cli: Run, demo_engine: Path, engine: Path, lines: object) -> None:
+def test_engine_without_chat_template_fails_immediately(
+    cli: Run, demo_engine: Path, engine: Path, lines: object
+) -> None:
     lines("Hi")  # type: ignore[operator]
     done = cli("chat", demo_engine)
     assert done.code == 2

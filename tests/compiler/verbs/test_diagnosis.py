@@ -42,7 +42,7 @@ def test_this_machine_is_described(cli: Run) -> None:
         assert said in text
 
 
-def test_without_a_gpu_plans_for_rtx_gpus_are_built_and_nothing_of_tensorrt_runs(
+def test_host_without_gpu_builds_rtx_plans_but_runs_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = abilities(monkeypatch, Machine((), BOTH))
@@ -68,7 +68,7 @@ def test_on_an_rtx_gpu_both_products_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any(ability.cannot_build or ability.cannot_run for ability in found.values())
 
 
-def test_what_is_not_installed_comes_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_listed_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     found = abilities(monkeypatch, Machine())
     assert install("rtx") in found["tensorrt-rtx"].cannot_build
     assert install("tensorrt") in found["tensorrt"].cannot_run
@@ -79,11 +79,11 @@ def test_what_is_not_installed_comes_with_the_line_that_installs_it(monkeypatch:
     [
         (LinkState("missing", Path("/wheel")), "missing in /wheel; the first build creates it", True),
         (LinkState("present", Path("/wheel")), "present in /wheel", True),
-        (LinkState("cannot", Path("/wheel"), "the folder cannot be written to"), "cannot be written to", False),
+        (LinkState("cannot", Path("/wheel"), "the folder is not writable"), "is not writable", False),
         (LinkState("absent"), "", True),
     ],
 )
-def test_the_link_that_the_wheel_lacks_is_explained(
+def test_missing_wheel_link_is_explained(
     monkeypatch: pytest.MonkeyPatch, state: LinkState, said: str, usable: bool
 ) -> None:
     monkeypatch.setattr(import_tensorrt, "link_state", lambda: state)
@@ -103,7 +103,7 @@ def test_kernels_that_cannot_be_compiled_stop_builds_of_plans_alone(monkeypatch:
     assert not found["onnxruntime"].cannot_build
 
 
-def test_it_fails_where_nothing_runs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_is_nonzero_when_nothing_runs(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = cli("doctor")
@@ -126,12 +126,12 @@ def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.
     assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
 
 
-def test_every_precision_of_a_cpu_is_told_as_it_is(cli: Run) -> None:
+def test_every_cpu_precision_is_described(cli: Run) -> None:
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build onnxruntime")]
     assert "yes: fp32, int8, int4; fp8, mxfp8 emulated; not fp16, bf16 (on a CPU it computes in fp32)" in line
 
 
-def test_a_data_centre_gpu_is_told_by_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_center_gpu_lists_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
     found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA A100", 80),), BOTH))
     table = {each.precision: each for each in found["tensorrt"].precisions}
     assert table["int8"].gpus == ("sm_80",)

@@ -29,7 +29,7 @@ def test_one_is_shown_with_its_command(cli: Run, name: str) -> None:
     assert ("--draft ngram" in done.out) == (PAIRS[name].drafter is None)
 
 
-def test_a_gpu_is_named_where_the_weights_fit_and_are_computed_with(cli: Run) -> None:
+def test_gpu_is_listed_when_weights_fit_and_type_is_supported(cli: Run) -> None:
     shown = json.loads(cli("models", "qwen3-coder-30b", "--json").out)
     rooms = {each["precision"]: each["gpus"] for each in shown["sizes"]}
     assert "rtx-4090" in rooms["int4"]
@@ -38,7 +38,7 @@ def test_a_gpu_is_named_where_the_weights_fit_and_are_computed_with(cli: Run) ->
     assert rooms["fp32"] == []
 
 
-def test_the_id_of_a_target_shows_its_pair_and_another_is_refused(cli: Run) -> None:
+def test_target_id_shows_its_pair_and_unknown_id_is_rejected(cli: Run) -> None:
     assert "qwen3-coder-30b" in cli("models", "Qwen/Qwen3-Coder-30B-A3B-Instruct").out
     unknown = cli("models", "owner/other")
     assert unknown.code == 2

@@ -17,16 +17,14 @@ def pipe(monkeypatch: pytest.MonkeyPatch, content: bytes, encoding: str = "utf-8
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding))
 
 
-def test_standard_input_that_is_not_utf8_is_told_as_such(
-    cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_non_utf8_stdin_is_reported(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"def f\xff\xfe(")
     done = cli("run", demo_engine, "--max-tokens", 4)
     assert done.code == 2
     assert "standard input is not UTF-8: byte 5 is 0xff" in done.err
 
 
-def test_an_argument_that_is_not_utf8_is_told_as_such(cli: Run, demo_engine: Path) -> None:
+def test_non_utf8_argument_is_reported(cli: Run, demo_engine: Path) -> None:
     for arguments, name in ((["--prompt", "d\udcffef"], "--prompt"), (["d\udcffef"], "the prompt")):
         done = cli("run", demo_engine, *arguments)
         assert done.code == 2
@@ -35,9 +33,7 @@ def test_an_argument_that_is_not_utf8_is_told_as_such(cli: Run, demo_engine: Pat
     assert "stop" in cli("run", demo_engine, "--prompt", "x", "--stop", "\udcff").err
 
 
-def test_a_prompt_is_utf8_whatever_the_locale_says(
-    cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_is_utf8_in_any_locale(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     for encoding in ("utf-8", "ascii"):
         pipe(monkeypatch, "# 漢字\r\n".encode(), encoding)
@@ -69,7 +65,7 @@ def test_a_piped_prompt_is_the_typed_one_without_the_final_newline_of_echo(
     assert (from_pipe["prompt_tokens"], from_pipe["token_ids"]) == (typed["prompt_tokens"], typed["token_ids"])
 
 
-def test_a_piped_newline_alone_is_no_prompt(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lone_newline_on_stdin_is_no_prompt(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"\n")
     done = cli("run", demo_engine)
     assert done.code == 2
@@ -85,7 +81,7 @@ def test_without_standard_input_a_prompt_must_be_given(
     assert "no prompt was given" in done.err
 
 
-def test_standard_input_that_cannot_be_read_is_told(
+def test_unreadable_stdin_is_reported(
     cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
@@ -127,7 +123,7 @@ def test_a_policy_is_refused_before_the_engine_is_looked_at(cli: Run, tmp_path: 
     assert "top_p" in done.err
 
 
-def test_a_lossy_text_is_named_so_whatever_is_printed(cli: Run, demo_engine: Path) -> None:
+def test_lossy_output_is_always_labelled(cli: Run, demo_engine: Path) -> None:
     asked = ("run", demo_engine, "--prompt", "def add(", "--max-tokens", 24, "--ignore-eos")
     asked += ("--num-speculative-tokens", 3)
     lossy = "lossy: with an acceptance tolerance of 0.9"

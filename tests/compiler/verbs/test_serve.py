@@ -24,7 +24,7 @@ def _complete(url: str, **fields: Any) -> dict[str, Any]:
     return answer
 
 
-def test_what_runs_when_it_is_told_to_stop_ends_whole(talking_engine: Path) -> None:
+def test_running_requests_finish_on_shutdown(talking_engine: Path) -> None:
     with serving(talking_engine, "--check", "sizes") as (process, url):
         assert _complete(url, max_tokens=1)["choices"]
         answers: list[int] = []
@@ -68,7 +68,7 @@ def test_a_second_stop_does_not_wait(talking_engine: Path) -> None:
             process.communicate(timeout=10)
 
 
-def test_flags_say_who_may_use_a_server_and_what_it_takes(talking_engine: Path) -> None:
+def test_flags_control_access_and_limits(talking_engine: Path) -> None:
     site, flags = "https://example.com", ("--allowed-host", "ai.example.com", "--max-body-bytes", "1KiB")
 
     def status(url: str, host: str, body: bytes | None = None) -> tuple[int, str | None]:
@@ -101,7 +101,7 @@ def test_flags_say_who_may_use_a_server_and_what_it_takes(talking_engine: Path) 
         (["--structured-outputs-config", "{"], 2, "--structured-outputs-config is not valid JSON"),
     ],
 )
-def test_what_it_cannot_serve_is_said_before_it_serves(
+def test_unservable_engine_fails_before_listening(
     cli: Run, talking_engine: Path, flags: list[str], code: int, says: str
 ) -> None:
     done = cli("serve", talking_engine, "--port", 0, "--threads", 1, *flags)
@@ -109,7 +109,7 @@ def test_what_it_cannot_serve_is_said_before_it_serves(
     assert says in done.err
 
 
-def test_a_folder_that_is_no_engine_is_not_served(cli: Run, tmp_path: Path) -> None:
+def test_folder_without_an_engine_is_not_served(cli: Run, tmp_path: Path) -> None:
     done = cli("serve", tmp_path)
     assert done.code == 3
     assert "is not an engine folder" in done.err

@@ -56,7 +56,7 @@ def test_caches_have_a_cost_of_their_own_that_no_exclusion_takes_away() -> None:
     assert found.predicted == pytest.approx(found.after.kl_mean) == pytest.approx(0.041)
 
 
-def test_within_the_limits_it_halves_what_weights_cause() -> None:
+def test_bisect_halves_causes_within_limits() -> None:
     plain = bisect(Adding([0.001, 0.02, 0.003]), LIMITS, Quiet())
     assert (plain.goal, plain.exclude, plain.reached) == ("half the divergence", ("layers.1.*",), True)
     beside = bisect(Adding([0.001, 0.004, 0.003], caches=0.03), LIMITS, Quiet())
@@ -64,20 +64,20 @@ def test_within_the_limits_it_halves_what_weights_cause() -> None:
     assert beside.reached
 
 
-def test_what_cannot_be_reached_is_said() -> None:
+def test_unreachable_limit_is_reported() -> None:
     found = bisect(Adding([0.3, 0.01], caches=0.2), LIMITS, Quiet())
     assert not found.reached
     assert found.costs[1].group == CACHES
 
 
-def test_one_cost_that_is_no_number_comes_first() -> None:
+def test_nan_cost_ranks_first() -> None:
     found = bisect(Adding([0.01, np.nan, 0.02]), LIMITS, Quiet())
     assert found.costs[0].group == "layer 1 mlp"
     assert found.exclude[0] == "layers.1.*"
 
 
 @pytest.mark.parametrize(("lowering", "dense"), [("tensorrt-sm100", False), ("tensorrt", True)])
-def test_the_command_for_sm100_says_where_experts_are_dense(lowering: str, dense: bool, tiny_folder: Path) -> None:
+def test_sm100_command_marks_dense_experts(lowering: str, dense: bool, tiny_folder: Path) -> None:
     manifest = Manifest.read(tiny_folder)
     manifest = replace(manifest, backend=BackendRecord("tensorrt", lowering, {}, ("sm_100",)))
     command = rebuild_command(manifest, RECIPES["fp8"], ("layers.0.mlp.*",))

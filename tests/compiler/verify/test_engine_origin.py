@@ -18,7 +18,7 @@ DEMO = Path(__file__).parents[3] / "compiler" / "bundled" / "demo" / "target"
 
 
 @pytest.mark.parametrize("exclude", [(), ("layers.0.*", "*.down_proj"), ("layers.[0, 1].*",)])
-def test_a_recipe_is_read_back_with_what_it_excludes(exclude: tuple[str, ...]) -> None:
+def test_recipe_is_read_back_with_exclusions(exclude: tuple[str, ...]) -> None:
     recipe = PrecisionAsked(lm_head="int8", exclude=exclude).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
     assert recipe_of(manifest_of({}, precision=recipe.record()), Checkpoint.open(DEMO)) == recipe
 
@@ -29,7 +29,7 @@ def test_manifests_with_commas_between_patterns_are_read_too() -> None:
     assert recipe_of(manifest_of({}, precision=older), Checkpoint.open(DEMO)) == recipe
 
 
-def test_another_table_of_the_same_name_is_refused() -> None:
+def test_table_with_equal_name_and_other_content_is_rejected() -> None:
     other = RECIPES["int4"].on("fp32", LOWERINGS["ort"]).record() | {"router": "int4"}
     with pytest.raises(EnvironmentProblem, match="no recipe 'int4' that comes to"):
         recipe_of(manifest_of({}, precision=other), Checkpoint.open(DEMO))

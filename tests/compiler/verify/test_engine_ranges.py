@@ -63,7 +63,7 @@ def engine(tiny: Pair, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return built(tiny, tmp_path_factory.mktemp("engine") / "engine", ranges)
 
 
-def test_they_are_calibrated_again_with_the_same_samples_or_not_at_all(engine: Path, data: Path) -> None:
+def test_calibration_is_repeated_with_the_same_samples_or_skipped(engine: Path, data: Path) -> None:
     found, before = again(engine).facts, data.read_bytes()
     assert (found.num_samples, found.num_tokens, found.method["name"]) == (4, 320, "percentile")
     try:
@@ -79,7 +79,7 @@ def test_they_are_calibrated_again_with_the_same_samples_or_not_at_all(engine: P
 
 
 @pytest.mark.slow
-def test_saved_ranges_are_taken_and_no_others_in_their_place(tiny: Pair, engine: Path, tmp_path: Path) -> None:
+def test_saved_ranges_are_used_without_substitutes(tiny: Pair, engine: Path, tmp_path: Path) -> None:
     scales, kept = tmp_path / "scales", again(engine)
     kept.save(scales)
     saved = built(tiny, tmp_path / "saved", CalibrationAsked(scales=scales))

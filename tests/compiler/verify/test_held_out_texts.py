@@ -29,7 +29,7 @@ def runs(texts: list[list[str]]) -> set[tuple[str, ...]]:
     return {tuple(text[i : i + _RUN]) for text in texts for i in range(len(text) - _RUN + 1)}
 
 
-def test_no_text_is_one_that_ranges_are_calibrated_with() -> None:
+def test_held_out_texts_are_disjoint_from_calibration() -> None:
     held_out = runs(words(HELD_OUT))
     for kind in KINDS:
         assert not held_out & runs(words(BUNDLED / f"{kind}.jsonl"))
@@ -44,7 +44,7 @@ def test_the_bundled_texts_are_enough_and_all_different() -> None:
     assert all(a != b for a, b in pairwise(sorted(texts.prompts)))
 
 
-def test_texts_are_cut_to_what_the_engine_holds(pair: Pair) -> None:
+def test_texts_are_cut_to_the_engine_length(pair: Pair) -> None:
     texts = read_texts(None, pair.target, VOCAB, 64)
     assert texts.longest == 63  # one more is generated
     few = texts.first(3, 20)
@@ -65,6 +65,6 @@ def test_a_file_of_the_users_is_read_and_refused_like_calibration_data(pair: Pai
         read_texts(tmp_path / "absent.jsonl", pair.target, VOCAB, 64)
 
 
-def test_a_name_that_no_disk_has_room_for_is_no_file(pair: Pair) -> None:
+def test_overlong_name_is_not_treated_as_a_file(pair: Pair) -> None:
     with pytest.raises(UsageError, match="is not a file"):
         read_texts(Path("a" * 300), pair.target, VOCAB, 64)

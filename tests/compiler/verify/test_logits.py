@@ -29,9 +29,7 @@ LOGITS = arrays(np.float32, (4, 6), elements=st.floats(-20, 20, width=32))
 
 @settings(max_examples=30, deadline=None)
 @given(LOGITS, LOGITS, st.floats(-5, 5, width=32))
-def test_divergence_is_zero_for_the_same_distribution_and_above_it_else(
-    one: np.ndarray, other: np.ndarray, shift: float
-) -> None:
+def test_divergence_is_zero_only_for_equal_distributions(one: np.ndarray, other: np.ndarray, shift: float) -> None:
     assert np.all(divergence(one, one + np.float32(shift)) < 1e-9)
     found = divergence(one, other)
     assert np.all(found >= 0)
@@ -39,7 +37,7 @@ def test_divergence_is_zero_for_the_same_distribution_and_above_it_else(
     assert np.all(found[apart > 2] > 0)
 
 
-def test_divergence_is_what_torch_says() -> None:
+def test_divergence_matches_torch() -> None:
     import torch
     from torch.nn import functional
 
@@ -94,21 +92,21 @@ def test_the_error_of_layers_is_relative_and_names_the_layer_that_adds_it() -> N
 
 @settings(max_examples=20, deadline=None)
 @given(vocab=st.integers(2, 40), shift=st.floats(-50, 50), lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4))
-def test_knowing_nothing_costs_the_size_of_the_vocabulary(vocab: int, shift: float, lengths: list[int]) -> None:
+def test_uniform_prediction_costs_the_vocabulary_size(vocab: int, shift: float, lengths: list[int]) -> None:
     texts = [[i % vocab for i in range(length)] for length in lengths]
     found = _alone(lambda ids: np.full((len(ids), vocab), shift, np.float32), texts)
     assert found.perplexity_reference == pytest.approx(vocab, rel=1e-9)
     assert found.tokens == sum(lengths)
 
 
-def test_knowing_everything_costs_nothing() -> None:
+def test_perfect_prediction_costs_nothing() -> None:
     def certain(ids: Sequence[int]) -> np.ndarray:
         return np.eye(8, dtype=np.float32)[[*ids[1:], 0]] * 100
 
     assert _alone(certain, [[1, 5, 2], [3, 3]]).perplexity_reference == pytest.approx(1.0)
 
 
-def test_it_is_what_torch_says() -> None:
+def test_perplexity_matches_torch() -> None:
     import torch
 
     rng = np.random.default_rng(0)
@@ -117,12 +115,12 @@ def test_it_is_what_torch_says() -> None:
     assert math.log(_alone(lambda _: logits, [ids]).perplexity_reference) == pytest.approx(float(wanted), rel=1e-5)
 
 
-def test_a_text_of_one_token_predicts_nothing_and_nothing_is_not_a_number() -> None:
+def test_single_token_text_predicts_nothing_without_nan() -> None:
     assert math.isnan(_alone(lambda ids: np.zeros((len(ids), 3), np.float32), [[1], [2]]).perplexity_reference)
     assert math.isnan(_alone(lambda ids: np.full((len(ids), 3), np.nan, np.float32), [[1, 2]]).perplexity_reference)
 
 
-def test_what_overflows_is_infinite() -> None:
+def test_overflow_gives_infinity() -> None:
     assert Perplexity(1e6, 3).value == math.inf
 
 

@@ -84,7 +84,7 @@ def test_an_engine_that_speculation_does_not_change_passes(tmp_path: Path) -> No
     assert set(lossless.policies) == {"greedy", "temperature 0.8"}
 
 
-def test_logits_that_are_no_numbers_do_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_logits_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "target_logits", lambda _, ids: np.full((len(ids), 100), np.nan, np.float32))
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=10, k=(1,))
     assert not found.passed
@@ -101,7 +101,7 @@ def test_a_lossy_k_fails_with_the_first_difference_and_its_margin(tmp_path: Path
     assert {d.k for d in found.losslessness.divergences} == {3}
 
 
-def test_what_a_tolerance_changes_is_counted_and_not_judged(tmp_path: Path) -> None:
+def test_tolerance_changes_are_counted_but_not_judged(tmp_path: Path) -> None:
     done = verify(
         FakeEngine(tmp_path, lossy=[3]),  # type: ignore[arg-type]
         prompts=PROMPTS, max_tokens=6, k=[3], acceptance_tolerance=0.3, only=("losslessness",),
@@ -115,7 +115,7 @@ def test_what_a_tolerance_changes_is_counted_and_not_judged(tmp_path: Path) -> N
     assert (written["passed"], written["lossy"], written["acceptance_tolerance"]) == (None, True, 0.3)
 
 
-def test_prompts_run_alone_without_drafts_and_beside_others_with_them(tmp_path: Path) -> None:
+def test_prompts_run_alone_plain_and_together_with_drafts(tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path)
     seven = [Prompt(str(i), "x" * (i + 1)) for i in range(7)]
     found = verify(engine, prompts=seven, max_tokens=10, k=(2,), batch=3).losslessness
@@ -147,12 +147,12 @@ def test_the_result_is_written_into_the_engine(tmp_path: Path) -> None:
     assert found.as_json()["losslessness"]["passed"] is False
 
 
-def test_a_k_without_room_is_left_out(tmp_path: Path) -> None:
+def test_k_without_room_is_skipped(tmp_path: Path) -> None:
     assert verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(3, 9)).losslessness.k == (3,)
     assert verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(9,)).losslessness.k == (8,)
 
 
-def test_nothing_compared_is_not_a_pass(tmp_path: Path) -> None:
+def test_empty_comparison_is_not_a_pass(tmp_path: Path) -> None:
     assert not verify(FakeEngine(tmp_path), prompts=[], max_tokens=5, k=(1,)).passed
 
 
@@ -184,7 +184,7 @@ def test_a_token_that_plain_decoding_never_gives_is_a_loss(tmp_path: Path) -> No
         assert found.tokens_differing > 0
 
 
-def test_what_the_engine_has_no_room_for_is_cut_and_said(tmp_path: Path) -> None:
+def test_prompts_are_cut_to_capacity_with_a_note(tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path)
     long = [*PROMPTS, Prompt("long", "x" * 100)]
     found = verify(engine, prompts=long, max_tokens=10, k=(1,)).losslessness
@@ -206,7 +206,7 @@ def test_a_failed_parity_check_fails_the_whole(tmp_path: Path) -> None:
     assert (bad.passed, bad.status) == (False, "failed")
 
 
-def test_a_check_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_check_states_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
     assert {check.status for check in found.parity} == {"not checked"}
     assert "not there any more" in found.parity[0].detail

@@ -52,7 +52,7 @@ def test_an_engine_on_a_gpu_is_verified_without_the_pair_in_fp32(
     assert "--reference pair" in found.precision.notes[0]
 
 
-def test_a_gpu_s_host_without_torch_checks_what_it_can_and_says_what_it_cannot(
+def test_gpu_host_without_torch_reports_unchecked_parts(
     on_gpu: Engine, cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the engine was built from an export."""
@@ -72,7 +72,7 @@ def test_a_gpu_s_host_without_torch_checks_what_it_can_and_says_what_it_cannot(
     assert (done.code, "verifying needs packages that are not installed: torch" in done.err) == (3, True)
 
 
-def test_what_is_compared_with_follows_from_the_engine_unless_it_is_said(on_gpu: Engine, tiny_engine: Engine) -> None:
+def test_reference_follows_from_the_engine_by_default(on_gpu: Engine, tiny_engine: Engine) -> None:
     gpu, cpu = on_gpu.manifest, tiny_engine.manifest
     asked = (MeasureRequest(), MeasureRequest(bisect=True), MeasureRequest(reference="pair"))
     assert [each.reference_of(gpu) for each in asked] == ["streamed", "pair", "pair"]

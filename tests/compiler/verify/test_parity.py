@@ -13,7 +13,7 @@ from peagle.compiler.verify.parity import compare_with_sources, whole_passes
 from peagle.engines import Engine
 
 
-def test_an_engine_is_its_checkpoint_whichever_way_that_is_read(
+def test_engine_matches_its_checkpoint_for_every_reader(
     tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = compare_with_sources(tiny_engine, code_prompts(2), Quiet(), whole_passes)
@@ -26,7 +26,7 @@ def test_an_engine_is_its_checkpoint_whichever_way_that_is_read(
     assert [path.name for path in tmp_path.iterdir()] == ["bisect.lock"], "the streams are gone"
 
 
-def test_another_engine_fails_it(tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_engine_fails_parity(tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = tiny_engine.target_logits
     monkeypatch.setattr(tiny_engine, "target_logits", lambda ids: right(ids) * 1.001)
     target, drafter = compare_with_sources(tiny_engine, code_prompts(1), Quiet(), streamed_passes_in(tmp_path))

@@ -18,7 +18,7 @@ COMPARED = LogitsComparison(3, 30, 0.01, 0.02, 0.03, 0.99, 10.0, 10.05)
 ALLOWED = PrecisionLimits(0.01, 0.05, 0.03)
 
 
-def test_one_logit_that_is_no_number_fails_the_whole() -> None:
+def test_single_nan_logit_fails_the_check() -> None:
     def broken(ids: Sequence[int]) -> np.ndarray:
         logits = np.ones((len(ids), 4), np.float32)
         logits[0, 0] = np.nan
@@ -31,7 +31,7 @@ def test_one_logit_that_is_no_number_fails_the_whole() -> None:
     json.dumps(precision.as_json(), allow_nan=False)
 
 
-def test_what_is_beyond_a_limit_fails_and_says_by_how_much() -> None:
+def test_exceeded_limit_fails_with_the_excess() -> None:
     def status(compared: LogitsComparison) -> Precision:
         return Precision("fp8", checks=checks_of(ALLOWED, compared, None, None))
 
@@ -42,6 +42,6 @@ def test_what_is_beyond_a_limit_fails_and_says_by_how_much() -> None:
     assert status(replace(COMPARED, kl_mean=0.06)).status == "failed"
 
 
-def test_nothing_measured_is_no_pass() -> None:
+def test_empty_measurement_is_not_a_pass() -> None:
     assert Precision("fp8").status == "not checked"
     assert Precision("fp8", skipped="gone", checks=checks_of(ALLOWED, COMPARED, None, None)).status == "not checked"

@@ -16,7 +16,7 @@ COMPARED = LogitsComparison(3, 30, 0.01, 0.02, 0.03, 0.99, 10.0, 10.05)
 ALLOWED = PrecisionLimits(0.01, 0.05, 0.03)
 
 
-def test_a_loss_of_acceptance_fails_unless_it_may_be_chance() -> None:
+def test_acceptance_loss_fails_unless_within_noise() -> None:
     wide, narrow = outputs(*[([0], 100, 200)] * 8), outputs(*[([0], 100, 186)] * 8)
     sure = compare_acceptance(wide, narrow, 4)
     assert [check.passed for check in checks_of(ALLOWED, COMPARED, sure, None)] == [True, True, False]

@@ -11,7 +11,7 @@ import pytest
 from peagle.compiler.verify.unpublished_pairs import scratch
 
 
-def test_nothing_stays_after_an_interruption(tmp_path: Path) -> None:
+def test_interruption_leaves_nothing(tmp_path: Path) -> None:
     def make(folder: Path) -> None:
         (folder / "model.onnx.data").write_bytes(b"0" * 100)
 
@@ -26,7 +26,7 @@ def test_nothing_stays_after_an_interruption(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bisect.lock"]
 
 
-def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+def test_leftovers_of_dead_processes_are_removed_and_live_ones_kept(tmp_path: Path) -> None:
     code = "import sys, pathlib\nfrom peagle.compiler.verify.unpublished_pairs import scratch\n"
     code += "with scratch(pathlib.Path(sys.argv[1])) as store:\n print(store.root, flush=True)\n sys.stdin.read()\n"
     with subprocess.Popen(

@@ -50,7 +50,7 @@ def test_losslessness_alone_needs_the_engine_alone(folder: Path, cli: Run, monke
     assert json.loads((folder / FILE_NAME).read_text()) == found
 
 
-def test_what_was_found_is_a_file_of_the_engine_with_its_hash(folder: Path, cli: Run) -> None:
+def test_results_are_stored_in_the_engine_with_a_hash(folder: Path, cli: Run) -> None:
     for _ in range(2):  # the second time it is listed, and replaced
         assert cli("verify", folder, *SHORT, "--only", "losslessness").code == 0
         manifest = Manifest.read(folder)
@@ -60,7 +60,7 @@ def test_what_was_found_is_a_file_of_the_engine_with_its_hash(folder: Path, cli:
     assert FILE_NAME in cli("inspect", folder).err
 
 
-def test_whenever_it_ends_the_engine_can_be_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two files that change there is no moment in which they contradict each other."""
     one = Verification(str(folder), "1")
     verify_engine._kept(folder, one)
@@ -79,7 +79,7 @@ def test_whenever_it_ends_the_engine_can_be_loaded(folder: Path, monkeypatch: py
     assert "another content" in (folder / FILE_NAME).read_text()
 
 
-def test_an_interrupted_run_keeps_the_parts_that_were_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_run_keeps_finished_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -95,9 +95,7 @@ def test_an_interrupted_run_keeps_the_parts_that_were_done(folder: Path, monkeyp
 
 
 @pytest.mark.parametrize("part", ["parity", "precision"])
-def test_a_part_without_its_checkpoint_says_which_and_where(
-    part: str, folder: Path, fp8: Manifest, tmp_path: Path
-) -> None:
+def test_missing_checkpoint_is_named_with_its_path(part: str, folder: Path, fp8: Manifest, tmp_path: Path) -> None:
     manifest = fp8 if part == "precision" else Manifest.read(folder)
     manifest = replace(
         manifest, target=replace(manifest.target, origin=replace(manifest.target.origin, source=str(tmp_path / "gone")))
@@ -129,7 +127,7 @@ def test_a_part_that_this_engine_does_not_have_is_refused(
         require_parts(manifest, (part,))
 
 
-def test_an_engine_that_cannot_run_here_is_refused_what_only_a_run_shows(
+def test_unrunnable_engine_rejects_run_only_checks(
     folder: Path, fp8: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = replace(fp8, backend=replace(fp8.backend, gpus=("sm_100",)))
@@ -142,7 +140,7 @@ def test_an_engine_that_cannot_run_here_is_refused_what_only_a_run_shows(
         verify_folder(folder, manifest, only=("losslessness",), progress=Quiet())
 
 
-def test_what_is_multiplied_is_said_first() -> None:
+def test_actual_compute_share_is_reported_first() -> None:
     found = Verification("e", "1", multiplied="3.0% of the weights")
     assert next(iter(found.as_json().items())) == ("multiplied", "3.0% of the weights")
     assert lines(found)[0] == ("multiplied", "3.0% of the weights")

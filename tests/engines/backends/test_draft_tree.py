@@ -30,7 +30,7 @@ def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
 
 
 @given(candidates(), st.integers(1, 12))
-def test_it_holds_the_likeliest_of_all_paths(given_: tuple[list[list[int]], list[list[float]]], size: int) -> None:
+def test_tree_contains_the_likeliest_paths(given_: tuple[list[list[int]], list[list[float]]], size: int) -> None:
     ids, scores = given_
     tree = DraftTree.grown(ids, scores, size)
     logs = {
@@ -55,9 +55,7 @@ def test_cut_anywhere_it_is_the_smaller_tree(
 
 
 @given(candidates(), st.integers(1, 12))
-def test_a_column_sees_the_path_to_it_and_stands_behind_it(
-    given_: tuple[list[list[int]], list[list[float]]], size: int
-) -> None:
+def test_column_sees_its_path_and_follows_it(given_: tuple[list[list[int]], list[list[float]]], size: int) -> None:
     tree = DraftTree.grown(*given_, size)
     seen = tree.ancestors()
     for column, path in enumerate(paths_of(tree), 1):

@@ -82,7 +82,7 @@ def engine(request: pytest.FixtureRequest, eagle3_folder: Path) -> Engine:
     return loaded
 
 
-def test_drafts_are_those_of_the_reference_in_every_round(
+def test_eagle3_drafts_match_the_reference_every_round(
     engine: Engine, eagle3_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever K was before, and whichever of the drafts were accepted; several requests, some of which end early."""
@@ -110,7 +110,7 @@ def test_the_text_is_that_of_plain_decoding(engine: Engine) -> None:
         assert [o.token_ids for o in engine.generate(PROMPTS, params, draft="ngram")] == plain
 
 
-def test_tokens_that_the_host_chooses_and_prompts_that_were_kept_change_no_text(engine: Engine) -> None:
+def test_host_chosen_tokens_and_cached_prompts_keep_texts(engine: Engine) -> None:
     params = SamplingParams(
         max_tokens=24,
         temperature=0.8,
@@ -133,7 +133,7 @@ def test_tokens_that_the_host_chooses_and_prompts_that_were_kept_change_no_text(
         )
 
 
-def test_logits_of_drafts_are_those_of_torch(engine: Engine, eagle3_pair: Pair) -> None:
+def test_draft_logits_match_torch(engine: Engine, eagle3_pair: Pair) -> None:
     model = torch_reference.load_target(eagle3_pair.target, eagle3_pair.config)
     target, head = eagle3_pair.specs()
     logits, features = torch_reference.target_pass(model, target, PROMPTS[0])
@@ -142,7 +142,7 @@ def test_logits_of_drafts_are_those_of_torch(engine: Engine, eagle3_pair: Pair) 
     torch.testing.assert_close(torch.tensor(engine.draft_logits(PROMPTS[0], 5)), expected, atol=1e-4, rtol=0)
 
 
-def test_a_call_may_name_the_head_that_the_engine_has(engine: Engine, tiny_engine: Engine) -> None:
+def test_call_can_name_the_engines_head(engine: Engine, tiny_engine: Engine) -> None:
     own = engine.generate(PROMPTS[:1], GREEDY[0], draft="eagle3")[0]
     assert own.token_ids == engine.generate(PROMPTS[:1], GREEDY[0])[0].token_ids
     assert own.acceptance.rounds

@@ -34,7 +34,7 @@ def searched(text: Sequence[int], k: int, longest: int, shortest: int) -> list[i
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.integers(0, 9), st.integers(1, 4), st.integers(1, 4), st.data())
-def test_drafts_are_those_of_a_search(text: list[int], k: int, one: int, other: int, data: st.DataObject) -> None:
+def test_ngram_drafts_match_a_search(text: list[int], k: int, one: int, other: int, data: st.DataObject) -> None:
     """After every piece that the text grows by."""
     longest, shortest = max(one, other), min(one, other)
     proposer, end = NgramProposer(longest, shortest), 0
@@ -43,7 +43,7 @@ def test_drafts_are_those_of_a_search(text: list[int], k: int, one: int, other: 
         assert proposer.propose(text[:end], k) == searched(text[:end], k, longest, shortest)
 
 
-def test_the_longest_ngram_goes_first_and_then_the_newest() -> None:
+def test_longest_and_newest_ngram_wins() -> None:
     assert NgramProposer().propose([1, 2, 3, 50, 2, 3, 60, 2, 3, 70, 1, 2, 3], 3) == [50, 2, 3]
     assert NgramProposer().propose([2, 3, 60, 2, 3, 70, 1, 2, 3], 2) == [70, 1]
     assert NgramProposer().propose([], 3) == []
@@ -69,13 +69,13 @@ def test_text_is_plain_decoding_s(tiny_engine: Engine, k: int | None) -> None:
     assert sum(o.acceptance.drafted for o in outputs) > 0
 
 
-def test_a_stream_is_what_generate_gives(tiny_engine: Engine) -> None:
+def test_stream_matches_generate(tiny_engine: Engine) -> None:
     (whole,) = tiny_engine.generate([LOOP], GREEDY, draft="ngram")
     stream = tiny_engine.stream(LOOP, GREEDY, draft="ngram")
     assert tuple(token for delta in stream for token in delta.token_ids) == whole.token_ids
 
 
-def test_rounds_are_as_wide_as_their_drafts(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_width_follows_its_drafts(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One without drafts costs what one of plain decoding costs; no drafter runs."""
     widths: list[int] = []
     of_row, of_batch = prompt_row.PromptRow.verify, lanes.SessionLanes.verify
@@ -122,7 +122,7 @@ def test_a_text_in_a_loop_takes_few_rounds(tiny_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("draft", ["ngrams", "", "drafter", 3, True, ["none"], b"none"])
-def test_what_is_no_way_to_draft_is_refused(tiny_engine: Engine, draft: object) -> None:
+def test_unknown_draft_method_is_rejected(tiny_engine: Engine, draft: object) -> None:
     for call in (tiny_engine.generate, tiny_engine.stream):
         with pytest.raises(UsageError, match="draft must be peagle, peagle-chain, ngram, none") as caught:
             call([[1]] if call == tiny_engine.generate else [1], draft=draft)  # type: ignore[operator]

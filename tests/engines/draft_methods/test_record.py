@@ -26,7 +26,7 @@ def test_the_page_has_a_row_for_each() -> None:
 
 
 @pytest.mark.parametrize("both", [{}, {"strategy": PlainDecoding(), "proposer": ngram.NgramProposer}])
-def test_a_method_has_rounds_of_its_own_or_a_proposer(both: dict[str, object]) -> None:
+def test_method_has_device_rounds_or_a_proposer(both: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="either a strategy or a proposer"):
         DraftMethod("odd", "odd", "odd", **both)  # type: ignore[arg-type]
 
@@ -39,7 +39,7 @@ def test_one_method_drafts_nothing_and_variants_have_heads() -> None:
 @pytest.mark.parametrize(
     ("draft", "head"), [("ngram", None), ("none", None), (None, None), ("eagle3", "eagle3"), ("./ngram", "./ngram")]
 )
-def test_a_method_without_a_head_goes_before_a_folder_of_its_name(draft: str | None, head: str | None) -> None:
+def test_headless_method_name_wins_over_a_folder(draft: str | None, head: str | None) -> None:
     assert head_named(draft) == head
     assert (headless_named(draft) is None) == (draft is None or head is not None)
 

@@ -132,7 +132,7 @@ def edit(content: dict[str, Any], rng: random.Random) -> None:
         parent[last] = rng.choice(JUNK)
 
 
-def test_random_edits_of_a_manifest_end_in_the_right_text_or_an_error_of_ours(folder: Path) -> None:
+def test_random_manifest_edits_give_correct_text_or_a_project_error(folder: Path) -> None:
     expected = Engine.load(folder, threads=1).generate([[5, 6, 7]], GREEDY)[0].token_ids
     honest, refused = (folder / FILE_NAME).read_bytes(), 0
     for seed in range(80, 140):

@@ -115,7 +115,7 @@ entries = st.builds(FileEntry, st.integers(0, 1 << 50), st.text("0123456789abcde
     more=st.dictionaries(names, entries),
     evidence=st.lists(st.builds(Evidence, names, st.text())).map(tuple),
 )
-def test_what_is_written_is_read_back(
+def test_manifest_round_trips(
     tmp_path: Path, k: int, spare: int, depth: int | None, sizes: tuple[int, int, int, int], taps: tuple[int, ...],
     eos: tuple[int, ...], caches: tuple[Cache, ...], more: dict[str, FileEntry], **fields: Any,
 ) -> None:  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_folder_without_a_manifest_is_not_an_engine(tmp_path: Path) -> None:
         assert "build --out" in problem.fix
 
 
-def test_an_engine_may_be_without_a_drafter(engine: Path) -> None:
+def test_engine_without_drafter_is_valid(engine: Path) -> None:
     dataclasses.replace(Manifest.read(engine), **ALONE).write(engine)
     assert list(Manifest.read(engine).parts) == ["target"]
 
@@ -217,7 +217,7 @@ def test_sizes_alone_can_be_checked(engine: Path) -> None:
     assert "hash" in refusal(engine).why
 
 
-def test_a_future_format_says_what_was_found_and_what_to_do(engine: Path) -> None:
+def test_future_format_error_explains_the_fix(engine: Path) -> None:
     edit(engine, format_version=FORMAT_VERSION + 1, product_version="9.0", something_new=[1])
     problem = refusal(engine)
     assert f"format {FORMAT_VERSION + 1}" in problem.what
@@ -227,7 +227,7 @@ def test_a_future_format_says_what_was_found_and_what_to_do(engine: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'"engine"', b"9" * 5000])
-def test_what_is_not_a_json_object_is_refused(engine: Path, content: bytes) -> None:
+def test_non_object_json_is_rejected(engine: Path, content: bytes) -> None:
     (engine / FILE_NAME).write_bytes(content)
     assert FILE_NAME in refusal(engine).what
 
@@ -245,7 +245,7 @@ def test_every_wrong_type_is_named_at_once(engine: Path) -> None:
         assert name in why
 
 
-def test_a_k_that_adapts_is_kept_and_one_that_does_not_is_what_older_versions_read(engine: Path) -> None:
+def test_adaptive_k_is_stored_and_fixed_k_stays_readable_by_old_versions(engine: Path) -> None:
     manifest = Manifest.read(engine)
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
     measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
@@ -303,7 +303,7 @@ def test_a_manifest_that_cannot_be_true_is_refused(engine: Path, changes: dict[s
     assert complaint in refusal(engine).why
 
 
-def test_a_format_without_the_method_s_name_says_it_all_the_same(engine: Path) -> None:
+def test_method_is_inferred_in_formats_without_its_name(engine: Path) -> None:
     """Up to format 6 it followed from the drafter, and from whether there may be drafts without one."""
     manifest = Manifest.read(engine)
     autoregressive = replace(manifest.drafter, inputs=("input_ids", "start", "draft_hidden"))
@@ -336,7 +336,7 @@ def test_a_method_that_cannot_be_is_refused(engine: Path, changes: dict[str, Any
     assert complaint in str(refusal(engine))
 
 
-def test_the_method_is_said_from_format_7_on(engine: Path) -> None:
+def test_method_is_stored_from_format_7(engine: Path) -> None:
     edit(engine, method="peagle")
     assert "method requires format 7 or newer" in refusal(engine).why
     edit(engine, format_version=FORMAT_VERSION)
@@ -363,7 +363,7 @@ def test_only_an_older_runtime_is_refused(engine: Path, version: str, accepted: 
         check_runtime(manifest.backend, {"onnxruntime": version})
 
 
-def test_a_manifest_is_written_without_leaving_anything_beside_it(engine: Path) -> None:
+def test_manifest_is_written_atomically(engine: Path) -> None:
     Manifest.read(engine).write(engine)
     assert sorted(path.name for path in engine.iterdir()) == ["drafter", FILE_NAME, "target", "tokenizer.json"]
 
@@ -409,7 +409,7 @@ def test_a_plan_that_cannot_be_is_refused(engine: Path, changes: dict[str, Any],
     assert complaint in refusal(engine).why
 
 
-def test_a_plan_that_is_told_what_to_read_has_profiles_that_say_how_much(engine: Path) -> None:
+def test_plan_with_reach_has_matching_profiles(engine: Path) -> None:
     manifest = with_plans(engine)
     target, plan = manifest.target, manifest.target.plan
     assert plan is not None
@@ -419,7 +419,7 @@ def test_a_plan_that_is_told_what_to_read_has_profiles_that_say_how_much(engine:
     assert "positions of profile 'verify'" in refusal(engine).why
 
 
-def test_plans_and_gpus_come_together(engine: Path) -> None:
+def test_plans_and_gpus_require_each_other(engine: Path) -> None:
     manifest = with_plans(engine)
     for gpus, complaint in (((), "given together"), (("b200",), "'b200' is not a GPU")):
         dataclasses.replace(manifest, backend=dataclasses.replace(manifest.backend, gpus=gpus)).write(engine)
@@ -427,7 +427,7 @@ def test_plans_and_gpus_come_together(engine: Path) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "words"), [(None, "no NVIDIA GPU"), ("sm_90", "this machine has sm_90")])
-def test_another_gpu_is_refused_with_what_was_built_and_what_to_do(engine: Path, gpu: str | None, words: str) -> None:
+def test_other_gpu_is_rejected_with_build_command(engine: Path, gpu: str | None, words: str) -> None:
     manifest = with_plans(engine)
     check_gpu(manifest.backend, "sm_120")
     with pytest.raises(
@@ -440,7 +440,7 @@ def test_another_gpu_is_refused_with_what_was_built_and_what_to_do(engine: Path,
 
 
 @pytest.mark.parametrize("version", ["1.7.1.115", "1.8.0.0", ""])
-def test_a_plan_is_read_by_its_own_version_only(engine: Path, version: str) -> None:
+def test_plan_requires_its_tensorrt_version(engine: Path, version: str) -> None:
     manifest = with_plans(engine)
     check_runtime(manifest.backend, {"tensorrt-rtx": "1.7.1.116"})
     with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 1\.7\.1\.116") as caught:

@@ -81,9 +81,7 @@ def written(vocabulary: tuple[Tokenizer, Grammars], seed: int, form: StructuredO
 @pytest.mark.parametrize("style", ["json", "tags"])
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_whatever_follows_the_form_is_read_as_calls(
-    vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int
-) -> None:
+def test_trailing_text_is_parsed_as_calls(vocabulary: tuple[Tokenizer, Grammars], style: Style, seed: int) -> None:
     text = written(vocabulary, seed, call_form(TOOLS, style))
     said, calls = ToolCallReader(TOOLS, are_certain=True).push(text, is_last=True)
     assert said == ""
@@ -176,7 +174,7 @@ def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:
         (tool(properties={"a": {"enum": ["a" * 70_000]}}), "json", "exceed 65536 characters of grammar"),
     ],
 )
-def test_what_calls_cannot_hold_to_is_refused_by_its_place(tools: Any, style: Style, what: str) -> None:
+def test_unenforceable_call_schema_is_rejected_by_path(tools: Any, style: Style, what: str) -> None:
     with pytest.raises(UsageError) as refused:
         call_form(tools, style)
     assert what in refused.value.what

@@ -53,12 +53,12 @@ def test_a_form_that_cannot_be_followed_is_refused(tiny_engine: Engine, asked: d
 @pytest.mark.parametrize(
     "schema", [{"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}]
 )
-def test_a_reference_to_itself_says_nothing_and_is_refused(tiny_engine: Engine, schema: Any) -> None:
+def test_self_reference_is_rejected(tiny_engine: Engine, schema: Any) -> None:
     with pytest.raises(UsageError, match="structured_outputs"):
         tiny_engine.generate([[5]], SamplingParams(structured_outputs={"json": schema}))
 
 
-def test_a_text_that_nothing_ends_is_refused(tiny_engine: Engine) -> None:
+def test_unterminated_grammar_is_rejected(tiny_engine: Engine) -> None:
     with pytest.raises(UsageError, match="structured_outputs: no token can end the text"):
         tiny_engine.submit([5], SamplingParams(ignore_eos=True, structured_outputs={"regex": "a"}))
 
@@ -74,7 +74,7 @@ def test_who_prepares_waits_for_no_vocabulary_later(tiny_folder: Path, tmp_path:
     assert grammars.path(StructuredOutputsParams(regex="ab"), END) is not None
 
 
-def test_what_cannot_be_prepared_is_told_to_who_asks(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparation_failure_is_reported_to_every_requester(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = Grammars((tiny_folder / "gone" / "tokenizer.json").read_text, END, VOCAB)
     damaged.prepare()
     with pytest.raises(EnvironmentProblem, match="cannot be used for grammars"):
@@ -97,7 +97,7 @@ def test_ids_that_the_tokenizer_does_not_have_never_follow(tiny_folder: Path, vo
     assert np.flatnonzero(may).tolist() == list(range(1, min(vocab, VOCAB)))
 
 
-def test_what_llguidance_takes_for_an_end_is_none(tiny_folder: Path) -> None:
+def test_llguidance_end_markers_are_not_treated_as_ends(tiny_folder: Path) -> None:
     ends = frozenset({7})
     path = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB).path(
         StructuredOutputsParams(regex="a?"), ends
@@ -111,7 +111,7 @@ def test_what_llguidance_takes_for_an_end_is_none(tiny_folder: Path) -> None:
     assert path.allowed().all()
 
 
-def test_the_grammars_used_last_stay_compiled_and_each_text_begins_anew(tiny_folder: Path) -> None:
+def test_recent_grammars_stay_compiled_and_texts_start_fresh(tiny_folder: Path) -> None:
     grammars = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
 
     def begin(number: int) -> Any:
@@ -128,7 +128,7 @@ def test_the_grammars_used_last_stay_compiled_and_each_text_begins_anew(tiny_fol
     assert len(grammars._kept) == KEPT
 
 
-def test_without_the_package_the_error_says_how_to_get_it(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_has_the_install_command(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optional_packages, "is_there", lambda module: module != "llguidance")
     with pytest.raises(EnvironmentProblem, match=r"structured output needs .* llguidance") as error:
         Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB).path(StructuredOutputsParams(regex="a"), END)
@@ -173,7 +173,7 @@ def _steps_until_too_hard(grammars: Grammars, *, drafts: bool = False) -> int:
     raise AssertionError("it went on")
 
 
-def test_a_text_that_is_too_hard_spoils_no_other_text_of_its_form(tiny_folder: Path) -> None:
+def test_too_complex_text_does_not_affect_others(tiny_folder: Path) -> None:
     grammars = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
     assert len({_steps_until_too_hard(grammars) for _ in range(3)}) == 1
 

@@ -99,13 +99,15 @@ def has_form(name: str, output: RequestOutput) -> bool:
 
 @settings(max_examples=20, deadline=None)
 @given(prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6), params=policies(), data=st.data())
-def test_drafts_change_nothing(engine: Engine, prompt: list[int], params: SamplingParams, data: st.DataObject) -> None:
+def test_drafts_do_not_change_output(
+    engine: Engine, prompt: list[int], params: SamplingParams, data: st.DataObject
+) -> None:
     plain = told(engine, prompt, params, num_speculative_tokens=0)
     drafts = data.draw(st.sampled_from([{}, {"draft": "ngram"}, {"num_speculative_tokens": 2}]))
     assert told(engine, prompt, params, **drafts) == plain
 
 
-def test_neighbours_change_nothing(engine: Engine) -> None:
+def test_other_requests_do_not_change_output(engine: Engine) -> None:
     params = [
         SamplingParams(max_tokens=24, structured_outputs=form, temperature=0.9, seed=5) for form in FORMS.values()
     ]
@@ -117,7 +119,7 @@ def test_neighbours_change_nothing(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_text_has_the_form_that_was_asked_for(tiny_engine: Engine, name: str) -> None:
+def test_output_matches_the_grammar(tiny_engine: Engine, name: str) -> None:
     ended = 0
     for seed in range(6):
         params = SamplingParams(max_tokens=80, seed=seed, temperature=1.0, structured_outputs=FORMS[name])
@@ -129,7 +131,7 @@ def test_a_text_has_the_form_that_was_asked_for(tiny_engine: Engine, name: str) 
     assert ended or name == "json_object"
 
 
-def test_the_token_is_the_best_of_those_that_may_follow(tiny_engine: Engine) -> None:
+def test_token_is_the_best_allowed_one(tiny_engine: Engine) -> None:
     params, prompt = SamplingParams(max_tokens=20, structured_outputs={"choice": CHOICES}), [5, 9, 9, 2]
     (output,) = tiny_engine.generate([prompt], params)
     logits = tiny_engine.target_logits([*prompt, *output.token_ids])
@@ -141,7 +143,7 @@ def test_the_token_is_the_best_of_those_that_may_follow(tiny_engine: Engine) -> 
         assert token == max(may, key=lambda i: (logits[len(prompt) - 1 + at][i], -i))
 
 
-def test_logprobs_are_those_of_the_target_without_a_form(tiny_engine: Engine) -> None:
+def test_logprobs_are_unconstrained_target_logprobs(tiny_engine: Engine) -> None:
     prompt = [5, 9, 9, 2]
     params = SamplingParams(max_tokens=20, logprobs=1, structured_outputs={"choice": CHOICES})
     (output,) = tiny_engine.generate([prompt], params)
@@ -151,7 +153,7 @@ def test_logprobs_are_those_of_the_target_without_a_form(tiny_engine: Engine) ->
         assert found.logprob == pytest.approx(after[token] - np.log(np.exp(after).sum()), abs=1e-4)
 
 
-def test_a_form_that_is_complete_ends_before_min_tokens(tiny_engine: Engine) -> None:
+def test_complete_form_ends_before_min_tokens(tiny_engine: Engine) -> None:
     asked = {"regex": "ab?c{0,30}"}
     for least in (0, 2, 12):
         params = SamplingParams(max_tokens=40, min_tokens=least, logit_bias={0: 100.0}, structured_outputs=asked)
@@ -189,7 +191,7 @@ def test_a_text_that_cannot_go_on_fails_alone(tiny_engine: Engine, asked: dict[s
 
 
 @pytest.mark.parametrize("draft", [None, "ngram"])
-def test_what_the_form_forces_is_drafted_and_counted_apart(tiny_engine: Engine, draft: str | None) -> None:
+def test_forced_tokens_are_drafted_and_counted_separately(tiny_engine: Engine, draft: str | None) -> None:
     asked = {"choice": ["abcdefghijklmnopqrs"]}
     for drawn in ({}, {"temperature": 1.0, "seed": 3}):
         params = SamplingParams(max_tokens=40, structured_outputs=asked, **drawn)
@@ -204,7 +206,7 @@ def test_what_the_form_forces_is_drafted_and_counted_apart(tiny_engine: Engine, 
         assert plain.acceptance.grammar_drafted == 0
 
 
-def test_drafts_are_what_is_forced_and_own_ones_that_may_follow(tiny_folder: Path) -> None:
+def test_drafts_are_forced_tokens_plus_allowed_own_drafts(tiny_folder: Path) -> None:
     def ids(text: str) -> list[int]:
         return [ord(letter) - ord("!") + 2 for letter in text]
 
@@ -229,7 +231,7 @@ def test_drafts_are_what_is_forced_and_own_ones_that_may_follow(tiny_folder: Pat
     assert path.drafts(ids("abc"), 4) == []
 
 
-def test_a_draft_that_is_too_hard_to_find_ends_no_text(tiny_engine: Engine) -> None:
+def test_too_complex_draft_search_does_not_end_the_text(tiny_engine: Engine) -> None:
     form = {"grammar": 'start: a{100000}\na: b{100000}\nb: "a"'}
     params = SamplingParams(max_tokens=12, structured_outputs=form)
     plain = told(tiny_engine, [5], params, num_speculative_tokens=0)

@@ -51,7 +51,7 @@ def test_a_chain_that_overflows_the_stack_is_refused_and_a_short_one_is_not() ->
         try_out(form)
 
 
-def test_what_is_harmless_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harmless_grammar_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     small = {"type": "object", "properties": {"a": {"type": "integer"}}}
     for form in ({"json": small}, {"json_object": True}, {"choice": ["a"] * 1000}):
@@ -63,7 +63,7 @@ def test_what_is_harmless_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
             try_out(StructuredOutputsParams(**form))
 
 
-def test_what_is_tried_and_right_passes_and_what_is_wrong_is_told() -> None:
+def test_trial_passes_good_grammars_and_reports_bad_ones() -> None:
     values = [f"value {number}" for number in range(3000)]
     assert len(json.dumps(values)) < MOST_CHARACTERS
     try_out(StructuredOutputsParams(json={"enum": values}))
@@ -88,7 +88,7 @@ def test_a_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("ends", ["late", "killed"])
-def test_a_trial_that_the_machine_does_not_let_end_is_no_verdict(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_timeout_is_not_a_verdict(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: Any) -> Any:
         if ends == "late":
             raise subprocess.TimeoutExpired(command, 1)

@@ -37,7 +37,7 @@ def known() -> Tokenizer:
     ],
     ids=["regex", "choice", "enum", "string", "grammar"],
 )
-def test_a_form_may_spell_such_a_token_out(known: Tokenizer, tmp_path: Path, form: Any, text: str) -> None:
+def test_grammar_can_spell_out_special_tokens(known: Tokenizer, tmp_path: Path, form: Any, text: str) -> None:
     known.save(str(tmp_path / "tokenizer.json"))
     end = known.token_to_id("<end>")
     grammars = Grammars((tmp_path / "tokenizer.json").read_text, frozenset({end}), 320)

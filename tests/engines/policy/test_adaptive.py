@@ -104,14 +104,14 @@ def test_a_random_head_costs_less_than_five_percent(busy: int, seed: int) -> Non
 
 
 @pytest.mark.parametrize(("texts", "lost"), [([CODE] * 20, 1.15), ([PROSE] * 20, 1.1), ([CODE, PROSE] * 10, 1.15)])
-def test_what_pays_is_found(texts: list[Sequence[float]], lost: float) -> None:
+def test_best_k_is_found(texts: list[Sequence[float]], lost: float) -> None:
     """Against the best of all fixed K, which nobody knows beforehand; noise and learning included."""
     best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 96).spent for seed in range(3)) for k in range(MOST + 1))
     found = sum(Machine(CPU, adaptive(), noise=0.1, seed=seed).run(texts, 96).spent for seed in range(3))
     assert found < lost * best
 
 
-def test_accepted_drafts_that_cost_nothing_are_made_as_many_as_there_is_room_for() -> None:
+def test_cheap_accepted_drafts_raise_k_to_the_limit() -> None:
     ks = Machine(FLAT, adaptive(1)).run([(1.0,) * MOST], 2000).ks
     assert sum(k == MOST for k in ks[50:]) > 0.8 * len(ks[50:])
 
@@ -145,7 +145,7 @@ def test_noise_alone_does_not_change_k() -> None:
     busy=st.integers(1, 3),
     noise=st.floats(0, 2),
 )
-def test_no_k_is_above_the_engine_s_and_the_same_rounds_give_the_same_choices(
+def test_k_stays_within_the_limit_and_is_deterministic(
     start: int, costs: list[float], texts: list[list[float]], busy: int, noise: float
 ) -> None:
     runs = [Machine(costs, Adaptive(start, 5), noise=noise, seed=7).run(texts, 40, busy).ks for _ in range(2)]
@@ -168,7 +168,7 @@ def of_a_build(rates: Sequence[float], costs: Sequence[float] = CPU) -> Adaptive
     return Adaptive(prior.best, MOST, prior, "peagle-chain")
 
 
-def test_short_answers_have_the_best_k_from_the_first_round_on_where_the_build_measured_it() -> None:
+def test_short_answers_start_with_the_measured_best_k() -> None:
     texts, fixed = [CODE] * 4, range(MOST + 1)
     best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 32).spent for seed in range(8)) for k in fixed)
     found, guessed = (
@@ -184,7 +184,7 @@ def test_a_head_that_the_build_saw_fail_is_not_tried_at_first() -> None:
     assert sum(k > 0 for k in ks[:20]) <= 4
 
 
-def test_what_was_measured_of_one_row_is_not_taken_for_many() -> None:
+def test_single_row_measurement_is_not_used_for_batches() -> None:
     """Each row has its columns: what a draft costs beside a round of four rows is four times as much."""
     policy = of_a_build(PROSE)
     rows = [RoundRow(Text(PROSE, 0), "peagle-chain") for _ in range(4)]
@@ -199,7 +199,7 @@ def test_what_was_measured_of_one_row_is_not_taken_for_many() -> None:
     reading=st.floats(0.0, 3.0),
     seed=st.integers(0, 99),
 )
-def test_where_the_build_saw_that_nothing_pays_hardly_anything_is_lost(
+def test_measured_bad_drafts_cost_almost_nothing(
     costs: list[float], busy: int, tokens: int, reading: float, seed: int
 ) -> None:
     """Whatever drafts cost that are never accepted, up to three times a round; what a drafter reads included."""
@@ -210,7 +210,7 @@ def test_where_the_build_saw_that_nothing_pays_hardly_anything_is_lost(
 
 
 @pytest.mark.parametrize("busy", [1, 4])
-def test_drafts_that_begin_to_pay_are_found_within_some_hundred_rounds(busy: int) -> None:
+def test_drafts_that_start_to_pay_are_found_within_hundreds_of_rounds(busy: int) -> None:
     def found(seed: int) -> int:
         machine = Machine(CPU, of_a_build(NONE), noise=0.1, seed=seed, reading=3.0)
         before = len(machine.run([NONE] * (10 * busy), 96, busy).ks)
@@ -223,7 +223,7 @@ def test_drafts_that_begin_to_pay_are_found_within_some_hundred_rounds(busy: int
 
 
 @pytest.mark.parametrize("wrong", [RANDOM, CODE])
-def test_what_was_measured_elsewhere_is_forgotten(wrong: Sequence[float]) -> None:
+def test_outdated_measurements_are_forgotten(wrong: Sequence[float]) -> None:
     """An engine that was built on another machine, or serves other texts."""
     costs = tuple(1.0 + 1.5 * k for k in range(MOST + 1)) if wrong is RANDOM else FLAT
     right = CODE if wrong is RANDOM else RANDOM
@@ -243,7 +243,7 @@ def test_no_guess_of_costs_is_for_ever() -> None:
     tokens=st.lists(st.floats(1, 9), min_size=1, max_size=MOST + 1),
     costs=st.lists(st.floats(0.01, 100), min_size=MOST + 1, max_size=MOST + 1),
 )
-def test_a_prior_is_one_that_can_be_true_whatever_was_measured(tokens: list[float], costs: list[float]) -> None:
+def test_prior_is_always_valid(tokens: list[float], costs: list[float]) -> None:
     prior = measured(tokens, costs[: len(tokens)], MOST)
     assert len(prior.rates) == MOST
     assert all(0 < less <= more <= 1 for more, less in pairwise(prior.rates))
@@ -253,13 +253,13 @@ def test_a_prior_is_one_that_can_be_true_whatever_was_measured(tokens: list[floa
 
 
 @pytest.mark.parametrize("best", range(1, MOST + 1))
-def test_a_guess_begins_with_the_k_of_the_build(best: int) -> None:
+def test_initial_guess_is_the_build_k(best: int) -> None:
     policy = adaptive(best)
     values = policy.values(RoundAhead([RoundRow(Text(CODE, 0), "peagle-chain")], 1))
     assert max(values) < 1.1 * values[best]
 
 
-def test_what_other_rows_verify_anyway_is_not_held_against_drafts() -> None:
+def test_columns_verified_for_other_rows_are_free() -> None:
     policy, texts = adaptive(2), [Text(PROSE, 0) for _ in range(2)]
     alone, beside = (
         RoundAhead([RoundRow(texts[0], "peagle-chain")], 1),
@@ -270,7 +270,7 @@ def test_what_other_rows_verify_anyway_is_not_held_against_drafts() -> None:
     assert values[1][5] > values[1][0]
 
 
-def test_what_forms_force_is_verified_where_its_columns_pay() -> None:
+def test_forced_drafts_are_verified_when_they_pay() -> None:
     def reach(*forced: int, trust: float = 0.9, costs: Sequence[float] = CPU, k: int = 0) -> int:
         policy = Adaptive(k, MOST, measured([1.0] * (MOST + 1), costs, MOST), "peagle-chain")
         rows = [RoundRow(Text(RANDOM, 0), "peagle-chain", each, trust) for each in forced]
@@ -285,7 +285,7 @@ def test_what_forms_force_is_verified_where_its_columns_pay() -> None:
     assert reach(8, 8, 8, 8) > 3
 
 
-def test_a_round_that_is_wider_than_its_k_is_no_measure_of_what_k_costs() -> None:
+def test_wider_round_is_no_measure_of_its_k() -> None:
     policy, ahead = adaptive(), RoundAhead([RoundRow(Text(RANDOM, 0), "peagle-chain")], 1)
     before = [policy.values(ahead) for _ in range(30) if policy.learn(RoundSeen(ahead, 0, [(0, ())], 1.0)) is None][-1]
     for _ in range(30):
@@ -298,6 +298,6 @@ def test_choosing_twice_is_choosing_once() -> None:
     assert len({policy.choose(ahead) for _ in range(5)}) == 1
 
 
-def test_a_start_that_there_is_no_room_for_is_refused() -> None:
+def test_initial_k_without_room_is_rejected() -> None:
     with pytest.raises(ValueError, match="start is 9"):
         Adaptive(9, MOST)

@@ -11,7 +11,7 @@ from peagle.engines.policy import misfit
 from peagle.engines.policy.misfit import LEAST_DRAFTS, MisfitWatch
 
 
-def test_drafts_that_are_never_accepted_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_never_accepted_drafts_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     watch = MisfitWatch()
     with caplog.at_level(logging.WARNING, "peagle.policy"):
         for _ in range(LEAST_DRAFTS - 1):
@@ -31,14 +31,14 @@ def test_a_few_accepted_drafts_are_enough_and_rounds_without_any_do_not_count() 
         assert not watch.warning
 
 
-def test_a_warning_goes_when_drafts_are_accepted_after_all() -> None:
+def test_warning_clears_when_drafts_are_accepted() -> None:
     watch = MisfitWatch()
     for accepted in (0,) * LEAST_DRAFTS + (1,) * LEAST_DRAFTS:
         watch.add(1, accepted)
     assert not watch.warning
 
 
-def test_results_and_load_say_so_and_texts_that_nobody_could_guess_do_not_count(
+def test_misfit_is_reported_except_for_unpredictable_texts(
     tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever the tiny head has accepted is too little

@@ -98,17 +98,17 @@ def test_ids_are_a_sequence_of_integers_or_an_array_of_them(ids: Any) -> None:
         (np.array([True]), "must be a str, or token ids"),
     ],
 )
-def test_what_is_no_list_of_ids_is_refused_with_what_would_be(ids: Any, says: str) -> None:
+def test_invalid_id_list_is_rejected_with_an_example(ids: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         arguments.token_ids_of("prompt", ids, 10, 10)
 
 
-def test_text_with_a_lone_surrogate_is_refused_where_it_stands() -> None:
+def test_lone_surrogate_is_rejected_with_its_position() -> None:
     with pytest.raises(UsageError, match=r"prompt is not valid text: character 1 is the lone surrogate U\+DCFF"):
         arguments.text_of("prompt", "a\udcff")
 
 
-def test_a_range_is_told() -> None:
+def test_range_error_names_the_range() -> None:
     with pytest.raises(UsageError, match=r"threads must be an integer from 1 to 8, not 9 \(int\)"):
         arguments.integer("threads", 9, 1, 8)
     with pytest.raises(UsageError, match=r"max_batch_size must be an integer of 1 or more, not 0"):

@@ -47,7 +47,7 @@ def test_an_illegal_parameter_is_named(bad: dict[str, object], says: str) -> Non
         SamplingParams(**bad)  # type: ignore[arg-type]
 
 
-def test_numbers_of_numpy_are_kept_as_python_s() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     params = SamplingParams(
         max_tokens=np.int64(5), top_k=np.int32(3), seed=np.uint64(2**63), temperature=np.float32(0.5), top_p=1,
         ignore_eos=np.True_,
@@ -61,7 +61,7 @@ def test_numbers_of_numpy_are_kept_as_python_s() -> None:
 @pytest.mark.parametrize(
     ("given", "kept"), [("ab", ("ab",)), (["a", "b"], ("a", "b")), (("a",), ("a",)), ([], ()), (None, ())]
 )
-def test_stop_strings_are_given_as_vllm_takes_them_and_kept_as_a_tuple(given: Any, kept: tuple[str, ...]) -> None:
+def test_stop_strings_accept_vllm_forms(given: Any, kept: tuple[str, ...]) -> None:
     params = SamplingParams(stop=given)
     assert params.stop == kept
     assert hash(params) == hash(SamplingParams(stop=kept))
@@ -85,9 +85,7 @@ def test_every_illegal_parameter_is_named_at_once() -> None:
     ],
     ids=lambda value: str(value)[:40] if not isinstance(value, dict) else next(iter(value)),
 )
-def test_what_the_type_of_a_graph_cannot_say_is_cut_to_what_means_the_same(
-    given: dict[str, Any], name: str, in_graph: float
-) -> None:
+def test_out_of_type_values_are_clamped_equivalently(given: dict[str, Any], name: str, in_graph: float) -> None:
     with np.errstate(all="raise"):
         (value,) = policy_of(SamplingParams(**given))[name]
     assert value == in_graph
@@ -120,7 +118,7 @@ def test_more_than_the_limit_is_refused_by_the_limit(name: str, value: Any, says
         SamplingParams(**{name: value})
 
 
-def test_what_reaches_the_limit_is_accepted() -> None:
+def test_limit_values_are_accepted() -> None:
     params = SamplingParams(stop=["a"] * 256, bad_words=["a" * 64] * 1024, logit_bias=dict.fromkeys(range(65536), 1))
     assert params.logit_bias[-1] == (65_535, 1.0)
     assert len(SamplingParams(allowed_token_ids=[7] * 524_288).allowed_token_ids or ()) == 524_288

@@ -15,7 +15,7 @@ PENALIZED = SamplingParams(max_tokens=24, ignore_eos=True, acceptance_tolerance=
 
 
 @pytest.mark.parametrize("half", ["tiny_folder", "eagle3_folder"])
-def test_a_tolerance_accepts_more_and_is_named_only_where_it_could(request: pytest.FixtureRequest, half: str) -> None:
+def test_tolerance_is_labelled_lossy_only_if_effective(request: pytest.FixtureRequest, half: str) -> None:
     folder: Path = request.getfixturevalue(half)
     with Engine.load(folder, threads=1, max_batch_size=2) as engine:
         for lossy in (LOSSY, PENALIZED):
@@ -29,7 +29,7 @@ def test_a_tolerance_accepts_more_and_is_named_only_where_it_could(request: pyte
         assert plain.token_ids == exact.token_ids
 
 
-def test_of_many_one_that_is_lossy_is_enough() -> None:
+def test_one_lossy_result_marks_the_total() -> None:
     summed = Acceptance()
     for each in (Acceptance(1, 4, 2, {2: 1}), Acceptance(1, 4, 4, {4: 1}, tolerance=0.5), Acceptance(tolerance=0.1)):
         summed.add(each)
@@ -50,7 +50,7 @@ def test_times_of_passes_are_counted_and_added_up() -> None:
     assert (Acceptance().later_acceptance_length, Acceptance().accepted_per_position) == (1.0, ())
 
 
-def test_later_rounds_follow_the_first_twenty_iterations_whatever_these_brought() -> None:
+def test_later_rounds_exclude_the_first_twenty_iterations() -> None:
     """P-EAGLE's announcement counts iterations: 19 rounds of four tokens each are not past the beginning of a text."""
     one, other = Acceptance(), Acceptance()
     for _ in range(LATER - 1):
@@ -66,7 +66,7 @@ def test_later_rounds_follow_the_first_twenty_iterations_whatever_these_brought(
     assert (other.later_rounds, other.later_accepted, other.later_acceptance_length) == (4, 8, 3.0)
 
 
-def test_a_result_says_how_long_it_took_and_what_its_rounds_cost(tiny_engine: Engine) -> None:
+def test_result_reports_time_and_round_cost(tiny_engine: Engine) -> None:
     (output,) = tiny_engine.generate([[5, 9, 30, 7]], PARAMS)
     verify, draft = output.acceptance.milliseconds_per_round
     rounds = output.acceptance.rounds + output.acceptance.undrafted

@@ -73,13 +73,13 @@ for _ in range(100_000):
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else None,
 )
-def test_what_makes_no_sense_is_refused_by_its_name(asked: dict[str, Any], named: str) -> None:
+def test_contradictory_options_are_rejected_by_name(asked: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=named) as error:
         SamplingParams(structured_outputs=asked)
     assert len(str(error.value)) < 2000
 
 
-def test_a_limit_is_named_with_what_to_do() -> None:
+def test_limit_error_names_the_remedy() -> None:
     for asked in ({"json": {"const": "a" * MOST_CHARACTERS}}, {"json": nested(80)}):
         with pytest.raises(UsageError) as error:
             SamplingParams(structured_outputs=asked)
@@ -87,7 +87,7 @@ def test_a_limit_is_named_with_what_to_do() -> None:
         assert "$defs" in error.value.fix
 
 
-def test_null_fields_say_nothing() -> None:
+def test_null_fields_are_ignored() -> None:
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(StructuredOutputsParams)) | {
         "structural_tag": None
     }
@@ -96,12 +96,12 @@ def test_null_fields_say_nothing() -> None:
 
 
 @pytest.mark.parametrize("asked", [3, "json", ["json"]])
-def test_what_is_no_form_is_refused(asked: Any) -> None:
+def test_invalid_form_is_rejected(asked: Any) -> None:
     with pytest.raises(UsageError, match="structured_outputs must be StructuredOutputsParams or a dict"):
         SamplingParams(structured_outputs=asked)
 
 
-def test_a_dict_says_the_same_and_stays_as_it_was() -> None:
+def test_dict_form_is_equivalent_and_unmodified() -> None:
     schema = {"type": "object", "properties": {"é": {}}}
     params = SamplingParams(structured_outputs={"json": schema})
     same = StructuredOutputsParams(json='{"type": "object", "properties": {"é": {}}}')

@@ -13,7 +13,7 @@ IDS = st.integers(0, 3)
 
 
 @given(words=st.lists(st.lists(IDS, min_size=1, max_size=4), max_size=6), text=st.lists(IDS, max_size=12))
-def test_the_ids_are_those_with_which_a_text_would_end_in_a_word(words: list[list[int]], text: list[int]) -> None:
+def test_bad_word_ids_complete_a_word(words: list[list[int]], text: list[int]) -> None:
     followed = BadWords(words)
     assert bool(followed) == bool(words)
     for end in range(len(text) + 1):

@@ -55,7 +55,7 @@ def test_they_are_the_target_s_own_and_change_no_text(
     assert plain[0].prompt_logprobs == ()
 
 
-def test_a_prompt_that_is_kept_is_read_anew_for_them(engine: Engine) -> None:
+def test_cached_prompt_is_reread_for_prompt_logprobs(engine: Engine) -> None:
     params = SamplingParams(max_tokens=3, prompt_logprobs=0)
     engine.generate([LONG], SamplingParams(max_tokens=1))
     assert engine.generate([LONG], SamplingParams(max_tokens=1))[0].cached_tokens
@@ -64,7 +64,7 @@ def test_a_prompt_that_is_kept_is_read_anew_for_them(engine: Engine) -> None:
     assert len(output.prompt_logprobs) == len(LONG)
 
 
-def test_a_stream_tells_them_once_with_its_first_token(engine: Engine) -> None:
+def test_stream_sends_prompt_logprobs_once(engine: Engine) -> None:
     stream = engine.stream(LONG, SamplingParams(max_tokens=6, ignore_eos=True, prompt_logprobs=1, logprobs=0))
     deltas = list(stream)
     assert [len(delta.prompt_logprobs) for delta in deltas] == [len(LONG), *[0] * (len(deltas) - 1)]
@@ -76,9 +76,7 @@ def test_a_stream_tells_them_once_with_its_first_token(engine: Engine) -> None:
 @given(
     seed=st.integers(0, 999), vocab=st.integers(1, 40), count=st.integers(0, 20), scale=st.sampled_from([0.0, 1, 1e30])
 )
-def test_the_most_likely_come_first_and_ranks_count_those_above(
-    seed: int, vocab: int, count: int, scale: float
-) -> None:
+def test_likeliest_come_first_and_ranks_count_larger_ones(seed: int, vocab: int, count: int, scale: float) -> None:
     logits = np.random.default_rng(seed).normal(size=vocab).astype(np.float32) * np.float32(scale)
     for token in (0, vocab - 1):
         found = logprob_of(token, logits, count)
@@ -87,7 +85,7 @@ def test_the_most_likely_come_first_and_ranks_count_those_above(
         assert found.logprob <= 0
 
 
-def test_long_prompts_are_read_in_pieces_that_memory_holds() -> None:
+def test_long_prompts_are_chunked_to_fit_memory() -> None:
     for vocab in (1, 49_152, 151_936, 10**9):
         columns = PromptLogprobs([1, 2], 0, vocab).columns
         assert columns >= 1

@@ -63,7 +63,9 @@ def told(output: Any) -> Any:
 
 @settings(max_examples=25, deadline=None)
 @given(prompts=st.lists(PROMPT, min_size=1, max_size=4), data=st.data())
-def test_drafts_and_neighbours_change_nothing(engine: Engine, prompts: list[list[int]], data: st.DataObject) -> None:
+def test_drafts_and_neighbors_do_not_change_output(
+    engine: Engine, prompts: list[list[int]], data: st.DataObject
+) -> None:
     params = [data.draw(policies()) for _ in prompts]
     together = engine.generate(prompts, params, draft=data.draw(st.sampled_from([None, "ngram"])))
     for prompt, each, output in zip(prompts, params, together, strict=True):
@@ -91,7 +93,7 @@ def by_the_book(params: SamplingParams, prompt: list[int], text: tuple[int, ...]
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_is_banned_stays_so_however_small_a_penalty_is(engine: Engine) -> None:
+def test_banned_token_stays_banned_under_small_penalties(engine: Engine) -> None:
     prompt, only = [5, 9, 9, 2], [3, 7]
     for temperature in (0.0, 0.9):
         params = SamplingParams(
@@ -115,7 +117,7 @@ def test_what_is_banned_stays_so_however_small_a_penalty_is(engine: Engine) -> N
     ],
     ids=lambda asked: "-".join(asked),
 )
-def test_the_token_is_the_one_that_the_formula_gives(engine: Engine, asked: dict[str, Any]) -> None:
+def test_token_matches_the_formula(engine: Engine, asked: dict[str, Any]) -> None:
     params, prompt = SamplingParams(max_tokens=12, ignore_eos=True, **asked), [5, 9, 9, 2]
     (plain,) = engine.generate([prompt], SamplingParams(max_tokens=12, ignore_eos=True))
     (output,) = engine.generate([prompt], params, num_speculative_tokens=K)
@@ -126,7 +128,7 @@ def test_the_token_is_the_one_that_the_formula_gives(engine: Engine, asked: dict
     assert output.token_ids != plain.token_ids, "the option had nothing to do"
 
 
-def test_nothing_ends_a_text_before_min_tokens(engine: Engine) -> None:
+def test_text_does_not_end_before_min_tokens(engine: Engine) -> None:
     (free,) = engine.generate([[5, 9]], SamplingParams(max_tokens=12, ignore_eos=True))
     (eos,) = engine.tokenizer.eos_token_ids
     bias = {eos: 100.0}
@@ -143,7 +145,7 @@ def test_nothing_ends_a_text_before_min_tokens(engine: Engine) -> None:
     assert len(output.token_ids) < 12
 
 
-def test_stop_ids_end_a_text_and_are_out_before_min_tokens_as_ends_of_text_are(engine: Engine) -> None:
+def test_stop_ids_end_the_text_and_are_suppressed_before_min_tokens(engine: Engine) -> None:
     (eos,) = engine.tokenizer.eos_token_ids
     (free,) = engine.generate([[5, 9]], SamplingParams(max_tokens=12, ignore_eos=True))
     for k in (0, K):
@@ -162,7 +164,7 @@ def test_stop_ids_end_a_text_and_are_out_before_min_tokens_as_ends_of_text_are(e
             assert output.token_ids[4:] == ((eos,) * 5 if ignores else (eos,))
 
 
-def test_a_bad_word_is_not_completed_unless_nothing_else_is_left(engine: Engine) -> None:
+def test_bad_word_is_completed_only_as_last_resort(engine: Engine) -> None:
     word = engine.tokenizer.decode([40, 41])
     ids = engine.tokenizer.encode(word, adds_special=False)
     bias = dict.fromkeys(ids, 50.0)
@@ -180,7 +182,7 @@ def test_a_bad_word_is_not_completed_unless_nothing_else_is_left(engine: Engine)
     assert engine.generate([[5]], only)[0].token_ids == (ids[0],) * 5
 
 
-def test_drafts_that_agree_with_what_is_chosen_are_accepted(engine: Engine) -> None:
+def test_agreeing_drafts_are_accepted(engine: Engine) -> None:
     params = SamplingParams(max_tokens=16, ignore_eos=True, logit_bias={7: 100.0}, logprobs=0)
     (output,) = engine.generate([[7, 7, 7]], params, draft="ngram")
     (plain,) = engine.generate([[7, 7, 7]], params, num_speculative_tokens=0)
@@ -191,7 +193,7 @@ def test_drafts_that_agree_with_what_is_chosen_are_accepted(engine: Engine) -> N
 
 @pytest.mark.parametrize("k", [0, K])
 @pytest.mark.parametrize("drawn", [{}, {"temperature": 0.9, "seed": 4}])
-def test_logprobs_are_those_of_the_target_and_change_no_token(engine: Engine, k: int, drawn: dict[str, Any]) -> None:
+def test_logprobs_are_the_targets_and_change_nothing(engine: Engine, k: int, drawn: dict[str, Any]) -> None:
     prompt = [5, 9, 9, 2]
     params = SamplingParams(max_tokens=16, ignore_eos=True, logprobs=3, **drawn)
     plain = SamplingParams(max_tokens=16, ignore_eos=True, **drawn)
@@ -208,7 +210,7 @@ def test_logprobs_are_those_of_the_target_and_change_no_token(engine: Engine, k:
     assert engine.generate([prompt], plain)[0].logprobs == ()
 
 
-def test_a_request_beside_them_is_left_alone(engine: Engine) -> None:
+def test_neighboring_request_is_unaffected(engine: Engine) -> None:
     plain = SamplingParams(max_tokens=10, ignore_eos=True)
     (alone,) = engine.generate([[5, 9]], plain)
     beside, _ = engine.generate([[5, 9], [3]], [plain, SamplingParams(max_tokens=10, logit_bias={3: 100.0})])
@@ -246,12 +248,12 @@ def test_a_request_beside_them_is_left_alone(engine: Engine) -> None:
         ({"logprobs": True}, "logprobs"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_name(asked: dict[str, Any], named: str) -> None:
+def test_contradictory_options_are_rejected_by_name(asked: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         SamplingParams(**asked)
 
 
-def test_params_are_made_again_from_their_own_fields() -> None:
+def test_params_round_trip_through_their_fields() -> None:
     params = SamplingParams(
         logit_bias={7: 2, 3: -1}, bad_token_ids=[4], logprobs=0, bad_words="a", allowed_token_ids=[3], stop_token_ids=[]
     )

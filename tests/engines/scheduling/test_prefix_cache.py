@@ -51,7 +51,7 @@ DRAFTS = st.sampled_from([{}, {"num_speculative_tokens": 2}, {"draft": "none"}, 
     tokens=st.sampled_from([40, 100, 10_000]),
     max_prefill_tokens=st.sampled_from([5, 64]),
 )
-def test_text_and_drafts_are_those_of_prompts_that_are_read_whole(
+def test_cached_prompt_gives_the_same_text_and_drafts(
     request: pytest.FixtureRequest, lanes: str, asked: list[Any], tokens: int, max_prefill_tokens: int
 ) -> None:
     params = SamplingParams(max_tokens=14, ignore_eos=True, temperature=0.8, seed=4)
@@ -85,7 +85,7 @@ class Says:
 
 @pytest.mark.parametrize("lanes", ["tiny_engine", "row_by_row"])
 @pytest.mark.parametrize("max_prefill_tokens", [5, 64])
-def test_a_prompt_that_the_drafter_has_not_read_is_read_by_it_where_another_goes_on(
+def test_drafter_reads_a_prompt_it_skipped_before(
     request: pytest.FixtureRequest, lanes: str, max_prefill_tokens: int
 ) -> None:
     """It was kept while nothing was drafted; drafts are those of a prompt that the drafter read at once."""
@@ -103,7 +103,7 @@ def test_a_prompt_that_the_drafter_has_not_read_is_read_by_it_where_another_goes
         assert alone[0].acceptance.drafted
 
 
-def test_what_two_prompts_share_is_read_once(tiny_engine: Engine) -> None:
+def test_shared_prefix_is_read_once(tiny_engine: Engine) -> None:
     params = SamplingParams(max_tokens=3, ignore_eos=True)
     with _keeping(tiny_engine, 10**8) as engine:
         first, again = engine.generate([SHARED[0]], params)[0], engine.generate([SHARED[0]], params)[0]
@@ -117,7 +117,7 @@ def test_what_two_prompts_share_is_read_once(tiny_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("tail", [[], [40], [40, 41, 2], [30]])
-def test_both_caches_hold_what_reading_the_whole_prompt_writes(tiny_engine: Engine, tail: list[int]) -> None:
+def test_both_caches_match_a_full_prompt_pass(tiny_engine: Engine, tail: list[int]) -> None:
     """To the bit: the drafter's last shared slot was made from a token that the two prompts do not share."""
     params, prompt = SamplingParams(max_tokens=1), [*SHARED[0][:25], *tail]
 
@@ -141,7 +141,7 @@ class _Kept:
 
 
 @given(prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), max_size=30), limit=st.integers(0, 100))
-def test_memory_stays_within_its_limit(prompts: list[list[int]], limit: int) -> None:
+def test_cache_memory_stays_within_its_limit(prompts: list[list[int]], limit: int) -> None:
     cache = PrefixCache(limit)
     for prompt in prompts:
         if (found := cache.find(prompt, drafts=True)) is not None:
@@ -152,7 +152,7 @@ def test_memory_stays_within_its_limit(prompts: list[list[int]], limit: int) -> 
         assert cache.num_bytes == sum(entry.kept.num_bytes for entry in cache._entries.values()) <= limit
 
 
-def test_the_one_unused_for_longest_makes_room() -> None:
+def test_least_recently_used_prefix_is_evicted() -> None:
     cache = PrefixCache(100)
     one, two, three = ([token] * 40 for token in (1, 2, 3))
     for prompt in (one, two):
@@ -164,7 +164,7 @@ def test_the_one_unused_for_longest_makes_room() -> None:
     assert cache.num_bytes == 81
 
 
-def test_an_engine_that_cannot_keep_prompts_says_so(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_without_prefix_cache_support_reports_it(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny_engine._backend, "kept_bytes", 0)
     with pytest.raises(UsageError, match="cannot keep prompts"):
         _keeping(tiny_engine, 1)

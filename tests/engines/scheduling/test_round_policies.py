@@ -67,7 +67,7 @@ def room(engine: Engine) -> int:
     k=st.integers(0, 2),
     draft=st.sampled_from(["peagle-chain", "peagle", "ngram"]),
 )
-def test_what_is_forced_changes_no_text_alone_or_beside_others(
+def test_forced_drafts_do_not_change_output(
     tiny_engine: Engine,
     prompts: list[list[int]],
     forms: list[dict[str, Any] | None],
@@ -88,7 +88,7 @@ def test_what_is_forced_changes_no_text_alone_or_beside_others(
 
 
 @pytest.mark.parametrize("draft", ["peagle-chain", "peagle", "ngram"])
-def test_a_policy_that_drafts_nothing_has_what_is_forced_for_nothing(tiny_engine: Engine, draft: str) -> None:
+def test_zero_draft_policy_gets_forced_drafts_free(tiny_engine: Engine, draft: str) -> None:
     """A round without drafts has as many columns as the form fills; and no pass of a drafter."""
     policy = Spoken(0, room(tiny_engine))
     engine = with_policy(tiny_engine, policy, draft)
@@ -103,7 +103,7 @@ def test_a_policy_that_drafts_nothing_has_what_is_forced_for_nothing(tiny_engine
     assert {seen.k for seen in policy.seen} == {0}
 
 
-def test_what_is_forced_is_no_news_of_the_drafter(tiny_engine: Engine) -> None:
+def test_forced_drafts_do_not_inform_the_policy(tiny_engine: Engine) -> None:
     policy = Spoken(3, room(tiny_engine))
     params = SamplingParams(max_tokens=40, structured_outputs=LONG)
     (output,) = with_policy(tiny_engine, policy, "peagle-chain").generate([[5]], params)
@@ -112,7 +112,7 @@ def test_what_is_forced_is_no_news_of_the_drafter(tiny_engine: Engine) -> None:
     assert max(seen.verified for seen in policy.seen) == room(tiny_engine), "nobody takes that for a round of three"
 
 
-def test_what_a_form_refuses_counts_against_the_drafter(tiny_engine: Engine) -> None:
+def test_rejections_by_a_form_count_against_the_drafter(tiny_engine: Engine) -> None:
     policy = Spoken(3, room(tiny_engine))
     params = SamplingParams(max_tokens=30, ignore_eos=False, structured_outputs={"regex": "[a-c]{40}"})
     (output,) = with_policy(tiny_engine, policy, "peagle-chain").generate([[5]], params)
@@ -121,7 +121,7 @@ def test_what_a_form_refuses_counts_against_the_drafter(tiny_engine: Engine) -> 
     assert drafted > output.acceptance.drafted, "of a draft that was never verified it is known that it was wrong"
 
 
-def test_an_engine_whose_drafts_never_pay_still_drafts_what_is_forced(tiny_engine: Engine) -> None:
+def test_forced_drafts_continue_when_drafts_never_pay(tiny_engine: Engine) -> None:
     most = room(tiny_engine)
     prior = measured([1.0] * (most + 1), [1.0 + 0.4 * k for k in range(most + 1)], most)
     engine = with_policy(tiny_engine, Adaptive(0, most, prior, "peagle-chain"), "peagle-chain")

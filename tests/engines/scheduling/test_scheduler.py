@@ -99,7 +99,7 @@ REQUESTS = st.lists(st.tuples(PROMPTS, POLICIES), min_size=1, max_size=7)
 @given(
     requests=st.lists(st.tuples(PROMPTS, POLICIES), min_size=1, max_size=7), k=st.integers(0, 6), lag=st.integers(1, 3)
 )
-def test_what_is_read_late_is_what_is_read_at_once(
+def test_late_reads_match_immediate_reads(
     tiny_engine: Engine, requests: list[tuple[list[int], SamplingParams]], k: int, lag: int
 ) -> None:
     prompts, params = [p for p, _ in requests], [s for _, s in requests]
@@ -142,7 +142,7 @@ def test_an_abandoned_late_stream_leaves_the_engine_usable(tiny_engine: Engine) 
 
 
 @pytest.mark.parametrize("lag", [1, 2])
-def test_a_generation_may_begin_at_the_delta_that_ends_a_late_stream(tiny_engine: Engine, lag: int) -> None:
+def test_generation_can_start_at_the_last_delta_of_a_late_stream(tiny_engine: Engine, lag: int) -> None:
     late, _ = _late(tiny_engine, lag)
     params = SamplingParams(max_tokens=6, ignore_eos=True)
     expected = _told(tiny_engine, [[5, 6, 7]], [params], 4)
@@ -166,7 +166,7 @@ def _finish(scheduler: Scheduler) -> None:
         scheduler.step()
 
 
-def test_a_request_may_be_submitted_while_others_run(tiny_engine: Engine) -> None:
+def test_request_can_be_submitted_while_others_run(tiny_engine: Engine) -> None:
     prompts = [[5, 6, 7], [40], [9, 9]]
     expected = [o.token_ids for o in tiny_engine.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True))]
     scheduler = _scheduler(tiny_engine)

@@ -63,7 +63,7 @@ def test_a_conversation_is_tokenized_as_its_template_has_it(server: Server, serv
     assert json.loads(content)["tokens"] == served_engine.chat_prompt(messages)[1]
 
 
-def test_special_tokens_are_added_to_a_text_unless_that_is_said(server: Server, served_engine: Engine) -> None:
+def test_special_tokens_are_added_by_default(server: Server, served_engine: Engine) -> None:
     known = served_engine.tokenizer
 
     def tokens(**fields: Any) -> Any:
@@ -86,7 +86,7 @@ def test_a_conversation_is_tokenized_with_its_tools(calling_server: Server, call
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": []}, {"tokens": [0]}])
-def test_what_to_tokenize_is_said_once(server: Server, body: Any) -> None:
+def test_tokenize_input_is_given_once(server: Server, body: Any) -> None:
     assert call(server, "POST", "/tokenize", body)[0] == 400
 
 
@@ -100,7 +100,7 @@ def test_health_has_a_token_written(server: Server) -> None:
     assert call(server, "GET", "/ping")[::2] == (200, b"")
 
 
-def test_a_full_server_is_healthy_while_others_tokens_come(served_engine: Engine) -> None:
+def test_busy_server_is_healthy_while_tokens_flow(served_engine: Engine) -> None:
     state: ServerState = create_app(served_engine, ServerSettings(MODEL)).state.server
     params = SamplingParams(max_tokens=300, ignore_eos=True)
     running = [served_engine.submit("a", params) for _ in range(3 + 8)]  # slots, and places to wait
@@ -189,7 +189,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
             assert told["param"] in ("prompt", "messages")
 
 
-def test_a_path_with_a_slash_leads_nowhere_else(server: Server) -> None:
+def test_path_with_a_slash_is_not_found(server: Server) -> None:
     status, headers, _ = call(server, "POST", "/v1/completions/", {}, {"Host": "localhost"})
     assert status == 404
     assert "location" not in headers
@@ -235,7 +235,7 @@ def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:
     assert after[f'peagle:drafter_misfit{{model_name="{MODEL}"}}'] == 0
 
 
-def test_metrics_count_what_became_of_forms(server: Server) -> None:
+def test_metrics_count_form_outcomes(server: Server) -> None:
     pytest.importorskip("llguidance")
 
     def told() -> dict[str, float]:
@@ -289,7 +289,7 @@ def _serving_anew(served_engine: Engine, prefix_cache_bytes: int = 0) -> Iterato
         assert server.wait(10)
 
 
-def test_the_figures_of_an_answer_are_the_same_in_usage_log_and_metrics(
+def test_usage_log_and_metrics_agree(
     served_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines = _log(monkeypatch, caplog)
@@ -319,7 +319,7 @@ def _refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [line for record in caplog.records if (line := json.loads(record.message)).get("error")]
 
 
-def test_the_log_says_why_a_request_was_refused(
+def test_log_states_why_a_request_was_rejected(
     server: Server, locked_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "peagle.serving")
@@ -421,9 +421,7 @@ def test_every_line_of_the_log_is_json_and_a_misfit_has_one(
     assert (told[-1]["logger"], told[-1]["trace"]) == ("a.library", "ValueError: of a kind")
 
 
-def test_what_a_tolerance_accepted_is_named_lossy_in_answers_metrics_and_log(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lossy_acceptance_is_labelled_everywhere(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     def counted(lossy: str) -> float:
         text = call(server, "GET", "/metrics")[2].decode()
         name = f'vllm:spec_decode_num_accepted_tokens_total{{lossy="{lossy}",model_name="{MODEL}"}} '
@@ -448,7 +446,7 @@ def test_what_a_tolerance_accepted_is_named_lossy_in_answers_metrics_and_log(
     assert named[:2] == [(True, 0.9), (None, None)]  # the last line is written after its answer
 
 
-def test_the_page_runs_its_own_script_and_no_other(server: Server) -> None:
+def test_page_runs_only_its_own_script(server: Server) -> None:
     status, headers, content = call(server, "GET", "/")
     assert status == 200
     assert headers["content-type"].startswith("text/html")
@@ -472,7 +470,7 @@ def test_every_response_names_its_request(server: Server) -> None:
     assert 0 < len(given) < 64
 
 
-def test_a_key_is_needed_where_there_is_one(locked_server: Server) -> None:
+def test_api_key_is_required_when_configured(locked_server: Server) -> None:
     for headers in (
         {},
         {"Authorization": "Bearer wrong"},
@@ -502,7 +500,7 @@ def test_an_answer_that_takes_too_long_is_given_up(locked_server: Server, served
     assert served_engine.generate([PROMPT], SamplingParams(max_tokens=2))[0].token_ids
 
 
-def test_a_server_s_drafts_are_those_it_was_started_with(served_engine: Engine) -> None:
+def test_server_drafts_follow_its_start_options(served_engine: Engine) -> None:
     server = Server(served_engine, ServerSettings(MODEL, drafts=DefaultDrafts(num_speculative_tokens=0)), port=0)
     server.start()
     try:
@@ -517,7 +515,7 @@ def test_a_server_s_drafts_are_those_it_was_started_with(served_engine: Engine) 
         assert server.wait(10)
 
 
-def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(server: Server) -> None:
+def test_too_long_body_is_rejected_with_or_without_length(server: Server) -> None:
     assert call(server, "POST", "/v1/completions", b" " * (1 << 17))[0] == 413
     with connect(server) as sent:
         sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -527,7 +525,7 @@ def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(server: Se
         assert b" 413 " in sent.recv(1000).split(b"\r\n")[0]
 
 
-def test_a_body_that_does_not_come_is_given_up(server: Server) -> None:
+def test_stalled_body_times_out(server: Server) -> None:
     began = time.monotonic()
     with connect(server) as sent:
         sent.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -535,7 +533,7 @@ def test_a_body_that_does_not_come_is_given_up(server: Server) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_full_queue_is_told_with_a_time_to_come_again(server: Server, served_engine: Engine) -> None:
+def test_full_queue_returns_retry_after(server: Server, served_engine: Engine) -> None:
     running = [served_engine.submit(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True)) for _ in range(11)]
     try:
         status, headers, content = call(server, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 1})
@@ -549,7 +547,7 @@ def test_a_full_queue_is_told_with_a_time_to_come_again(server: Server, served_e
         each.result()
 
 
-def test_a_client_that_goes_frees_its_slot(server: Server, served_engine: Engine) -> None:
+def test_disconnected_client_frees_its_slot(server: Server, served_engine: Engine) -> None:
     body = json.dumps({"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     for content in (body, body.replace(b'"stream": true', b'"stream":false')):

@@ -44,7 +44,7 @@ def test_a_site_that_leads_to_this_machine_is_not_answered(server: Server, path:
 
 
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:8000", "127.0.0.1:1", "[::1]:8000", "[::1]"])
-def test_a_local_server_is_called_by_the_names_of_its_machine(server: Server, host: str) -> None:
+def test_local_server_accepts_its_host_names(server: Server, host: str) -> None:
     assert call(server, "GET", "/v1/models", headers={"Host": host})[0] == 200
 
 
@@ -76,14 +76,14 @@ def test_a_loopback_address_is_checked_and_no_other_address_is_its_name(address:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "application/vnd.api+json"])
-def test_json_is_taken_from_browsers_too(server: Server, kind: str) -> None:
+def test_json_from_browsers_is_accepted(server: Server, kind: str) -> None:
     headers = {"Content-Type": kind, "Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
     assert call(server, "POST", "/v1/completions", BODY, headers)[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=a", "text/json", "application/jsonp"])
-def test_a_body_that_says_it_is_no_json_is_refused(server: Server, path: str, kind: str) -> None:
+def test_body_with_non_json_content_type_is_rejected(server: Server, path: str, kind: str) -> None:
     status, _, content = call(server, "POST", path, BODY, {"Content-Type": kind})
     assert (status, error_of(content)["code"]) == (415, "unsupported_media_type")
     assert "application/json" in error_of(content)["message"]
@@ -92,12 +92,12 @@ def test_a_body_that_says_it_is_no_json_is_refused(server: Server, path: str, ki
 @pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain", "application/octet-stream"])
 @pytest.mark.parametrize("mark", ["Origin", "Sec-Fetch-Site"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
-def test_what_a_browser_sends_without_asking_is_refused(server: Server, path: str, mark: str, kind: str | None) -> None:
+def test_simple_cross_site_request_is_rejected(server: Server, path: str, mark: str, kind: str | None) -> None:
     headers = {mark: "null" if mark == "Origin" else "cross-site", **({"Content-Type": kind} if kind else {})}
     assert call(server, "POST", path, BODY, headers)[0] == 415
 
 
-def test_what_curl_and_sagemaker_send_is_taken() -> None:
+def test_curl_and_sagemaker_requests_are_accepted() -> None:
     for kind in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
         check_json(Headers(kind))
     for kind in ({"Content-Type": "application/octet-stream"}, {"Content-Type": "text/csv"}):
@@ -125,12 +125,12 @@ def test_no_other_site_reads_an_answer_unless_it_was_named(server: Server, open_
 
 
 @pytest.mark.parametrize("origin", ["*", "https://example.com", "http://localhost:3000", "HTTP://[::1]:80"])
-def test_origins_are_taken_as_browsers_send_them(origin: str) -> None:
+def test_browser_origins_are_accepted(origin: str) -> None:
     assert check_origin(origin) == origin.lower()
 
 
 @pytest.mark.parametrize("origin", ["", "example.com", "https://", "https://a/", "https://a/b", "https://u@a", "null"])
-def test_what_no_browser_sends_is_no_origin(origin: str) -> None:
+def test_malformed_origin_is_rejected(origin: str) -> None:
     with pytest.raises(UsageError, match="is not a valid origin"):
         check_origin(origin)
 

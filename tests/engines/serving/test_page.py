@@ -52,7 +52,7 @@ def _shown_problem(page: Page) -> str:
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_a_dialogue_goes_on_after_a_prompt_that_is_too_long(
+def test_dialogue_continues_after_a_too_long_prompt(
     drafting_server: Server, served_engine: Engine, tmp_path: Path, width: int
 ) -> None:
     long = "def f(x):\n" * served_engine.max_seq_len
@@ -98,9 +98,7 @@ def test_a_long_dialogue_leaves_out_its_oldest_turns(
         assert page.value("messages.at(-2).content").startswith("# 5")
 
 
-def test_an_answer_that_is_stopped_before_its_first_word_gives_the_question_back(
-    drafting_server: Server, tmp_path: Path
-) -> None:
+def test_answer_stopped_early_restores_the_question(drafting_server: Server, tmp_path: Path) -> None:
     with open_page(tmp_path / "browser") as page:
         page.call("Page.navigate", url=drafting_server.url)
         page.until("document.activeElement?.id === 'text'")
@@ -120,7 +118,7 @@ def test_an_answer_that_is_stopped_before_its_first_word_gives_the_question_back
 
 
 @pytest.mark.parametrize("is_dark", [False, True])
-def test_a_question_is_answered_with_drafts_in_colour_and_the_same_without(
+def test_answer_highlights_drafts_and_matches_plain_text(
     drafting_server: Server, served_engine: Engine, tmp_path: Path, *, is_dark: bool
 ) -> None:
     expected = served_engine.chat([{"role": "user", "content": QUESTION}], SamplingParams(max_tokens=24)).text

@@ -20,7 +20,7 @@ DEPLOYED = '{"model": "/opt/ml/additional-model-data-sources/eagle", "method": "
 
 
 @pytest.mark.parametrize(("body", "path"), [(COMPLETION, "/v1/completions"), (CHAT, "/v1/chat/completions")])
-def test_an_invocation_is_what_its_body_is(server: Server, body: dict[str, object], path: str) -> None:
+def test_invocation_type_follows_its_body(server: Server, body: dict[str, object], path: str) -> None:
     status, _, content = call(server, "POST", "/invocations", body)
     assert status == 200
     own = json.loads(call(server, "POST", path, body)[2])
@@ -47,7 +47,7 @@ def test_a_route_names_the_path(server: Server) -> None:
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-def test_the_containers_variable_is_read_as_it_is(served_engine: Engine, variable: str) -> None:
+def test_container_variable_is_read(served_engine: Engine, variable: str) -> None:
     assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest).drafts == DefaultDrafts(3, None)
     assert speculation_of('{"method": "ngram"}', {variable: DEPLOYED}, served_engine.manifest).drafts.draft == "ngram"
     assert speculation_of(None, {}, served_engine.manifest) == SpeculationSaid()
@@ -56,7 +56,7 @@ def test_the_containers_variable_is_read_as_it_is(served_engine: Engine, variabl
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-def test_what_says_nothing_to_an_engine_is_told_with_its_reason(served_engine: Engine, variable: str) -> None:
+def test_ignored_setting_is_reported_with_a_reason(served_engine: Engine, variable: str) -> None:
     assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest).left_out == (
         f"{variable}: ignored: model (the drafter is built into the engine)",
         f"{variable}: ignored: parallel_drafting (the head's config.json says whether it drafts in one pass)",
@@ -70,7 +70,7 @@ def test_what_says_nothing_to_an_engine_is_told_with_its_reason(served_engine: E
 
 
 @pytest.mark.parametrize("spec", ['{"num_trees": 2, "tree_depth": 4}', "true", '"4x2"', "[[0], [0, 0], [1]]"])
-def test_trees_of_parallel_drafts_are_known_whatever_their_form(served_engine: Engine, spec: str) -> None:
+def test_parallel_draft_trees_are_recognized_in_any_form(served_engine: Engine, spec: str) -> None:
     text = f'{{"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting_spec": {spec}}}'
     read = speculation_of(text, {}, served_engine.manifest)
     assert read.drafts == DefaultDrafts(3, None)
@@ -78,7 +78,7 @@ def test_trees_of_parallel_drafts_are_known_whatever_their_form(served_engine: E
     assert told.startswith("--speculative-config: ignored: parallel_drafting_spec (the engine chooses the shape")
 
 
-def test_what_says_what_happens_anyway_is_taken_without_a_word(served_engine: Engine) -> None:
+def test_default_behavior_settings_are_accepted_silently(served_engine: Engine) -> None:
     same = '{"draft_tensor_parallel_size": 1, "rejection_sample_method": "standard", "model": null, "method": "EAGLE3"}'
     assert speculation_of(same, {}, served_engine.manifest) == SpeculationSaid()
 
@@ -102,6 +102,6 @@ def test_what_says_what_happens_anyway_is_taken_without_a_word(served_engine: En
         ('{"acceptance_tolerance": true}', "acceptance_tolerance must be"),
     ],
 )
-def test_what_the_engine_cannot_do_is_refused_by_the_key_s_name(served_engine: Engine, text: str, says: str) -> None:
+def test_unsupported_setting_is_rejected_by_key(served_engine: Engine, text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         speculation_of(text, {}, served_engine.manifest)

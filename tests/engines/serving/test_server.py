@@ -36,17 +36,17 @@ def test_an_address_is_had_before_anybody_is_let_in(served_engine: Engine) -> No
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a\udcff", "x" * 300, "unix:/tmp/socket"])
-def test_an_address_that_cannot_be_had_is_said(host: str) -> None:
+def test_unavailable_address_is_reported(host: str) -> None:
     with pytest.raises(EnvironmentProblem, match="cannot listen on"):
         bound(host, 0)
 
 
-def test_no_host_is_not_every_address() -> None:
+def test_empty_host_is_not_all_interfaces() -> None:
     with pytest.raises(UsageError, match="--host is empty"):
         bound("", 0)
 
 
-def test_a_server_that_cannot_go_on_says_why(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_server_states_the_reason(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(served_engine, ServerSettings(MODEL), port=0)
 
     def no_loop() -> asyncio.AbstractEventLoop:
@@ -59,7 +59,7 @@ def test_a_server_that_cannot_go_on_says_why(served_engine: Engine, monkeypatch:
     server._socket.close()
 
 
-def test_what_forms_need_is_read_when_it_answers(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grammar_vocabulary_loads_after_startup(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     read = threading.Event()
     monkeypatch.setattr(server_module, "FORMS_SECONDS", 0.01)
     monkeypatch.setattr(served_engine, "prepare_forms", read.set)
@@ -70,7 +70,7 @@ def test_what_forms_need_is_read_when_it_answers(served_engine: Engine, monkeypa
     assert server.wait(10)
 
 
-def test_connections_that_cannot_be_taken_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_accept_failures_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     loop, errors = asyncio.new_event_loop(), LoopErrors()
     with caplog.at_level(logging.INFO):
         errors(loop, {"message": "another", "exception": ValueError("Invalid file descriptor: -1")})

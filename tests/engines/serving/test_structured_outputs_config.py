@@ -38,7 +38,7 @@ def test_the_option_is_read_as_vllm_has_it(text: str | None, found: FormDefaults
         ('{"colour": 1}', "unknown key 'colour'"),
     ],
 )
-def test_what_it_cannot_say_is_refused_by_the_key(text: str, said: str) -> None:
+def test_unsupported_key_is_rejected_by_name(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         form_defaults_of(text)
 
@@ -54,5 +54,5 @@ def test_what_it_cannot_say_is_refused_by_the_key(text: str, said: str) -> None:
         ),
     ],
 )
-def test_a_request_s_own_word_comes_first(form: dict[str, Any], filled: dict[str, Any]) -> None:
+def test_request_setting_overrides_the_server(form: dict[str, Any], filled: dict[str, Any]) -> None:
     assert STANDARD.filled(form) == filled

@@ -40,7 +40,7 @@ def test_calls_of_tokens_that_a_text_leaves_out_are_not_read() -> None:
     assert can_call("json", {OPEN: False, CLOSE: False})
 
 
-def test_an_answer_is_read_where_there_is_something_to_find() -> None:
+def test_answer_is_parsed_only_when_needed() -> None:
     assert reader_of("json", [], None, are_certain=False) is None
     assert reader_of("llama", [], None, are_certain=False) is None
     for style, kind in (("json", ToolCallReader), ("tags", ToolCallReader), ("llama", LlamaCallReader)):

@@ -33,7 +33,7 @@ def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> 
 
 
 @given(sizes=st.lists(st.integers(1, 12), max_size=60))
-def test_channels_are_told_apart_whatever_the_pieces(sizes: list[int]) -> None:
+def test_channels_are_separated_for_any_chunking(sizes: list[int]) -> None:
     thought, warm = "Warm?\n <b> 1 < 2", "It is **warm**. <|x|>"
     assert read(THINK + ROLE + FINAL, sizes) == (thought, warm, [])
     assert read(THINK + ROLE + CALL, sizes) == (thought, "", [PARSED])
@@ -53,7 +53,7 @@ def test_channels_are_told_apart_whatever_the_pieces(sizes: list[int]) -> None:
     ),
     sizes=st.lists(st.integers(1, 5), max_size=40),
 )
-def test_any_text_ends_and_is_the_same_in_pieces(parts: list[str], sizes: list[int]) -> None:
+def test_any_text_terminates_and_chunking_is_irrelevant(parts: list[str], sizes: list[int]) -> None:
     text = "".join(parts)
     assert read(text, sizes) == read(text)
 
@@ -72,11 +72,11 @@ def test_any_text_ends_and_is_the_same_in_pieces(parts: list[str], sizes: list[i
         ("", ("", "", [])),
     ],
 )
-def test_what_is_cut_short_or_in_no_channel(text: str, expected: tuple[str, str, list[Any]]) -> None:
+def test_truncated_or_unchanneled_text_is_handled(text: str, expected: tuple[str, str, list[Any]]) -> None:
     assert read(text) == expected
 
 
-def test_what_is_said_comes_as_it_is_written() -> None:
+def test_visible_text_streams_immediately() -> None:
     reader = ChannelReader(TOOLS)
     assert reader.push("<|channel|>analysis<|message|>So", is_last=False) == ("", [])
     assert reader.take_thought() == "So"
@@ -84,5 +84,5 @@ def test_what_is_said_comes_as_it_is_written() -> None:
     assert reader.push("lo", is_last=False) == ("lo", [])
 
 
-def test_a_whole_answer_is_what_was_said() -> None:
+def test_whole_answer_equals_the_visible_text() -> None:
     assert spoken(THINK + ROLE + FINAL) == "It is **warm**. <|x|>"

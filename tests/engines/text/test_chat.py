@@ -40,13 +40,13 @@ def test_a_conversation_is_answered_as_its_rendered_text(chat_engine: Engine) ->
     assert chat_engine.chat(CODE, PARAMS, num_speculative_tokens=0).token_ids == answer.token_ids
 
 
-def test_a_content_may_spell_special_tokens(chat_engine: Engine) -> None:
+def test_content_can_spell_special_tokens(chat_engine: Engine) -> None:
     _, ids = chat_engine.chat_prompt([{"role": "user", "content": "<|mask|>"}])
     _, other = chat_engine.chat_prompt([{"role": "user", "content": ""}])
     assert len(ids) == len(other) + 1
 
 
-def test_an_answer_ends_where_the_template_ends_it(chat_engine: Engine, engine: Path) -> None:
+def test_answer_ends_at_the_template_end(chat_engine: Engine, engine: Path) -> None:
     """A word of the answer becomes a token that was added to the vocabulary, and the template ends answers with it."""
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     whole, (prompt, _) = chat_engine.chat(CODE, params), chat_engine.chat_prompt(CODE)
@@ -90,7 +90,7 @@ def test_drafts_are_marked(chat_engine: Engine) -> None:
     assert plain.drafted == (False,) * len(plain.token_ids)
 
 
-def test_a_stream_that_is_aborted_keeps_what_it_had(chat_engine: Engine) -> None:
+def test_aborted_stream_keeps_its_text(chat_engine: Engine) -> None:
     stream = chat_engine.stream_chat(CODE, SamplingParams(max_tokens=500, ignore_eos=True))
     taken = []
     for piece in stream:
@@ -104,7 +104,7 @@ def test_a_stream_that_is_aborted_keeps_what_it_had(chat_engine: Engine) -> None
     assert len(chat_engine.chat(CODE, PARAMS).token_ids) == 12  # and the next is not disturbed
 
 
-def test_a_stream_may_be_aborted_before_its_prompt_is_read(chat_engine: Engine) -> None:
+def test_stream_can_be_aborted_before_prefill(chat_engine: Engine) -> None:
     first = chat_engine.stream_chat(CODE, SamplingParams(max_tokens=300, ignore_eos=True))
     stream = chat_engine.stream_chat(CODE, PARAMS)  # there is one slot
     stream.abort()
@@ -119,7 +119,7 @@ def test_without_a_template_chat_is_refused(demo_engine: Path) -> None:
         engine.chat(CODE)
 
 
-def test_a_conversation_that_is_too_long_is_refused(chat_engine: Engine) -> None:
+def test_too_long_conversation_is_rejected(chat_engine: Engine) -> None:
     with pytest.raises(UsageError, match=r"the conversation has \d+ tokens, but this model's maximum"):
         chat_engine.chat([{"role": "user", "content": "x = 1\n" * chat_engine.max_seq_len}])
 
@@ -132,7 +132,7 @@ def test_messages_and_templates_are_checked(chat_engine: Engine, engine: Path) -
         Engine.load(engine, threads=1).chat(CODE)
 
 
-def test_an_engine_keeps_its_template_when_its_folder_is_replaced(demo_engine: Path, tmp_path: Path) -> None:
+def test_engine_keeps_its_template_when_its_folder_is_replaced(demo_engine: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(demo_engine, tmp_path / "engine"))
     template = folder / "chat_template.jinja"
     template.write_text(TEMPLATE)

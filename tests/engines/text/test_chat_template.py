@@ -78,21 +78,21 @@ def test_loop_controls_generation_tags_and_dates_are_known() -> None:
     assert template(source).render([HI, HELLO]) == " Hi\n21False"
 
 
-def test_with_tools_the_template_for_them_is_taken() -> None:
+def test_tool_template_is_used_with_tools() -> None:
     both = ChatTemplate({"default": "plain", "tool_use": "with tools"}, {})
     assert (both.render([HI]), both.render([HI], tools=[TOOL])) == ("plain", "with tools")
     with pytest.raises(EnvironmentProblem, match="there is no chat template named 'default'"):
         ChatTemplate({"rag": "x"}, {}).render([HI])
 
 
-def test_what_a_template_refuses_is_said_in_its_own_words() -> None:
+def test_template_rejection_is_passed_on() -> None:
     with pytest.raises(UsageError, match="rejected the messages") as caught:
         template(GEMMA).render([HI, BYE])
     assert caught.value.why.startswith("it says 'Conversation roles must alternate")
 
 
 @pytest.mark.parametrize("source", ["{{ a.b.c }}", "{{ 1 / 0 }}", "{{ messages + 1 }}", "{% include 'x' %}"])
-def test_what_a_template_cannot_render_is_a_typed_error(source: str) -> None:
+def test_render_failure_is_a_typed_error(source: str) -> None:
     with pytest.raises(UsageError, match="cannot render the messages"):
         template(source).render([HI])
 
@@ -101,7 +101,7 @@ def test_what_a_template_cannot_render_is_a_typed_error(source: str) -> None:
     "source",
     ["{% if", "{{ x | nofilter }}", "{% break %}", "{{ " + "(" * 3000, "{% if 1 %}" * 3000, "{{ a" + ".a" * 9000],
 )
-def test_what_is_no_template_is_a_typed_error(source: str) -> None:
+def test_invalid_template_is_a_typed_error(source: str) -> None:
     with pytest.raises(EnvironmentProblem, match="is not valid Jinja"):
         template(source).check()
 
@@ -151,7 +151,7 @@ def test_the_limits_grow_with_the_messages() -> None:
     ("source", "end"),
     [(CHATML, "<|im_end|>"), (LLAMA3, "<|eot_id|>"), (GEMMA, "<end_of_turn>"), ("{{ messages }}", None)],
 )
-def test_the_token_after_an_answer_ends_the_turn(source: str, end: str | None) -> None:
+def test_token_after_an_answer_ends_the_turn(source: str, end: str | None) -> None:
     def encode(text: str) -> list[int]:
         return [tokens.index(token) for token in tokens if text.startswith(token)]
 

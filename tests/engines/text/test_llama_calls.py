@@ -33,7 +33,7 @@ SIZES = st.lists(st.integers(1, 9), max_size=60)
 
 
 @given(sizes=SIZES)
-def test_calls_are_read_whatever_the_pieces(sizes: list[int]) -> None:
+def test_calls_are_parsed_for_any_chunking(sizes: list[int]) -> None:
     assert read(ONE, sizes) == ("", [PARSED])
     assert read(f"\n<|python_tag|>{ONE}", sizes) == ("", [PARSED])
     assert read(f"{ONE}; {ONE}\n;{ONE} ;", sizes) == ("", [PARSED] * 3)
@@ -65,11 +65,11 @@ def test_calls_are_read_whatever_the_pieces(sizes: list[int]) -> None:
     ],
 )
 @given(sizes=SIZES)
-def test_anything_else_is_said_as_it_stands(text: str, sizes: list[int]) -> None:
+def test_other_text_is_passed_through(text: str, sizes: list[int]) -> None:
     assert read(text, sizes) == (text, [])
 
 
-def test_what_was_said_is_not_waited_for() -> None:
+def test_visible_text_is_not_delayed() -> None:
     reader = LlamaCallReader(TOOLS)
     assert reader.push("The", is_last=False) == ("The", [])
     assert reader.push(f" {ONE}", is_last=False) == (f" {ONE}", [])
@@ -79,5 +79,5 @@ def test_what_was_said_is_not_waited_for() -> None:
     assert reader.push("} is JSON", is_last=False) == ('{"a": 1} is JSON', [])
 
 
-def test_what_follows_a_call_and_is_none_is_said() -> None:
+def test_text_after_a_call_is_visible() -> None:
     assert read(f"{ONE} and that is all") == (" and that is all", [PARSED])

@@ -25,7 +25,7 @@ def test_a_content_is_text_or_parts_of_text() -> None:
     assert messages_of("messages", (MappingProxyType(USER),)) == [USER]
 
 
-def test_what_else_a_message_has_is_handed_on_without_what_is_none() -> None:
+def test_extra_message_fields_are_passed_without_nulls() -> None:
     call = {
         "role": "assistant",
         "content": None,
@@ -60,12 +60,12 @@ def test_what_else_a_message_has_is_handed_on_without_what_is_none() -> None:
         ([USER, {"role": "assistant", "content": "Hello"}], r"messages\[1\], the last one, is the assistant's"),
     ],
 )
-def test_what_is_no_conversation_is_refused_by_place(messages: Any, said: str) -> None:
+def test_invalid_conversation_is_rejected_by_position(messages: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         messages_of("messages", messages)
 
 
-def test_what_is_nested_without_end_is_refused() -> None:
+def test_excessive_nesting_is_rejected() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(UsageError, match="nested more than 32 levels deep"):
@@ -97,11 +97,11 @@ _JSON = st.recursive(
 
 @settings(deadline=None)
 @given(_JSON)
-def test_a_plain_copy_says_what_json_says(value: Any) -> None:
+def test_plain_copy_equals_its_json(value: Any) -> None:
     assert json.dumps(plain("x", value)) == json.dumps(value)
 
 
-def test_arguments_of_calls_become_objects_where_they_are_some() -> None:
+def test_call_arguments_are_decoded_to_objects() -> None:
     def arguments(text: object) -> object:
         calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}]
         told = messages_of("m", [{"role": "assistant", "tool_calls": calls}, {"role": "tool", "content": "3"}])

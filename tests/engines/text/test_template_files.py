@@ -21,7 +21,7 @@ def write(folder: Path, **files: Any) -> None:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
 
 
-def test_a_file_of_its_own_goes_before_the_configuration(tmp_path: Path) -> None:
+def test_template_file_overrides_the_configuration(tmp_path: Path) -> None:
     assert read_templates(tmp_path) == {}
     write(tmp_path, chat_template={"chat_template": "processor"})
     assert read_templates(tmp_path) == {"default": "processor"}
@@ -31,7 +31,7 @@ def test_a_file_of_its_own_goes_before_the_configuration(tmp_path: Path) -> None
     assert read_templates(tmp_path) == {"default": "file é"}
 
 
-def test_templates_may_have_names(tmp_path: Path) -> None:
+def test_named_templates_are_supported(tmp_path: Path) -> None:
     several = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
     write(tmp_path, tokenizer_config={"chat_template": several})
     assert read_templates(tmp_path) == {"default": "a", "tool_use": "b"}
@@ -50,7 +50,7 @@ def test_templates_may_have_names(tmp_path: Path) -> None:
         ("x" * 2**18, "more than 131,072 characters"),
     ],
 )
-def test_what_is_no_template_is_refused(tmp_path: Path, stated: Any, why: str) -> None:
+def test_invalid_template_is_rejected(tmp_path: Path, stated: Any, why: str) -> None:
     write(tmp_path, tokenizer_config={"chat_template": stated})
     with pytest.raises(EnvironmentProblem) as caught:
         read_templates(tmp_path)
@@ -65,7 +65,7 @@ def test_a_damaged_configuration_is_refused(tmp_path: Path, content: bytes) -> N
             read(tmp_path)
 
 
-def test_a_file_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_oversized_file_is_not_read_completely(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("x" * 2**18)
     with pytest.raises(EnvironmentProblem) as caught:
         read_templates(tmp_path)
@@ -93,7 +93,7 @@ def test_special_tokens_are_texts_or_objects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["additional_chat_templates/tools.jinja", "chat_template.jinja"])
-def test_a_pipe_makes_nobody_wait(tmp_path: Path, name: str) -> None:
+def test_pipe_does_not_block(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / name)
     with guarded(30):
@@ -102,4 +102,4 @@ def test_a_pipe_makes_nobody_wait(tmp_path: Path, name: str) -> None:
             return
         with pytest.raises(EnvironmentProblem, match="cannot be read") as caught:
             read_templates(tmp_path)
-    assert caught.value.why == "it is no regular file"
+    assert caught.value.why == "it is not a regular file"

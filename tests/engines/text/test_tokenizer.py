@@ -42,7 +42,7 @@ def test_a_text_is_neither_cut_nor_filled(make: Make, tmp_path: Path, entry: dic
     assert len(ids) == len(CODE.encode())
 
 
-def test_a_text_has_the_same_ids_each_time(make: Make) -> None:
+def test_encoding_is_deterministic(make: Make) -> None:
     """``dropout`` leaves out merges by chance, each time others."""
     content = byte_level()["model"]
     content |= {"vocab": content["vocab"] | {"aa": 256, "aaaa": 257}, "merges": [["a", "a"], ["aa", "aa"]]}
@@ -53,7 +53,7 @@ def test_padding_of_a_billion_tokens_does_not_end_the_process(make: Make) -> Non
     assert len(make(padding=PADDING | {"strategy": {"Fixed": 10**9}}).encode("ab")) == 2
 
 
-def test_the_json_says_neither_truncation_nor_padding(make: Make) -> None:
+def test_json_ignores_truncation_and_padding(make: Make) -> None:
     content = json.loads(make(truncation=TRUNCATION, padding=PADDING).as_json())
     assert (content["truncation"], content["padding"]) == (None, None)
 
@@ -68,7 +68,7 @@ def test_a_panic_while_text_is_encoded_is_an_error_of_that_text(make: Make) -> N
     assert tokenizer.encode("") == []
 
 
-def test_a_panic_while_ids_are_decoded_is_an_error_of_those_ids(make: Make) -> None:
+def test_panic_while_decoding_is_an_error_of_those_ids(make: Make) -> None:
     replace = {"type": "Replace", "pattern": {"Regex": PANICS}, "content": "x"}
     tokenizer = make(decoder={"type": "Sequence", "decoders": [byte_level()["decoder"], replace]})
     ids = tokenizer.encode(CODE * 3)
@@ -86,7 +86,7 @@ def test_a_panic_while_ids_are_decoded_is_an_error_of_those_ids(make: Make) -> N
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[", '{"model": 3}'])
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
+def test_invalid_tokenizer_is_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(EnvironmentProblem, match="cannot be read as a tokenizer"):
         Tokenizer(tmp_path)
@@ -148,14 +148,14 @@ def test_two_tokens_of_one_id_are_refused(make: Make) -> None:
     assert f"token {content['vocab']['a']} would randomly be" in error.value.why
 
 
-def test_a_map_of_characters_that_says_it_is_longer_than_it_is_is_refused(make: Make) -> None:
+def test_character_map_with_a_false_length_is_rejected(make: Make) -> None:
     """The library reserves 4 GB for this one, and ends the process where it cannot."""
     charsmap = base64.b64encode(b"\xff" * 4).decode()
     with pytest.raises(EnvironmentProblem, match="precompiled_charsmap is truncated"):
         make(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap})
 
 
-def test_a_text_that_the_normalizer_may_make_too_long_is_refused(make: Make) -> None:
+def test_text_that_may_expand_too_much_is_rejected(make: Make) -> None:
     tokenizer = make(normalizer={"type": "Sequence", "normalizers": [DOUBLE] * 8})
     assert len(tokenizer.encode("a" * 10)) == 2560
     with pytest.raises(UsageError, match="the text has 100000 characters"):
@@ -175,7 +175,7 @@ def test_a_text_is_counted_by_characters_before_it_is_encoded(make: Make, monkey
         tokenizer.encode("a" * 100, max_seq_len=100, name="prompt")
 
 
-def test_a_text_whose_characters_may_be_dropped_is_encoded(make: Make) -> None:
+def test_text_with_droppable_characters_is_encoded(make: Make) -> None:
     tokenizer = make(normalizer={"type": "Strip", "strip_left": True, "strip_right": True})
     assert len(tokenizer.encode("a" + " " * 10_000, max_seq_len=2)) == 1
 

@@ -58,7 +58,7 @@ def test_no_text_becomes_longer_or_shorter_than_the_bounds_say(steps: list[Any],
 
 
 @given(steps=st.lists(PRE_TOKENIZERS, max_size=4), text=TEXTS)
-def test_no_text_is_cut_into_more_than_the_bound_says(steps: list[Any], text: str) -> None:
+def test_token_count_stays_within_the_bound(steps: list[Any], text: str) -> None:
     tokenizer = tokenizer_of([])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     cut = tokenizer.pre_tokenizer.pre_tokenize_str(text)
@@ -68,7 +68,7 @@ def test_no_text_is_cut_into_more_than_the_bound_says(steps: list[Any], text: st
 @given(
     steps=st.lists(st.builds(decoders.Replace, WORDS, WORDS), max_size=4), ids=st.lists(st.integers(0, 259), max_size=9)
 )
-def test_no_token_becomes_a_longer_text_than_the_bound_says(steps: list[Any], ids: list[int]) -> None:
+def test_decoded_length_stays_within_the_bound(steps: list[Any], ids: list[int]) -> None:
     tokenizer = tokenizer_of([])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *steps])
     limits = limits_of(tokenizer)
@@ -96,7 +96,7 @@ def _dropping(**parts: Any) -> TokenizerLimits:
     ],
     ids=["strip", "nothing", "bert", "space", "split", "no bytes", "words", "a byte less"],
 )
-def test_where_text_can_be_dropped_characters_say_nothing(parts: dict[str, Any]) -> None:
+def test_droppable_text_disables_the_character_bound(parts: dict[str, Any]) -> None:
     assert _dropping().characters == 7, "the longest token is the special one"
     assert _dropping(**parts).characters is None
 

@@ -46,7 +46,7 @@ def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> 
 
 @pytest.mark.parametrize("call", [HERMES, CODER])
 @given(sizes=st.lists(st.integers(1, 9), max_size=60))
-def test_both_forms_are_read_whatever_the_pieces(call: str, sizes: list[int]) -> None:
+def test_both_call_formats_are_parsed_for_any_chunking(call: str, sizes: list[int]) -> None:
     assert read(call, sizes) == ("", [PARSED])
     assert read(f"I ask.\n{call}\n{call}", sizes) == ("I ask.\n", [PARSED, PARSED])
     assert read(call.removesuffix("</tool_call>"), sizes) == ("", [PARSED]), "the end of the text ends it"
@@ -59,7 +59,7 @@ def test_both_forms_are_read_whatever_the_pieces(call: str, sizes: list[int]) ->
     ),
     sizes=st.lists(st.integers(1, 5), max_size=40),
 )
-def test_what_is_no_call_is_text_and_nothing_is_lost(parts: list[str], sizes: list[int]) -> None:
+def test_non_call_is_text_and_nothing_is_lost(parts: list[str], sizes: list[int]) -> None:
     text = "".join(parts)
     assert read(text, sizes) == (text, [])
 
@@ -72,12 +72,12 @@ def test_what_is_no_call_is_text_and_nothing_is_lost(parts: list[str], sizes: li
         "<function=f", '{"arguments": {}}',
     ],
 )  # fmt: skip
-def test_a_call_that_says_nothing_is_text(inner: str) -> None:
+def test_empty_call_is_text(inner: str) -> None:
     text = f"<tool_call>{inner}</tool_call>"
     assert read(text) == (text, [])
 
 
-def test_parameters_are_of_the_type_that_the_tool_says() -> None:
+def test_parameters_have_the_declared_types() -> None:
     written = "".join(
         f"<parameter={key}>\n{value}\n</parameter>\n"
         for key, value in (("city", "3"), ("days", "three"), ("more", '{"a": [1]}'), ("other", "5"))

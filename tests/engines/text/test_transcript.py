@@ -35,7 +35,7 @@ def test_an_end_of_sequence_id_stops_and_is_not_text() -> None:
     assert (transcript.text, transcript.token_ids, transcript.finish_reason) == ("ab", [1, 2, EOS], "stop")
 
 
-def test_what_ended_it_is_named_where_the_request_named_it() -> None:
+def test_stop_reason_is_named_for_requested_stops() -> None:
     for tokens, ends, reason in (([1, EOS], (EOS,), None), ([1, 2, 3], (EOS, 3), 3), ([1, 4, 5], (), "de")):
         transcript = _transcript(ends=ends, stop_token_ids=[3], stop=["de"])
         transcript.extend(tokens)
@@ -52,7 +52,7 @@ def test_max_tokens_cuts_inside_a_round() -> None:
     assert (transcript.text, transcript.finish_reason) == ("ab", "length")
 
 
-def test_a_stop_string_over_several_rounds_ends_the_text_before_it() -> None:
+def test_stop_string_across_rounds_ends_the_text() -> None:
     transcript = _transcript(stop=("cd",))
     transcript.extend([1, 2, 3])
     assert transcript.take().text == "ab"  # "c" may be the beginning of the stop string
@@ -67,7 +67,7 @@ def test_the_earliest_of_two_stop_strings_wins() -> None:
     assert transcript.text == "a"
 
 
-def test_text_held_back_is_shown_when_it_was_no_stop_string() -> None:
+def test_held_back_text_is_released() -> None:
     transcript = _transcript(stop=("cdx",), max_tokens=4)
     transcript.extend([1, 2, 3])
     first = transcript.take().text
@@ -106,9 +106,7 @@ def test_streamed_pieces_add_up_to_the_text_however_the_rounds_fall(
     rounds=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), max_size=8),
     stop=st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=2).map(tuple),
 )
-def test_runs_of_drafts_are_the_text_cut_where_drafts_begin_and_end(
-    rounds: list[list[int]], stop: tuple[str, ...]
-) -> None:
+def test_draft_runs_partition_the_text(rounds: list[list[int]], stop: tuple[str, ...]) -> None:
     """Of every round all tokens but the last are accepted drafts, as a scheduler says it."""
     transcript, shown, drafted = _transcript(stop=stop), [], []
     for tokens in rounds:

@@ -121,7 +121,7 @@ ENTRIES = sorted({
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(change=st.dictionaries(st.sampled_from(ENTRIES), JSON, max_size=4))
-def test_whatever_a_config_holds_is_read_or_refused(
+def test_any_config_is_read_or_rejected(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]], change: dict[str, Any]
 ) -> None:
     with suppress(BuildError):
@@ -130,7 +130,7 @@ def test_whatever_a_config_holds_is_read_or_refused(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_shapes_tensors_have_is_read_or_refused(
+def test_any_tensor_shapes_are_read_or_rejected(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]], data: st.DataObject
 ) -> None:
     names = st.sampled_from([*sorted(shapes), "d2t", "t2d", "fc_norm.0.weight", "layers.999999999.mlp.up_proj.bias"])
@@ -140,7 +140,7 @@ def test_whatever_shapes_tensors_have_is_read_or_refused(
         read_drafter(data.draw(st.sampled_from([{}, CONFIG])), shapes | change, target)
 
 
-def test_a_head_without_mask_hidden_but_a_mask_token_is_named_for_what_it_is(
+def test_head_with_mask_token_but_no_mask_hidden_is_identified(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]]
 ) -> None:
     del shapes["mask_hidden"]
@@ -233,7 +233,7 @@ def test_tensors_that_do_not_fit_are_refused(
         read_drafter(CONFIG, changed, target)
 
 
-def test_fused_projections_are_named_and_what_they_hold_is_not_missed(
+def test_fused_projections_are_named_and_not_reported_missing(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]]
 ) -> None:
     for name in ("q", "k", "v"):
@@ -244,7 +244,7 @@ def test_fused_projections_are_named_and_what_they_hold_is_not_missed(
     assert "is fused: store q_proj, k_proj, v_proj instead" in message
 
 
-def test_tensors_of_no_known_part_are_left_out_where_the_rest_is_whole(
+def test_unknown_tensors_are_ignored_if_the_rest_is_complete(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]]
 ) -> None:
     whole = read_drafter(CONFIG, shapes, target)
@@ -258,7 +258,7 @@ def test_tensors_of_no_known_part_are_left_out_where_the_rest_is_whole(
 
 
 @pytest.mark.parametrize("names", [["OwnHeadForCausalLM"], ["A", "B"], [""]])
-def test_a_head_of_an_unknown_architecture_is_what_its_tensors_say(
+def test_unknown_architecture_is_inferred_from_tensors(
     target: TargetSpec, shapes: dict[str, tuple[int, ...]], names: list[str]
 ) -> None:
     known = read_drafter(CONFIG, shapes, target)
@@ -282,7 +282,7 @@ def test_the_mask_id_is_read_under_every_name_that_tools_gave_it(
         read_drafter(CONFIG | {"ptd_token_id": None, "mask_token_id": 6, "dspark_noise_token_id": 5}, shapes, target)
 
 
-def test_mask_hidden_may_have_any_shape(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
+def test_mask_hidden_accepts_any_shape(target: TargetSpec, shapes: dict[str, tuple[int, ...]]) -> None:
     for shape in ((144,), (1, 144), (3, 48)):
         assert read_drafter(CONFIG, shapes | {"mask_hidden": shape}, target).parts.mask_hidden
 
@@ -303,7 +303,7 @@ def test_a_target_too_shallow_for_the_default_taps_is_refused_unless_the_head_na
     assert read_drafter(CONFIG | {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}, shapes, shallow).taps == (1, 3, 5)
 
 
-def test_an_unsupported_architecture_names_those_that_are() -> None:
+def test_unsupported_architecture_lists_supported_ones() -> None:
     with pytest.raises(BuildError, match=r"MambaForCausalLM[\s\S]*Qwen3ForCausalLM"):
         family_for({"architectures": ["MambaForCausalLM"]})
     with pytest.raises(BuildError, match="none named"):

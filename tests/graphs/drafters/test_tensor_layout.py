@@ -136,14 +136,14 @@ def test_both_layouts_are_read_as_one_head(name: str) -> None:
     assert all(torch.equal(tensor, other.weights()[n]) for n, tensor in flat.weights().items())
 
 
-def test_both_layouts_give_the_same_graph_byte_for_byte(traced: dict[str, tuple[Head, Path]], tmp_path: Path) -> None:
+def test_both_layouts_give_identical_graphs(traced: dict[str, tuple[Head, Path]], tmp_path: Path) -> None:
     head, path = graph_of("everything", traced)
     other = head.as_speculators()
     graph_files.save(trace.trace_drafter(other.spec, other.target), tmp_path / "other.onnx")
     assert (tmp_path / "other.onnx").read_bytes() == path.read_bytes()
 
 
-def test_a_leading_model_and_what_training_left_behind_are_ignored() -> None:
+def test_model_prefix_and_training_leftovers_are_ignored() -> None:
     head = FORMS["norms of q and k, yarn rope"].make()
     tensors = {f"model.{name}": tensor for name, tensor in head.tensors.items()}
     tensors |= {"verifier_norm.weight": torch.ones(48), "verifier_lm_head.weight": torch.ones(96, 48)}
@@ -168,7 +168,7 @@ SIZES = (
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_sizes_come_from_the_tensors(name: str) -> None:
+def test_sizes_come_from_tensors(name: str) -> None:
     head = FORMS[name].make()
     config = {key: value for key, value in head.config.items() if key not in SIZES}
     for left_out in ("head_dim", "num_attention_heads"):
@@ -176,13 +176,13 @@ def test_sizes_come_from_the_tensors(name: str) -> None:
         assert read_drafter(stated, head.shapes, head.target) == head.spec
 
 
-def test_a_config_saved_without_defaults_means_those_of_transformers() -> None:
+def test_omitted_config_fields_have_transformers_defaults() -> None:
     head = Form(heads=32, kv_heads=8, head_dim=8, config={"head_dim": None}).make().as_speculators()
     del head.config["transformer_layer_config"]["num_attention_heads"]
     assert (head.spec.num_heads, head.spec.cache.head_dim) == (32, 8)
 
 
-def test_the_rope_of_a_head_is_its_own_whatever_key_it_stands_under() -> None:
+def test_head_rope_is_read_from_any_key() -> None:
     old = Form(config={"rope_scaling": {"type": "llama3", **LLAMA3}}).make().spec
     new = Form(config={"rope_theta": None, "rope_parameters": LLAMA3 | {"rope_theta": 500.0}}).make().spec
     short = {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"}
@@ -216,7 +216,7 @@ def test_an_eagle3_head_is_read() -> None:
     assert "mask_hidden" not in head.spec.expected_shapes()
 
 
-def test_an_eagle3_head_may_leave_its_tables_to_the_target() -> None:
+def test_eagle3_head_can_share_the_targets_tables() -> None:
     head = eagle3()
     del head.tensors["embed_tokens.weight"], head.tensors["lm_head.weight"]
     assert head.spec.shared == ("embed_tokens.weight", "lm_head.weight")
@@ -232,7 +232,7 @@ def test_an_eagle3_head_may_leave_its_tables_to_the_target() -> None:
         _ = smaller.spec
 
 
-def test_an_eagle3_head_of_speculators_norms_its_residual_unless_it_says_not() -> None:
+def test_speculators_eagle3_head_normalizes_its_residual_by_default() -> None:
     head = eagle3()
     assert not head.spec.norm_before_residual
     head.config["speculators_model_type"] = "eagle3"

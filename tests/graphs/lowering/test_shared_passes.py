@@ -65,7 +65,7 @@ def pairs(traced: Traced) -> Iterator[dict[str, tuple[Graph, Graph]]]:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lengths=lengths, seed=st.integers(0, 99))
-def test_tokens_give_the_same_bits_whatever_stands_behind_them(
+def test_tokens_are_bit_identical_with_any_suffix(
     pairs: dict[str, tuple[Graph, Graph]], lengths: list[int], seed: int
 ) -> None:
     for before, after in pairs.values():
@@ -94,7 +94,7 @@ def _chosen(graph: Path, window: dict[str, np.ndarray], traced: Traced) -> list[
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lengths=lengths, seed=st.integers(0, 99))
-def test_no_expert_is_asked_for_that_no_token_has(traced: Traced, lengths: list[int], seed: int) -> None:
+def test_unused_experts_are_not_computed(traced: Traced, lengths: list[int], seed: int) -> None:
     for chosen in _chosen(traced.built("target", "tensorrt-sm100"), _windows(lengths, seed), traced):
         of_tokens = {int(i) for row, length in enumerate(lengths) for i in chosen[row, :length].ravel()}
         asked = {int(i) for i in chosen.ravel()}

@@ -45,7 +45,7 @@ def test_every_cache_has_one_update_from_interface_to_interface(every: Traced, p
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_attention_has_a_mask_and_nothing_that_the_parser_refuses(every: Traced, part: str) -> None:
+def test_attention_has_a_mask_and_no_unsupported_node(every: Traced, part: str) -> None:
     model = every.lowered(part, "tensorrt").model
     attention = _nodes(model, "Attention")
     assert all(set(node.attributes) == {"scale"} for node in attention)  # no softcap; no is_causal beside a mask
@@ -55,7 +55,7 @@ def test_attention_has_a_mask_and_nothing_that_the_parser_refuses(every: Traced,
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_query_heads_share_key_heads_as_they_are(every: Traced, part: str) -> None:
+def test_query_heads_share_key_heads_without_copies(every: Traced, part: str) -> None:
     semantic = graph_files.load(every.folder / f"{part}.onnx")
     layers = [node for node in semantic.graph if node.op_type == "CachedAttention" and len(node.inputs) == 6]
     attention = _nodes(every.lowered(part, "tensorrt").model, "Attention")
@@ -64,7 +64,7 @@ def test_query_heads_share_key_heads_as_they_are(every: Traced, part: str) -> No
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_both_caches_of_a_layer_are_cut_to_what_is_read(every: Traced, part: str) -> None:
+def test_both_caches_of_a_layer_are_cut_to_the_reach(every: Traced, part: str) -> None:
     model = every.lowered(part, "tensorrt").model
     cuts = _nodes(model, "Slice")
     cut = Counter(node.inputs[0].name for node in cuts if "_cache." in str(node.inputs[0].name))
@@ -85,7 +85,7 @@ def test_layers_of_one_window_share_one_mask(every: Traced, part: str) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_is_left_of_our_domain_is_a_plugin_with_its_body(every: Traced, part: str) -> None:
+def test_remaining_peagle_ops_are_plugins_with_bodies(every: Traced, part: str) -> None:
     model = every.lowered(part, "tensorrt").model
     assert {node.domain for node in model.graph.all_nodes()} == {"", "peagle"}
     (node,) = (node for node in model.graph.all_nodes() if node.domain == "peagle")
@@ -111,7 +111,7 @@ def _graphs(traced: Traced, lowering: str) -> dict[str, Graph]:
     return {part: Graph(traced.built(part, lowering), caches[part], CACHE, rows=2) for part in PARTS}
 
 
-def test_rows_at_unequal_positions_say_what_std_says(every: Traced, rng: np.random.Generator) -> None:
+def test_rows_at_unequal_positions_match_std(every: Traced, rng: np.random.Generator) -> None:
     std, ours = _graphs(every, "std"), _graphs(every, "tensorrt")
     for starts, width in (([0, 0], 12), ([12, 7], 5), ([14, 12], 2), ([16, 14], 9)):
         window = target_inputs(rng.integers(2, VOCAB, (2, width)), 0, width - 1, width)
@@ -126,7 +126,7 @@ def test_rows_at_unequal_positions_say_what_std_says(every: Traced, rng: np.rand
         np.testing.assert_allclose(out["draft_logits"], expected["draft_logits"], atol=1e-4)
 
 
-def test_what_was_never_written_to_a_cache_changes_nothing(every: Traced, rng: np.random.Generator) -> None:
+def test_unwritten_cache_content_changes_nothing(every: Traced, rng: np.random.Generator) -> None:
     clean, poisoned = (_graphs(every, "tensorrt")["target"] for _ in range(2))
     for cache in poisoned.caches.values():
         cache[:] = 1e6
@@ -171,7 +171,7 @@ def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8) -> ir.Mod
     seed=st.integers(0, 99),
 )
 @settings(max_examples=40, deadline=None)
-def test_one_layer_is_what_the_reference_says(
+def test_one_layer_matches_the_reference(
     width: int, starts: list[int], more: int, window: int, softcap: float, scale: float, sinks: bool, seed: int
 ) -> None:
     attributes = {"scale": scale, "window": window, "softcap": softcap}

@@ -88,7 +88,7 @@ TERMS = {"plain": (1.0, 0.0, 0.0), "clamped": (1.702, 1.0, 0.25)}
     seed=st.integers(0, 9),
 )
 @settings(max_examples=12, deadline=None)
-def test_layer_and_semantic_graph_read_one_file_and_say_what_the_reference_says(
+def test_layer_and_semantic_graph_share_one_file_and_match_the_reference(
     kind: str, terms: str, biased: bool, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("layer")
@@ -115,7 +115,7 @@ def test_layer_and_semantic_graph_read_one_file_and_say_what_the_reference_says(
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=tolerance)
 
 
-def test_the_layer_s_weights_are_constants_of_codes_with_nothing_but_their_scaling_before_it() -> None:
+def test_layer_weights_are_constants_with_only_scaling() -> None:
     layer = Layer("halves", dict(zip(("alpha", "beta", "limit"), TERMS["plain"], strict=True)), False, 0)
     split_experts(layer.model)
     LOWERINGS["tensorrt-sm100"].apply(layer.model)
@@ -129,7 +129,7 @@ def test_the_layer_s_weights_are_constants_of_codes_with_nothing_but_their_scali
     assert node.inputs[9].const_value.numpy() == np.float32(INNER_SCALE)
 
 
-def test_stacks_of_other_codes_and_those_that_are_read_otherwise_stay(tmp_path: Path) -> None:
+def test_unsupported_or_shared_stacks_are_kept(tmp_path: Path) -> None:
     model = experts({}, False)
     rounding = Rounding("int8", 0.02)
     quantize(model, {name: QuantizedWeight("int8", shape[:2], input=rounding) for name, shape in SHAPES.items()})
@@ -151,7 +151,7 @@ def test_cuts_of_runs_are_cuts_of_the_whole(sizes: list[int], seed: int) -> None
     np.testing.assert_array_equal(np.concatenate(parts), stack[:, 1::2].swapaxes(1, 2))
 
 
-def test_a_stack_that_ends_within_a_matrix_and_rows_that_differ_are_refused() -> None:
+def test_misaligned_and_uneven_stacks_are_rejected() -> None:
     with pytest.raises(BuildError, match="ends inside a matrix"):
         list(whole_matrices([np.zeros(7, np.uint8)], 2, 2))
     with pytest.raises(BuildError, match="rows of w differ"):

@@ -71,7 +71,7 @@ def _rounding(scales: dict[str, float]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
-def test_a_graph_with_caches_of_codes_computes_what_rounding_in_torch_does(
+def test_quantized_cache_graph_matches_rounding_in_torch(
     qwen3: Traced, lowering: str, rng: np.random.Generator
 ) -> None:
     """To 1e-4, but where the seventh digit of a key decides to which code it is rounded; in two steps."""
@@ -96,7 +96,7 @@ def test_a_graph_with_caches_of_codes_computes_what_rounding_in_torch_does(
         assert moved.min() > 1e-3  # or else this says nothing
 
 
-def test_lowerings_agree_with_one_another(trace_of: Callable[[str], Traced], rng: np.random.Generator) -> None:
+def test_lowerings_agree(trace_of: Callable[[str], Traced], rng: np.random.Generator) -> None:
     """Also with sinks, windows and rows at unequal positions."""
     traced = trace_of("gpt-oss")
     std, ours = (Graph(_built(traced, low), traced.target.caches, CACHE, rows=2) for low in ("std", "tensorrt"))
@@ -148,7 +148,7 @@ def test_narrower_caches_have_their_type_from_one_end_to_the_other(qwen3: Traced
 
 
 @pytest.mark.parametrize("attributes", [None, {"start": 0, "end": 4}, {}])
-def test_what_else_reads_a_cache_keeps_it_wide(qwen3: Traced, attributes: dict[str, int] | None) -> None:
+def test_cache_with_other_readers_stays_unquantized(qwen3: Traced, attributes: dict[str, int] | None) -> None:
     model = graph_files.load(qwen3.folder / "target.onnx")
     cache = next(value for value in model.graph.inputs if value.name == "v_cache.0")
     model.graph.append(ir.node("Identity", [cache]) if attributes is None else ir.node("Shape", [cache], attributes))
@@ -156,7 +156,7 @@ def test_what_else_reads_a_cache_keeps_it_wide(qwen3: Traced, attributes: dict[s
         narrow_caches(model, "int8")
 
 
-def test_what_a_cache_holds_are_codes(qwen3: Traced, rng: np.random.Generator) -> None:
+def test_cache_contents_are_codes(qwen3: Traced, rng: np.random.Generator) -> None:
     """A number that was written is a code times the scale: reading the cache from the wide graph and rounding it."""
     wide = Graph(qwen3.built("target", "std"), qwen3.target.caches, CACHE)
     model = graph_files.load(_built(qwen3, "std"))
@@ -182,7 +182,7 @@ def test_what_a_cache_holds_are_codes(qwen3: Traced, rng: np.random.Generator) -
 
 
 @pytest.mark.parametrize("lowering", ["std", "ort", "tensorrt"])
-def test_wide_caches_of_rounded_numbers_compute_the_same(
+def test_dequantized_cache_gives_the_same_results(
     qwen3: Traced, lowering: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     """In two steps; the codes' graph is the oracle. Another order of sums may round a key to another code."""
@@ -220,7 +220,7 @@ def test_wide_caches_of_rounded_numbers_compute_the_same(
         ),
     ],
 )
-def test_scales_of_another_model_are_refused(qwen3: Traced, spoil: Callable[[Any], Any], words: str) -> None:
+def test_scales_of_another_model_are_rejected(qwen3: Traced, spoil: Callable[[Any], Any], words: str) -> None:
     scales = _scales(qwen3)
     spoil(scales)
     for rewrite in (quantize_caches, round_caches):
@@ -229,7 +229,7 @@ def test_scales_of_another_model_are_refused(qwen3: Traced, spoil: Callable[[Any
         assert words in str(caught.value)
 
 
-def test_a_cache_that_something_else_reads_is_refused(qwen3: Traced) -> None:
+def test_cache_with_other_readers_is_rejected(qwen3: Traced) -> None:
     model = graph_files.load(qwen3.folder / "target.onnx")
     (cache,) = (value for value in model.graph.inputs if value.name == "k_cache.0")
     model.graph.append(ir.node("Identity", [cache]))

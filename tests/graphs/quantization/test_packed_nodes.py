@@ -31,7 +31,7 @@ def counts(model: ir.Model) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("how", "kind", "bits"), [(INT8, "int8", 8), (Q4_0, "q4_0", 4)])
-def test_a_linear_becomes_a_product_of_ours(how: QuantizedWeight, kind: str, bits: int) -> None:
+def test_linear_becomes_a_quantized_linear(how: QuantizedWeight, kind: str, bits: int) -> None:
     model = linears("a", "b")
     made = quantize(model, {"a": how})
     assert made.done == ("a",)
@@ -44,7 +44,7 @@ def test_a_linear_becomes_a_product_of_ours(how: QuantizedWeight, kind: str, bit
     assert {name: stream.scales for name, stream in made.streams.items()} == {"a": False, "a_scale": True}
 
 
-def test_lookups_read_the_codes_of_the_head_and_nothing_else_is_left() -> None:
+def test_lookups_share_the_head_codes() -> None:
     model = embedded("a", wide=False)
     quantize(model, {"a": QuantizedWeight("int8", (48,), gathered=True, packed="int8")})
     assert counts(model) == {"QuantizedLinear": 1, "Identity": 1, "QuantizedEmbedding": 1}
@@ -52,7 +52,7 @@ def test_lookups_read_the_codes_of_the_head_and_nothing_else_is_left() -> None:
     assert [value.name for value in model.graph.outputs] == ["y.a", "of.Gather"]
 
 
-def test_what_else_reads_a_matrix_reads_it_wide() -> None:
+def test_other_readers_get_the_dequantized_matrix() -> None:
     model = embedded("a", wide=True)
     made = quantize(model, {"a": INT8})
     assert counts(model) == {"QuantizedLinear": 1, "Identity": 1, "Gather": 1, "Add": 1}
@@ -61,7 +61,7 @@ def test_what_else_reads_a_matrix_reads_it_wide() -> None:
 
 
 @pytest.mark.parametrize("rows", [48, 40])
-def test_the_lowered_graph_computes_what_the_reference_says(tmp_path: Path, rows: int) -> None:
+def test_lowered_graph_matches_the_reference(tmp_path: Path, rows: int) -> None:
     """Rows that are whole tiles are stacked into one product; others are not."""
     model, rng = linears("a", "b", rows=rows), np.random.default_rng(0)
     how = QuantizedWeight("int8", (rows,), packed="int8")

@@ -99,13 +99,13 @@ def _rounded(quantized: QuantizedPair, lowering: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt"])
-def test_the_graph_computes_what_fake_quantisation_in_torch_does(
+def test_graph_matches_fake_quantization_in_torch(
     quantized: QuantizedPair, lowering: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     _compare(quantized, lowering, rng, tmp_path)
 
 
-def test_the_body_of_tensorrt_s_layer_of_experts_computes_what_fake_quantisation_does(
+def test_expert_layer_body_matches_fake_quantization(
     quantized_of: Callable[[str], QuantizedPair], rng: np.random.Generator, tmp_path: Path
 ) -> None:
     quantized = quantized_of("qwen3-moe")
@@ -153,7 +153,7 @@ def test_the_checker_passes_both_graphs(quantized: QuantizedPair) -> None:
     check(quantized.graph("tensorrt"), quantized.compiled("tensorrt").attached.path / graph_stages.SEMANTIC)
 
 
-def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(quantized: QuantizedPair) -> None:
+def test_linears_and_experts_use_fp8_and_the_rest_is_unquantized(quantized: QuantizedPair) -> None:
     products = quantized.found("tensorrt")
     kinds = Counter(
         (name.split(".")[-2 if name.endswith("weight") else -1], m.stored, m.computed) for name, m in products.items()
@@ -173,7 +173,7 @@ def test_linears_and_experts_multiply_in_fp8_and_the_rest_is_wide(quantized: Qua
     assert kinds == expected  # those of none count as absent
 
 
-def test_an_input_that_is_shared_is_rounded_once_to_the_largest_scale(quantized: QuantizedPair) -> None:
+def test_shared_input_is_rounded_once_to_the_largest_scale(quantized: QuantizedPair) -> None:
     model = graph_files.load(quantized.graph("tensorrt"))
     nodes = [node for node in model.graph if node.op_type == "QuantizeLinear"]
     # of q, k and v; of o; of gate and up; of down; the same of all experts of a layer
@@ -245,7 +245,7 @@ SCALE = QuantizedWeight("float8_e4m3fn", input=Rounding("float8_e4m3fn", 0.1))
         (_product(perm=(0, 1)), "not transposed like the weight of a linear"),
     ],
 )
-def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: str) -> None:
+def test_unsupported_weight_is_kept_with_a_reason(model: ir.Model, said: str) -> None:
     before = ir.to_proto(model).SerializeToString()
     result = quantize(model, {"w": SCALE})
     assert (result.done, list(result.refused)) == ((), ["w"])
@@ -253,14 +253,14 @@ def test_a_weight_that_does_not_fit_says_why_and_stays(model: ir.Model, said: st
     assert ir.to_proto(model).SerializeToString() == before
 
 
-def test_a_weight_that_no_product_has_says_so() -> None:
+def test_weight_without_a_matmul_is_reported() -> None:
     model = _product()
     result = quantize(model, {"w": SCALE, "absent": SCALE})
     assert result.done == ("w",)
     assert "no node" in result.refused["absent"]
 
 
-def test_without_a_scale_the_input_stays_wide() -> None:
+def test_input_without_a_scale_stays_unquantized() -> None:
     model = _product()
     quantize(model, {"w": QuantizedWeight("float8_e4m3fn")})
     assert Counter(node.op_type for node in model.graph) == {"DequantizeLinear": 1, "Transpose": 1, "MatMul": 1}
@@ -268,7 +268,7 @@ def test_without_a_scale_the_input_stays_wide() -> None:
     assert (product.stored, product.computed, product.numbers) == (E4M3, "float32", 16)
 
 
-def test_what_else_reads_a_weight_goes_on_reading_it_wide() -> None:
+def test_other_readers_keep_the_unquantized_weight() -> None:
     model = _product(weight_readers=2)
     result = quantize(model, {"w": SCALE})
     assert result.done == ("w",)

@@ -26,7 +26,7 @@ def counts(model: ir.Model) -> Counter[str]:
     return Counter(node.op_type for node in model.graph)
 
 
-def test_a_linear_becomes_a_product_of_ours() -> None:
+def test_linear_becomes_a_wide_linear() -> None:
     model = linears("a", rows=40)
     assert pack_wide(model) == {"a": (40, 64)}
     assert counts(model) == {"WideLinear": 1, "Identity": 1}
@@ -36,7 +36,7 @@ def test_a_linear_becomes_a_product_of_ours() -> None:
     assert product.numbers == 40 * 64
 
 
-def test_an_embedding_that_is_the_head_is_stored_once() -> None:
+def test_tied_embedding_is_stored_once() -> None:
     model = tied()
     assert [*pack_wide(model)] == ["w"]
     assert counts(model) == {"WideLinear": 1, "WideEmbedding": 1, "Identity": 1}
@@ -44,13 +44,13 @@ def test_an_embedding_that_is_the_head_is_stored_once() -> None:
     assert [value.name for value in model.graph.outputs] == ["y.w", "rows"]
 
 
-def test_what_something_else_reads_stays_as_it_is() -> None:
+def test_matrix_with_other_readers_is_kept() -> None:
     model = embedded("a", wide=True)
     assert pack_wide(model) == {}
     assert "MatMul" in counts(model)
 
 
-def test_a_table_that_is_only_looked_up_in_is_packed_where_that_is_asked_for() -> None:
+def test_lookup_only_table_is_packed_on_request() -> None:
     model = embedded("a")
     quantize(model, {"a": QuantizedWeight("int8", (48,), packed="int8")})  # the head alone
     assert pack_wide(model) == {}
@@ -59,7 +59,7 @@ def test_a_table_that_is_only_looked_up_in_is_packed_where_that_is_asked_for() -
 
 
 @pytest.mark.parametrize("rows", [48, 40])
-def test_the_lowered_graph_computes_what_the_reference_says(tmp_path: Path, rows: int) -> None:
+def test_lowered_graph_matches_the_reference(tmp_path: Path, rows: int) -> None:
     """Rows that are whole tiles are stacked into one product; others are not."""
     model, rng = linears("a", "b", rows=rows), np.random.default_rng(0)
     packed = pack_wide(model)

@@ -94,19 +94,19 @@ def test_a_value_that_a_family_cannot_have_is_named(family: str, change: dict[st
     assert says in refusal(changed(family, change))
 
 
-def test_everything_that_is_wrong_is_named_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     message = refusal(changed("llama", {"hidden_size": "48", "vocab_size": -1, "attention_bias": "no"}))
     for says in ("hidden_size", "vocab_size", "attention_bias must be true or false", "(3 problems)"):
         assert says in message
 
 
 @pytest.mark.parametrize("architectures", [5, {}, "LlamaForCausalLM", [["LlamaForCausalLM"]], [None]])
-def test_architectures_that_are_no_list_of_names_are_refused(architectures: Any) -> None:
+def test_invalid_architectures_list_is_rejected(architectures: Any) -> None:
     with pytest.raises(BuildError, match="unsupported target architecture"):
         family_for({"architectures": architectures})
 
 
-def test_a_decoder_that_is_no_object_is_refused() -> None:
+def test_non_object_decoder_is_rejected() -> None:
     assert "text_config is [1]" in refusal_of_text([1])
 
 
@@ -129,7 +129,7 @@ ENTRIES = sorted({name for config in CONFIGS.values() for name in (*config, *con
 
 @settings(max_examples=400, deadline=None)
 @given(family=st.sampled_from(sorted(CONFIGS)), change=st.dictionaries(st.sampled_from(ENTRIES), ODD, max_size=3))
-def test_whatever_a_configuration_holds_is_described_or_refused(family: str, change: dict[str, Any]) -> None:
+def test_any_configuration_is_described_or_rejected(family: str, change: dict[str, Any]) -> None:
     config = changed(family, change)
     with suppress(BuildError):
         family_for(config).describe(config)
@@ -137,7 +137,7 @@ def test_whatever_a_configuration_holds_is_described_or_refused(family: str, cha
 
 @settings(max_examples=60, deadline=None)
 @given(family=st.sampled_from(sorted(CONFIGS)), name=st.sampled_from(ENTRIES), value=ODD)
-def test_what_is_described_becomes_a_model_or_is_refused(family: str, name: str, value: Any) -> None:
+def test_described_configuration_builds_or_is_rejected(family: str, name: str, value: Any) -> None:
     """Also for what only transformers or torch look at, with errors of their own."""
     config = changed(family, {"num_hidden_layers": 1, "layer_types": None, name: value})
     with suppress(BuildError):

@@ -62,7 +62,7 @@ def test_tensors_known_to_be_useless_are_accepted(whole: tuple[str, dict[str, Sh
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_everything_that_is_wrong_is_named_at_once(
+def test_all_problems_are_reported_together(
     whole: tuple[str, dict[str, Shape], dict[str, Shape]], data: st.DataObject
 ) -> None:
     name, shapes, stored = whole
@@ -98,7 +98,7 @@ def test_a_missing_expert_is_named() -> None:
         check("qwen3-moe", stored, shapes)
 
 
-def test_values_come_in_the_order_of_the_graph() -> None:
+def test_values_come_in_graph_order() -> None:
     shapes, stored = stored_for("qwen3-moe")
     sources = Sources(family_for(MOE), MOE, stored)
     values = {key: np.random.default_rng(len(key)).normal(size=shape) for key, shape in stored.items()}

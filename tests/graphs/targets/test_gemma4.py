@@ -48,7 +48,7 @@ def test_more_than_ten_layers_as_transformers_saves_them(tmp_path: Path, rng: np
         ({"per_layer_config": {"03": {"head_dim": 48}}}, CacheSpec(2, 48)),
     ],
 )
-def test_the_caches_are_those_of_transformers(changes: dict[str, Any], full: CacheSpec) -> None:
+def test_caches_match_transformers(changes: dict[str, Any], full: CacheSpec) -> None:
     config = config_of(4, **changes)
     family = family_for(config)
     caches = family.describe(config).caches
@@ -58,6 +58,6 @@ def test_the_caches_are_those_of_transformers(changes: dict[str, Any], full: Cac
     assert caches == tuple(CacheSpec(layer.num_key_value_heads, layer.head_dim) for layer in layers)
 
 
-def test_the_last_layer_is_full_whatever_its_name() -> None:
+def test_last_layer_is_always_full_attention() -> None:
     config = config_of(4, layer_types=["sliding_attention"] * 4)
     assert family_for(config).describe(config).caches == (SLIDING, SLIDING, SLIDING, FULL)

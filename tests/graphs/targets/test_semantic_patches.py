@@ -35,7 +35,7 @@ def window(columns: Tensor) -> Window:
     return Window(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64), columns, [], [])
 
 
-def test_a_head_that_nothing_is_sliced_for_is_given_the_emitted_columns() -> None:
+def test_unsliced_head_gets_emission_columns() -> None:
     model, hidden, columns = Decoder(), torch.randn(2, 5, 4), torch.tensor([[0, 1, 2], [2, 3, 4]])
     with semantic_ops(model, window(columns), {}):
         logits = model(hidden)

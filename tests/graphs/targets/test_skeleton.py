@@ -31,7 +31,7 @@ def short(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", ["gpt-oss", "gemma-4"])  # turned experts; a buffer that the family computes
-def test_a_trace_leaves_the_skeleton_as_it_was(family: str) -> None:
+def test_trace_does_not_modify_the_skeleton(family: str) -> None:
     config = short(CONFIGS[family], layers=2)
     skeleton = Skeleton(config)
     before, shapes = described(skeleton.modules()), dict(skeleton.shapes)
@@ -40,7 +40,7 @@ def test_a_trace_leaves_the_skeleton_as_it_was(family: str) -> None:
     assert Skeleton(config).shapes == skeleton.shapes == shapes
 
 
-def test_what_is_handed_out_may_be_changed() -> None:
+def test_returned_skeleton_can_be_modified() -> None:
     skeleton = Skeleton(CONFIGS["gpt-oss"])
     handed = skeleton.modules()
     handed.config._attn_implementation = "another"

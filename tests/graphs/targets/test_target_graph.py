@@ -54,7 +54,7 @@ def test_rejected_positions_are_overwritten_without_clearing(every: Traced, rng:
     np.testing.assert_allclose(out["logits"][0], logits[6:], atol=1e-4)
 
 
-def test_junk_in_unused_cache_slots_changes_nothing(every: Traced, rng: np.random.Generator) -> None:
+def test_garbage_in_unused_cache_slots_changes_nothing(every: Traced, rng: np.random.Generator) -> None:
     ids = rng.integers(2, VOCAB, 12)
     clean = Graph(every.built("target", "ort"), every.target.caches, CACHE)
     poisoned = Graph(every.built("target", "ort"), every.target.caches, CACHE)

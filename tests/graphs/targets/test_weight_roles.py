@@ -30,14 +30,14 @@ def _role_of(family: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_no_weight_is_left_out_or_counted_twice(family: str) -> None:
+def test_every_weight_is_counted_once(family: str) -> None:
     stored = Skeleton(CONFIGS[family]).modules_for_tracing().state_dict()
     tied = family_for(CONFIGS[family]).tied(CONFIGS[family])
     shapes = {name: tuple(tensor.shape) for name, tensor in stored.items() if name not in tied}
     assert {weight.name: weight.shape for weight in Skeleton(CONFIGS[family]).weights} == shapes
 
 
-def test_the_census_is_what_the_lowered_graph_streams(every: Traced) -> None:
+def test_census_matches_the_lowered_graph(every: Traced) -> None:
     planned = 4 * sum(weight.count for weight in Skeleton(every.pair.config).weights)
     assert planned == every.lowered("target", "ort").total_bytes
 

@@ -10,7 +10,7 @@ from peagle.plugins.cpu.one_node_model import one_node_model
 from peagle.plugins.op_spec import DOMAIN, OPSET
 
 
-def test_a_model_is_read_as_it_was_meant() -> None:
+def test_model_is_parsed_as_intended() -> None:
     constants = {"c": np.array([[1, -2, 3]], np.int32), "h": np.zeros((2, 0, 300), np.float16)}
     attributes = {"text": "wörd", "whole": -41, "large": 2**40, "number": 2.5}
     inputs, outputs = {"x": "float32", "a": None, **constants, "b": "bool"}, {"y": "int64", "unwanted": None}

@@ -28,7 +28,7 @@ def edit(folder: Path, **changes: Any) -> None:
     (folder / INDEX).write_text(json.dumps({name: value for name, value in content.items() if value is not ...}))
 
 
-def test_what_is_written_is_read_again_and_gives_the_same_bytes(packed: Path, tmp_path: Path) -> None:
+def test_pack_round_trips_deterministically(packed: Path, tmp_path: Path) -> None:
     assert read_pack(packed) == KERNELS
     write_pack(tmp_path / "other", KERNELS)
     files = {path.name: path.read_bytes() for path in packed.iterdir()}
@@ -59,7 +59,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_pack_is_refused_in_our_words(packed: Path, damage: str) -> None:
+def test_damaged_pack_raises_a_project_error(packed: Path, damage: str) -> None:
     DAMAGES[damage](packed)
     with pytest.raises(EnvironmentProblem) as caught:
         read_pack(packed)

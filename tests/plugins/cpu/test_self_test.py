@@ -47,7 +47,7 @@ def test_a_library_that_does_not_work_is_refused(cpu_library: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("content", [b"no library", None])
-def test_what_is_no_library_is_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_non_library_file_is_rejected(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "kernels.so"
     if content is not None:
         path.write_bytes(content)

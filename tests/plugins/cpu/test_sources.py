@@ -43,12 +43,12 @@ def test_attributes_have_the_types_and_defaults_of_the_spec() -> None:
         assert reader in text
 
 
-def test_an_operand_has_its_type_or_any_and_may_be_left_out_and_share_a_buffer() -> None:
+def test_operand_flags_cover_type_optional_and_shared_buffer() -> None:
     text = sources._registration([OP])
     assert '{"Anything", {{1, false, -1, -1}, {0, true, -1, -1}}, {{2, false, -1, -1}, {0, false, 1, 1}}, ' in text
 
 
-def test_an_op_is_there_for_each_set_of_types_where_onnxruntime_could_not_tell_them_apart() -> None:
+def test_op_is_registered_per_type_set_when_inference_is_ambiguous() -> None:
     """Caches: two of them are given, two come back."""
     text = sources._registration([OPS["CachedAttention"]])
     assert text.count('{"CachedAttention", ') == 3
@@ -59,7 +59,7 @@ def test_an_op_is_there_for_each_set_of_types_where_onnxruntime_could_not_tell_t
         assert f"{{{{1, false, -1, 0}}, {{{kind}, false, 3, 3}}, {{{kind}, false, 4, 3}}}}" in text
 
 
-def test_every_header_comes_once_before_what_includes_it() -> None:
+def test_every_header_is_included_once_in_order() -> None:
     text = source()
     assert '#include "' not in text
     names = re.findall('#line 1 "cpu/(?:binding/)?(\\w+\\.h)"', text)

@@ -78,7 +78,7 @@ def test_nvcc_compiles_the_kernel_without_spills(name: str, sm: int, made: Any) 
     assert max(usage.spill_bytes for usage in cubin.usage.values()) <= MAY_SPILL.get((name, sm), 0)
 
 
-def test_make_kernels_packs_every_op_for_every_target_and_prints_what_they_use(made: Any) -> None:
+def test_make_kernels_packs_every_op_for_every_target_and_prints_usage(made: Any) -> None:
     cubins, printed = made
     assert set(cubins) == {(name, sm) for name in OPS_WITH_KERNEL for sm in TARGETS}
     assert "| entry point | sm_89 | sm_90 | sm_100 | sm_120 |" in printed
@@ -88,21 +88,21 @@ def test_make_kernels_packs_every_op_for_every_target_and_prints_what_they_use(m
             assert f"{usage.registers} registers, {usage.shared_bytes} B shared, {usage.spill_bytes} B spilled" in row
 
 
-def test_make_kernels_without_a_compiler_says_so_and_writes_nothing(tmp_path: Path) -> None:
+def test_make_kernels_without_a_compiler_fails_cleanly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "peagle.plugins.kernels", str(tmp_path / "packed")]
     environment = os.environ | {"NVCC": "/nonexistent"}
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 3
-    assert "NVCC names no program" in process.stderr
+    assert "NVCC is not a program" in process.stderr
     assert not (tmp_path / "packed").exists()
 
 
-def test_nothing_spills_on_data_centre_blackwell() -> None:
+def test_no_spills_on_data_center_blackwell() -> None:
     assert not {key for key in MAY_SPILL if key[1] == 100}
 
 
 @pytest.mark.parametrize("compile_kernel", [compile_nvcc, compile_nvrtc])
-def test_the_same_text_gives_the_same_machine_code(compile_kernel: Any) -> None:
+def test_same_source_gives_the_same_machine_code(compile_kernel: Any) -> None:
     op = OPS["PlaceholderDraft"]
     assert compile_kernel(op, 90).code == compile_kernel(op, 90).code
 
@@ -112,7 +112,7 @@ def test_there_is_a_kernel_for_every_step_that_no_stock_layer_does() -> None:
     assert {89, 90, 100, 120} == set(TARGETS)
 
 
-def test_the_text_needs_no_header_and_names_its_files() -> None:
+def test_source_needs_no_header_and_names_its_files() -> None:
     for name in OPS_WITH_KERNEL:
         text = source(OPS[name])
         assert not re.search(r"^\s*#\s*include", text, re.MULTILINE)
@@ -136,35 +136,33 @@ def test_an_op_without_a_kernel_is_refused() -> None:
 
 
 @pytest.mark.parametrize("compile_kernel", [compile_nvcc, compile_nvrtc])
-def test_a_mistake_in_the_text_is_told_in_the_compilers_words(
-    compile_kernel: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compile_error_is_passed_on(compile_kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = source(OPS["NumbersAt"]) + '\nstatic_assert(false, "a planted mistake");\n'
     monkeypatch.setattr(compiling, "source", lambda op: broken)
-    with pytest.raises(BuildError, match="refused the kernel of NumbersAt for sm_90") as caught:
+    with pytest.raises(BuildError, match="rejected the kernel of NumbersAt for sm_90") as caught:
         compile_kernel(OPS["NumbersAt"], 90)
     assert "a planted mistake" in caught.value.why
 
 
 @pytest.mark.parametrize("compile_kernel", [compile_nvcc, compile_nvrtc])
-def test_a_gpu_that_the_compiler_does_not_know_is_told(compile_kernel: Any) -> None:
+def test_unsupported_gpu_is_reported(compile_kernel: Any) -> None:
     with pytest.raises((BuildError, EnvironmentProblem), match="sm_999"):
         compile_kernel(OPS["NumbersAt"], 999)
 
 
 def test_other_entry_points_than_the_specs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "entries", lambda op: ("numbers_at_float32",))
-    with pytest.raises(BuildError, match="other entry points") as caught:
+    with pytest.raises(BuildError, match="entry points of the compiled kernel differ") as caught:
         compile_nvrtc(OPS["NumbersAt"], 90)
     assert "compiled: numbers_at;" in caught.value.why
 
 
-def test_what_ptxas_says_is_read() -> None:
+def test_ptxas_output_is_parsed() -> None:
     assert read_usage(PTXAS, ("first_float32", "first_float16")) == {
         "first_float32": Usage(registers=40, spill_bytes=24, shared_bytes=4096),
         "first_float16": Usage(registers=8, spill_bytes=0, shared_bytes=0),
     }
-    with pytest.raises(BuildError, match="other entry points"):
+    with pytest.raises(BuildError, match="entry points of the compiled kernel differ"):
         read_usage("", ("first_float32",))
 
 
@@ -183,7 +181,7 @@ def test_a_named_nvcc_is_used_or_missed(tmp_path: Path, monkeypatch: pytest.Monk
         compile_nvcc(OPS["NumbersAt"], 90)
     assert "I only pretend" in caught.value.why
     monkeypatch.setenv("NVCC", str(tmp_path / "absent"))
-    with pytest.raises(EnvironmentProblem, match="NVCC names no program"):
+    with pytest.raises(EnvironmentProblem, match="NVCC is not a program"):
         find_nvcc()
 
 
@@ -196,7 +194,7 @@ def test_a_machine_without_nvcc_is_refused_with_the_cure(monkeypatch: pytest.Mon
     assert "pip install nvidia-cuda-nvcc" in caught.value.fix
 
 
-def test_a_missing_nvrtc_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvrtc_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(EnvironmentProblem, match="cannot be compiled") as caught:
         compile_nvrtc(OPS["NumbersAt"], 90)

@@ -38,7 +38,7 @@ launcher.launch(0xabc, [2**40 + i for i in range(13)], dims, {}, "bfloat16")
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(kernel_ops()), st.integers(0, 256), st.sampled_from(TARGETS))
-def test_the_grid_has_a_cluster_for_each_of_what_the_spec_counts(op: OpSpec, rows: int, sm: int) -> None:
+def test_grid_has_a_cluster_per_spec_block(op: OpSpec, rows: int, sm: int) -> None:
     kernel = kernel_of(op)
     cluster = kernel.cluster if sm >= 90 else 1
     blocks = {"B": rows, "B+S": rows + 3}[kernel.blocks]
@@ -55,18 +55,18 @@ def test_a_batch_that_no_grid_can_hold_is_refused(rows: int) -> None:
         geometry(ACCEPT, 100, {"B": rows})
 
 
-def test_scalars_come_in_the_order_of_the_spec_from_dimensions_and_attributes() -> None:
+def test_scalars_follow_spec_order() -> None:
     assert scalars(ACCEPT, {"V": 9, "S": 7, "E": 5, "B": 3}, {}) == (3, 5, 7, 9)
     assert scalars(OPS["PlaceholderDraft"], {"B": 3, "S": 7, "E": 5}, {"mask_token_id": 11}) == (3, 7, 5, 11)
 
 
 @pytest.mark.parametrize("value", [None, 2**31, -(2**31) - 1, 1.5, True])
-def test_a_scalar_that_is_no_int32_is_refused(value: object) -> None:
-    with pytest.raises(BuildError, match="mask_token_id must be a 32-bit whole number"):
+def test_non_int32_scalar_is_rejected(value: object) -> None:
+    with pytest.raises(BuildError, match="mask_token_id must be a 32-bit integer"):
         scalars(OPS["PlaceholderDraft"], {"B": 3, "S": 7, "E": 5}, {"mask_token_id": value})  # type: ignore[dict-item]
 
 
-def test_without_a_driver_the_error_says_what_to_install() -> None:
+def test_missing_driver_error_has_install_instructions() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA driver")
     for call in (current_sm, lambda: Launcher(ACCEPT, 90, b"no machine code")):
@@ -120,7 +120,7 @@ def test_inputs_scalars_and_outputs_reach_the_kernel_in_the_order_of_the_spec(dr
     ("sm", "compiled_in", "grid", "attribute"),
     [(89, "0", 3, ""), (90, "8", 24, ""), (90, "0", 24, " attribute 4:8,1,1")],
 )
-def test_clusters_are_asked_for_unless_compiled_in(
+def test_cluster_size_is_set_unless_compiled_in(
     driver: Path, sm: int, compiled_in: str, grid: int, attribute: str
 ) -> None:
     lines = run(driver, LAUNCH_ACCEPT.replace("SM", str(sm)), KERNEL_PARAMS=ACCEPT_SIZES, KERNEL_CLUSTER=compiled_in)
@@ -148,14 +148,14 @@ def test_a_kernel_with_other_parameters_or_clusters_than_the_spec_is_refused(dri
         ("cuLaunchKernelEx", "PlaceholderDraft was not launched"),
     ],
 )
-def test_a_failure_of_the_driver_is_told_in_its_words(driver: Path, failing: str, words: str) -> None:
+def test_driver_failure_is_passed_on(driver: Path, failing: str, words: str) -> None:
     last = run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES, FAILING=failing)[-1]
     assert last.startswith("EnvironmentProblem")
     assert words in last
     assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access" in last
 
 
-def test_a_launch_of_no_rows_is_none(driver: Path) -> None:
+def test_empty_launch_is_skipped(driver: Path) -> None:
     lines = run(driver, LAUNCH_PLACE.replace('"B": 3', '"B": 0'), KERNEL_PARAMS=PLACE_SIZES)
     assert lines[-1] == "kernel placeholder_draft"
 
@@ -168,7 +168,7 @@ def test_the_compute_capability_is_that_of_the_current_context(driver: Path) -> 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('{"mask_token_id": -9}', "{}"), "mask_token_id must be a 32-bit whole number, not None"),
+        (('{"mask_token_id": -9}', "{}"), "mask_token_id must be a 32-bit integer, not None"),
         (("*range(0x100, 0x106), ", ""), "takes 13 pointers, not 7"),
     ],
 )

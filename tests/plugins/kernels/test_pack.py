@@ -41,7 +41,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (folder / INDEX).write_text(json.dumps(content))
 
 
-def test_what_is_written_is_read_again(packed: Path) -> None:
+def test_pack_round_trips(packed: Path) -> None:
     assert read_pack(packed) == Pack(tuple(cubin_for(sm) for sm in sorted(TARGETS)))
 
 
@@ -50,14 +50,14 @@ def test_an_empty_pack_is_a_pack(tmp_path: Path) -> None:
     assert read_pack(tmp_path).cubins == ()
 
 
-def test_the_same_cubins_give_the_same_bytes_in_any_order(packed: Path, tmp_path: Path) -> None:
+def test_cubin_order_does_not_change_the_bytes(packed: Path, tmp_path: Path) -> None:
     write_pack(tmp_path / "other", [cubin_for(sm) for sm in reversed(TARGETS)])
     files = {path.name: path.read_bytes() for path in packed.iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()}
     assert len(files) == len(TARGETS) + 1
 
 
-def test_a_pack_that_is_written_again_is_replaced(packed: Path) -> None:
+def test_rewritten_pack_is_replaced(packed: Path) -> None:
     write_pack(packed, [cubin_for(90, source="0" * 64)])
     assert [cubin.digest for cubin in read_pack(packed).cubins] == ["0" * 64]
 
@@ -106,7 +106,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_pack_is_refused_in_our_words(packed: Path, damage: str) -> None:
+def test_damaged_pack_raises_a_project_error(packed: Path, damage: str) -> None:
     DAMAGES[damage](packed)
     with pytest.raises(EnvironmentProblem) as caught:
         read_pack(packed)
@@ -117,19 +117,19 @@ def test_a_damaged_pack_is_refused_in_our_words(packed: Path, damage: str) -> No
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120, 121]), unique=True), st.integers(70, 130))
-def test_a_cubin_fits_its_major_and_later_minors(compiled: list[int], sm: int) -> None:
+def test_cubin_fits_its_major_and_later_minors(compiled: list[int], sm: int) -> None:
     cubin = Pack(tuple(cubin_for(target) for target in compiled)).find(OP, sm)
     fitting = [target for target in compiled if target // 10 == sm // 10 and target <= sm]
     assert (cubin.sm if cubin else None) == max(fitting, default=None)
 
 
-def test_code_of_another_source_or_op_is_not_found() -> None:
+def test_cubin_of_another_source_or_op_is_not_found() -> None:
     pack = Pack((cubin_for(90, source="0" * 64), cubin_for(90, op="PlaceholderDraft")))
     assert pack.find(OP, 90) is None
     assert pack.find(OPS["PlaceholderDraft"], 90) is not None
 
 
-def test_the_first_pack_that_fits_is_used_and_nvrtc_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_matching_pack_is_used_before_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "shipped", lambda: Pack((cubin_for(120),)))
     ours = cubin_for(90)
     assert obtain(OP, 90, [Pack(()), Pack((ours,))]) is ours

@@ -60,17 +60,17 @@ def test_all_drafts_accepted_earn_the_bonus_token(run_body: Any) -> None:
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[4, 5, 6])) == [[4, 5, 6, 7]]
 
 
-def test_the_first_disagreement_gives_the_target_token_and_ends_the_row(run_body: Any) -> None:
+def test_first_mismatch_emits_the_target_token_and_ends_the_row(run_body: Any) -> None:
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[4, 8, 6])) == [[4, 5]]
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[8, 5, 6])) == [[4]]
 
 
-def test_a_row_may_have_fewer_drafts_than_columns(run_body: Any) -> None:
+def test_row_can_have_fewer_drafts_than_columns(run_body: Any) -> None:
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[4])) == [[4, 5]]
     assert emitted(run_body, greedy_window(best=[4, 5, 6, 7], drafts=[])) == [[4]]
 
 
-def test_drafts_are_the_last_valid_columns_of_a_wide_window(run_body: Any) -> None:
+def test_drafts_are_the_last_valid_columns(run_body: Any) -> None:
     batch = greedy_window(best=[4, 5, 6], drafts=[4, 5], prompt=(1, 2, 3), width=9)
     assert emitted(run_body, batch) == [[4, 5, 6]]
 
@@ -85,7 +85,7 @@ def test_the_lowest_id_wins_a_tie(run_body: Any) -> None:
     assert emitted(run_body, batch) == [[3]]
 
 
-def test_a_forced_token_stands_in_for_the_targets(run_body: Any) -> None:
+def test_forced_token_replaces_the_targets(run_body: Any) -> None:
     batch = greedy_window(best=[4, 5], drafts=[], prompt=(1, 2))
     batch["forced_next"][:] = 8
     assert emitted(run_body, batch) == [[8]]
@@ -94,7 +94,7 @@ def test_a_forced_token_stands_in_for_the_targets(run_body: Any) -> None:
     assert emitted(run_body, batch) == [[8]], "and ends the row, even before a draft that agrees"
 
 
-def test_an_idle_row_emits_nothing_whatever_it_holds(run_body: Any) -> None:
+def test_idle_row_emits_nothing(run_body: Any) -> None:
     batch = greedy_window(best=[4, 5], drafts=[4])
     batch["window_len"][:] = 0
     batch["forced_next"][:] = 3
@@ -112,13 +112,13 @@ def test_lengths_beyond_the_tensors_are_clamped(run_body: Any) -> None:
 
 
 @pytest.mark.parametrize(("tolerance", "kept"), [(0.0, 1), (0.5, 1), (0.7, 2), (1.0, 2)])
-def test_tolerance_accepts_a_draft_that_is_nearly_as_likely(run_body: Any, tolerance: float, kept: int) -> None:
+def test_tolerance_accepts_a_nearly_likeliest_draft(run_body: Any, tolerance: float, kept: int) -> None:
     batch = greedy_window(best=[4, 5], drafts=[8])  # p(8) = exp(-1) * p(4) = 0.37 p(4)
     batch["tolerance"][:] = tolerance
     assert emitted(run_body, batch) == [[8, 5] if kept == 2 else [4]]
 
 
-def test_tolerance_never_accepts_what_the_target_forbids_or_what_is_no_id(run_body: Any) -> None:
+def test_tolerance_never_accepts_forbidden_tokens_or_invalid_ids(run_body: Any) -> None:
     batch = greedy_window(best=[4, 5], drafts=[8])
     batch["tolerance"][:] = 1
     batch["logits"][0, 0, 8] = -np.inf
@@ -141,7 +141,7 @@ def test_bfloat16_logits_decide_like_others(run_body: Any) -> None:
 
 @quick
 @given(windows(tolerances=LOSSY))
-def test_the_body_says_what_the_reference_says(run_body: Any, batch: Arrays) -> None:
+def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     assert_same_emission(batch, run_body(OP, inputs_of(OP, batch)), reference(OP, batch))
 
 
@@ -154,7 +154,7 @@ def test_wild_lengths_are_clamped(run_body: Any, batch: Arrays, seed: int) -> No
 
 @quick
 @given(windows(tolerances=LOSSY))
-def test_every_row_is_accepted_drafts_then_one_token_then_nothing(batch: Arrays) -> None:
+def test_every_row_is_accepted_drafts_one_token_then_padding(batch: Arrays) -> None:
     tokens, num_tokens = reference(OP, batch)
     y = own_tokens(batch)
     for b, n in enumerate(num_tokens):
@@ -192,7 +192,7 @@ def test_rows_do_not_influence_each_other(run_body: Any, batch: Arrays) -> None:
 
 @quick
 @given(windows(tolerances=LOSSY), st.sampled_from([np.nan, np.inf, -np.inf, 6e4]))
-def test_what_lies_beyond_the_drafts_changes_nothing(run_body: Any, batch: Arrays, poison: float) -> None:
+def test_content_beyond_the_drafts_changes_nothing(run_body: Any, batch: Arrays, poison: float) -> None:
     clean = run_body(OP, inputs_of(OP, batch))
     spoiled = {name: array.copy() for name, array in batch.items()}
     for b, (window, drafts) in enumerate(zip(batch["window_len"], batch["draft_len"], strict=True)):

@@ -20,7 +20,7 @@ FINITE = EVERY[np.isfinite(EVERY.astype(np.float32))]
 
 @quick
 @given(writes((np.float32, np.float16, ml_dtypes.bfloat16)))
-def test_the_body_says_what_the_reference_says(run_body: Any, batch: Arrays) -> None:
+def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     """But for the sign of zero: ONNX Runtime adds a zero point of 0."""
     same_codes(run_body(OP, inputs_of(OP, batch)), reference(OP, batch), signed_zero=False)
 
@@ -53,7 +53,7 @@ def test_codes_are_the_nearest_and_saturate() -> None:
     np.testing.assert_array_equal(cache_codes(extremes, 0.5).astype(np.float32), [448, -448, 448, -448, np.nan])
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_misfit_sizes_are_named() -> None:
     op = OPS[OP]
     new, cache = (2, 4, 9, 8), (2, 4, 8, 8)
     with pytest.raises(BuildError, match="9 new positions do not fit a cache of 8"):

@@ -81,7 +81,7 @@ def cases(draw: Any) -> Arrays:
 
 @quick
 @given(cases(), attributes)
-def test_the_body_says_what_the_reference_says(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
+def test_body_matches_the_reference(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
 
 
@@ -92,18 +92,14 @@ def in_codes(case: Arrays) -> Arrays:
 
 @quick
 @given(cases(), attributes)
-def test_the_body_over_caches_of_codes_says_what_the_reference_says(
-    run_body: Any, case: Arrays, attributes: dict[str, Any]
-) -> None:
+def test_body_with_code_caches_matches_the_reference(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     case, attributes = in_codes(case), attributes | SCALES
     same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
 
 
 @quick
 @given(cases(), attributes)
-def test_codes_are_what_the_write_op_writes_and_attention_is_over_what_they_stand_for(
-    case: Arrays, attributes: dict[str, Any]
-) -> None:
+def test_codes_match_the_write_op_and_attention_uses_their_values(case: Arrays, attributes: dict[str, Any]) -> None:
     case = in_codes(case)
     y, *caches = OPS[OP].reference(*inputs_of(case), **attributes | SCALES)
     scales = [np.array(scale, np.float32) for scale in SCALES.values()]
@@ -122,7 +118,7 @@ def test_codes_are_what_the_write_op_writes_and_attention_is_over_what_they_stan
 
 @quick
 @given(cases(), attributes)
-def test_the_body_over_caches_of_float16_says_what_the_reference_says(
+def test_body_with_float16_caches_matches_the_reference(
     run_body: Any, case: Arrays, attributes: dict[str, Any]
 ) -> None:
     case = {name: x.astype(np.float16) if "cache" in name else x for name, x in case.items()}
@@ -131,7 +127,7 @@ def test_the_body_over_caches_of_float16_says_what_the_reference_says(
 
 @quick
 @given(cases(), attributes, st.sampled_from([0.3, 0.8]), st.integers(0, 99), st.booleans())
-def test_the_body_of_trees_and_caches_of_int8_says_what_the_reference_says(
+def test_body_with_trees_and_int8_caches_matches_the_reference(
     run_body: Any, case: Arrays, attributes: dict[str, Any], share: float, seed: int, scaled: bool
 ) -> None:
     batch, length = len(case["start"]), case["k"].shape[2]
@@ -172,9 +168,7 @@ def test_rows_do_not_influence_each_other(run_body: Any, case: Arrays, attribute
 
 @quick
 @given(cases(), attributes)
-def test_what_the_cache_holds_further_on_changes_nothing(
-    run_body: Any, case: Arrays, attributes: dict[str, Any]
-) -> None:
+def test_unused_cache_content_changes_nothing(run_body: Any, case: Arrays, attributes: dict[str, Any]) -> None:
     """So rejected drafts need no clearing. (Finite junk only: 0 * NaN is NaN in every attention kernel.)"""
     clean = run_body(OP, inputs_of(case), **attributes)
     length = case["k"].shape[2]
@@ -265,7 +259,7 @@ def test_illegal_attributes_and_head_counts_are_named() -> None:
 
 
 def test_one_cache_of_codes_alone_is_refused() -> None:
-    with pytest.raises(BuildError, match="k_scale and v_scale go together"):
+    with pytest.raises(BuildError, match="k_scale and v_scale must be set together"):
         OPS[OP].body(OPS[OP].check_attributes({"k_scale": 0.5}), frozenset())
     with pytest.raises(BuildError, match="v_cache must be float8e4m3fn, not float16"):
         OPS[OP].infer_dtypes(["float16"] * 3 + ["float8e4m3fn", "float16", "int64"])

@@ -62,20 +62,20 @@ def tensors(draw: Any) -> Any:
 
 @quick
 @given(tensors())
-def test_the_reference_is_e4m3_times_the_least_power_that_fits(x: Any) -> None:
+def test_reference_is_e4m3_times_the_least_fitting_power(x: Any) -> None:
     np.testing.assert_array_equal(rounded(x), by_type(x))
 
 
 @quick
 @given(tensors())
-def test_the_body_says_what_the_reference_says(run_body: Any, x: Any) -> None:
+def test_body_matches_the_reference(run_body: Any, x: Any) -> None:
     if x.dtype == ml_dtypes.bfloat16:  # ONNX Runtime gives none to NumPy
         x = x.astype(np.float32)
     np.testing.assert_array_equal(run_body(OP, [x])[0], rounded(x))
 
 
 @pytest.mark.parametrize("amax", [0.0, 1e-45, 2.0**-126, _LARGEST, 2.0**90, 2.0**91, 448.0, 449.0, 2.0**-119])
-def test_the_body_keeps_to_the_rule_at_the_ends_of_the_range(run_body: Any, amax: float) -> None:
+def test_body_is_exact_at_the_range_ends(run_body: Any, amax: float) -> None:
     x = (np.linspace(-1, 1, 2 * MX_BLOCK) * amax).astype(np.float32).reshape(1, 2, MX_BLOCK)
     np.testing.assert_array_equal(run_body(OP, [x])[0], rounded(x))
 
@@ -87,7 +87,7 @@ def test_no_number_saturates_and_a_smaller_scale_would_let_one() -> None:
     assert (amax / (scale / 2)).min() > 448
 
 
-def test_rounded_numbers_stay_when_they_are_rounded_again() -> None:
+def test_rounding_is_idempotent() -> None:
     x = np.random.default_rng(0).normal(size=(3, 4 * MX_BLOCK)).astype(np.float32)
     np.testing.assert_array_equal(rounded(rounded(x)), rounded(x))
 

@@ -50,7 +50,7 @@ def test_numbers_past_the_table_and_of_idle_rows_are_zero() -> None:
 
 @quick
 @given(tables())
-def test_the_body_says_what_the_reference_says(run_body: Any, case: tuple[Arrays, int]) -> None:
+def test_body_matches_the_reference(run_body: Any, case: tuple[Arrays, int]) -> None:
     batch, columns = case
     (body,) = run_body(OP, inputs_of(OP, batch), columns=columns)
     np.testing.assert_array_equal(body, reference(OP, batch, columns=columns)[0])

@@ -75,7 +75,7 @@ def test_the_golden_vector_of_copy_and_expand(run_body: Any) -> None:
     assert out["next_draft_len"].tolist() == [3, 3]
 
 
-def test_a_prefill_chunk_is_shifted_by_one_and_ends_in_the_known_next_token(run_body: Any) -> None:
+def test_prefill_chunk_is_shifted_and_ends_in_the_known_token(run_body: Any) -> None:
     out = rows_of(run_body, window([[1, 2, 3, 4, 5]], [[6, -1, -1]], 0, [0]))
     assert out["row_ids"].tolist() == [[2, 3, 4, 5, 6, MASK]]
     assert out["emit_rows"].tolist() == [[4, 5]]
@@ -93,7 +93,7 @@ def test_one_draft_needs_no_placeholder(run_body: Any) -> None:
 
 
 @pytest.mark.parametrize("idle", ["window_len", "num_tokens"])
-def test_an_idle_row_is_all_placeholders_and_stays_where_it_is(run_body: Any, idle: str) -> None:
+def test_idle_row_is_all_placeholders_at_its_position(run_body: Any, idle: str) -> None:
     batch = window([[1, 2, 3]], [[2, 3, 4]], 2, [7])
     batch[idle][:] = 0
     out = rows_of(run_body, batch)
@@ -120,7 +120,7 @@ def test_the_mask_token_must_be_given(attributes: dict[str, int]) -> None:
 
 @quick
 @given(emissions)
-def test_the_body_says_what_the_reference_says(run_body: Any, batch: Arrays) -> None:
+def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     rows_of(run_body, batch)
 
 
@@ -177,7 +177,7 @@ def test_rows_do_not_influence_each_other(run_body: Any, batch: Arrays) -> None:
 
 @quick
 @given(emissions, st.integers(-(2**62), 2**62))
-def test_ids_beyond_the_window_and_tokens_beyond_the_count_change_nothing(
+def test_ids_beyond_the_window_and_tokens_beyond_the_count_are_ignored(
     run_body: Any, batch: Arrays, poison: int
 ) -> None:
     clean = rows_of(run_body, batch)

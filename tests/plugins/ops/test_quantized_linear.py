@@ -81,7 +81,7 @@ def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(cpu_library: P
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_row_is_the_same_among_any_others(cpu_library: Path, name: str) -> None:
+def test_row_is_independent_of_other_rows(cpu_library: Path, name: str) -> None:
     """Windows of every width up to what strips and threads divide, on every path, with one thread and with three."""
     rng = np.random.default_rng(1)
     rows, columns = 1013, 96  # several pieces, and a last tile that is not full
@@ -115,7 +115,7 @@ def test_other_rows_do_not_matter_however_wild(cpu_library: Path, name: str) -> 
 
 @pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_number_that_is_not_finite_makes_its_row_nan(run_body: Any, name: str, wild: float) -> None:
+def test_non_finite_number_makes_its_row_nan(run_body: Any, name: str, wild: float) -> None:
     rng = np.random.default_rng(3)
     weights = matrix(rng, name, 5, 64)
     x = rng.normal(size=(3, 64)).astype(np.float32)
@@ -129,7 +129,7 @@ def test_a_number_that_is_not_finite_makes_its_row_nan(run_body: Any, name: str,
 
 @few
 @given(cases())
-def test_the_body_says_what_the_reference_says_but_for_the_last_digits(run_body: Any, case: Any) -> None:
+def test_body_matches_the_reference_except_last_digits(run_body: Any, case: Any) -> None:
     name, rows, weights, x = case
     x = np.nan_to_num(x).clip(-1e30, 1e30)  # sums in another order overflow elsewhere
     x = x.reshape(1, x.size // x.shape[-1], x.shape[-1])
@@ -139,7 +139,7 @@ def test_the_body_says_what_the_reference_says_but_for_the_last_digits(run_body:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_product_is_that_of_the_numbers_within_half_a_step(name: str) -> None:
+def test_product_is_within_half_a_step(name: str) -> None:
     rng = np.random.default_rng(4)
     weights = matrix(rng, name, 30, 128)
     x = rng.normal(size=(9, 128)).astype(np.float32)
@@ -152,7 +152,7 @@ def test_the_product_is_that_of_the_numbers_within_half_a_step(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", FORMATS[1:])
-def test_gguf_blocks_mean_what_ggml_says(name: str) -> None:
+def test_gguf_blocks_match_ggml(name: str) -> None:
     rows = gguf_blocks(np.random.default_rng(5), name, 21, 96)
     ggml = dequantize(rows, GGMLQuantizationType[name.upper()])
     np.testing.assert_array_equal(unpack(name, *pack_gguf(name, rows), 21), ggml)
@@ -203,9 +203,7 @@ def test_the_reference_fuses_as_the_processor_does() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_model_with_its_body_runs_the_kernel_where_there_is_one(
-    cpu_library: Path, body_model: Any, name: str
-) -> None:
+def test_kernel_runs_instead_of_the_body_when_available(cpu_library: Path, body_model: Any, name: str) -> None:
     from onnx import numpy_helper
 
     rng = np.random.default_rng(7)
@@ -239,7 +237,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_packed_matrix_is_refused_when_it_is_loaded(cpu_library: Path, what: str) -> None:
+def test_invalid_packed_matrix_is_rejected_at_load(cpu_library: Path, what: str) -> None:
     change, complaint = REFUSED[what]
     codes, scales = matrix(np.random.default_rng(8), "q8_0", 20, 64)
     attributes = {"format": change.get("format", "q8_0"), "rows": change.get("rows", 20)}
@@ -249,7 +247,7 @@ def test_what_is_no_packed_matrix_is_refused_when_it_is_loaded(cpu_library: Path
         kernel_session(cpu_library, OP, "float32", (codes, scales), given, "portable", 1)
 
 
-def test_what_does_not_fit_the_matrix_is_refused_when_it_is_run(cpu_library: Path) -> None:
+def test_misfit_input_is_rejected_at_run(cpu_library: Path) -> None:
     run = linear(cpu_library, matrix(np.random.default_rng(9), "q4_1", 20, 64), "q4_1", 20, "portable")
     for shape in ((3, 32), (3, 63), (0,), ()):
         with pytest.raises(Exception, match=r"x has \d+ columns, the weight 64"):
@@ -264,12 +262,12 @@ def test_instructions_that_do_not_exist_are_refused(cpu_library: Path) -> None:
 
 
 def test_matrices_that_are_not_whole_blocks_are_not_packed() -> None:
-    with pytest.raises(BuildError, match="33 columns are not whole blocks of 32"):
+    with pytest.raises(BuildError, match="33 columns are not a multiple of the block size, 32"):
         pack_codes("int8", np.zeros((4, 33), np.int8))
-    with pytest.raises(BuildError, match="not whole blocks of q4_0"):
+    with pytest.raises(BuildError, match="not a multiple of the block size of q4_0"):
         pack_gguf("q4_0", np.zeros((4, 19), np.uint8))
     for empty in (np.zeros((0, 34), np.uint8), np.zeros((3, 0), np.uint8)):
-        with pytest.raises(BuildError, match="not whole blocks of q8_0"):
+        with pytest.raises(BuildError, match="not a multiple of the block size of q8_0"):
             pack_gguf("q8_0", empty)
 
 

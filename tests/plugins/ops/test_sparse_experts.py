@@ -49,7 +49,7 @@ def cases(draw: Any) -> Arrays:
 
 @quick
 @given(cases(), st.sampled_from([SILU, CLAMPED]))
-def test_the_body_says_what_the_reference_says(run_body: Any, case: Arrays, attributes: dict[str, float]) -> None:
+def test_body_matches_the_reference(run_body: Any, case: Arrays, attributes: dict[str, float]) -> None:
     (ours,), (theirs,) = run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes)
     tolerance = 5e-2 if ours.dtype == np.float16 else 1e-4
     np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=tolerance, rtol=tolerance)
@@ -71,7 +71,7 @@ def test_body_and_reference_round_the_input_of_the_second_product(
     assert np.abs(theirs - unrounded).max() > 0 or np.abs(unrounded).max() < step
 
 
-def test_a_scale_below_what_16_bits_hold_is_kept(run_body: Any) -> None:
+def test_scale_below_float16_is_kept(run_body: Any) -> None:
     case = make(np.random.default_rng(0), 3, 2, 1, biased=False, dtype=np.float16)
     case["gate_up"] = (case["gate_up"] * 1e-3).astype(np.float16)
     attributes = SILU | {"inner_codes": "float8_e4m3fn", "inner_scale": 1e-8}

@@ -65,7 +65,7 @@ def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(cpu_library: P
         same_bits(linear(cpu_library, matrix, path)(x), expected)
 
 
-def test_a_row_is_the_same_among_any_others(cpu_library: Path) -> None:
+def test_row_is_independent_of_other_rows(cpu_library: Path) -> None:
     """Windows of every width up to what strips and threads divide, on every path, with one thread and with three."""
     rng = np.random.default_rng(1)
     matrix = rng.normal(size=(1013, 61)).astype(np.float32)  # several pieces, and a last tile that is not full
@@ -96,7 +96,7 @@ def test_other_rows_do_not_matter_however_wild(cpu_library: Path) -> None:
 
 @few
 @given(cases())
-def test_the_body_says_what_the_reference_says_but_for_the_last_digits(run_body: Any, case: Any) -> None:
+def test_body_matches_the_reference_except_last_digits(run_body: Any, case: Any) -> None:
     matrix, x = case
     x = np.nan_to_num(x).clip(-1e30, 1e30)  # sums in another order overflow elsewhere
     x = x.reshape(1, x.size // x.shape[-1], x.shape[-1])
@@ -115,7 +115,7 @@ def test_the_product_is_that_of_the_numbers() -> None:
 
 @few
 @given(st.integers(1, 50), st.integers(1, 9))
-def test_a_matrix_is_what_it_was_when_it_is_unpacked(rows: int, columns: int) -> None:
+def test_unpacking_restores_the_matrix(rows: int, columns: int) -> None:
     matrix = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     packed = pack_matrix(matrix)
     assert packed.shape == packed_shape(rows, columns)
@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_packed_matrix_is_refused_when_it_is_loaded(cpu_library: Path, what: str) -> None:
+def test_invalid_packed_matrix_is_rejected_at_load(cpu_library: Path, what: str) -> None:
     change, complaint = REFUSED[what]
     matrix = np.zeros(change.get("shape", (2, 9, 16)), np.float32)
     rows = change.get("rows", 20)
@@ -144,7 +144,7 @@ def test_what_is_no_packed_matrix_is_refused_when_it_is_loaded(cpu_library: Path
         kernel_session(cpu_library, OP, "float32", {"matrix": matrix}, attributes, "portable", 1)
 
 
-def test_what_does_not_fit_the_matrix_is_refused_when_it_is_run(cpu_library: Path) -> None:
+def test_misfit_input_is_rejected_at_run(cpu_library: Path) -> None:
     run = linear(cpu_library, np.zeros((20, 9), np.float32), "portable")
     for shape in ((3, 8), (3, 10), (0,), ()):
         with pytest.raises(Exception, match=r"x has \d+ columns, the matrix 9"):

@@ -25,7 +25,7 @@ def test_known_sizes_are_reckoned_with() -> None:
     assert check_call(DRAFT, {"mask_token_id": 7}, DRAFT_DTYPES, shapes)[0] == ("int64", (2, 5))
 
 
-def test_an_unknown_shape_takes_what_the_others_say() -> None:
+def test_unknown_shape_is_inferred_from_others() -> None:
     shapes = [[2, 4], [2], None, [2], [2, 3], None]
     assert check_call(DRAFT, {"mask_token_id": 7}, DRAFT_DTYPES, shapes)[2] == ("int64", (2, 2))
 
@@ -36,7 +36,7 @@ def test_an_attribute_can_be_a_size() -> None:
     assert check_call(OPS["NumbersAt"], {"columns": 5}, dtypes, shapes) == [("float32", ("B", 5))]
 
 
-def test_the_marks_that_select_the_plugin_are_no_attributes_of_the_op() -> None:
+def test_plugin_selection_marks_are_not_op_attributes() -> None:
     attributes = {"mask_token_id": 7, **SELECTION}
     assert len(check_call(DRAFT, attributes, DRAFT_DTYPES, DRAFT_SHAPES)) == 7
 

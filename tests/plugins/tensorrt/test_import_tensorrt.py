@@ -66,7 +66,7 @@ def case(write_model: Callable[..., str]) -> dict[str, Any]:
 
 
 @needs_rtx
-def test_loading_makes_the_link_and_the_parser_then_takes_plugins(wheel: Path, case: dict[str, Any]) -> None:
+def test_load_creates_the_link_and_parser_accepts_plugins(wheel: Path, case: dict[str, Any]) -> None:
     assert not (wheel / "tensorrt_rtx_libs" / LINK).exists()
     (result,) = results(run_aot([case], environment(wheel)))
     assert result["layers"] == ["PLUGIN_V3"]
@@ -76,7 +76,7 @@ def test_loading_makes_the_link_and_the_parser_then_takes_plugins(wheel: Path, c
 
 
 @needs_rtx
-def test_without_the_link_the_parser_ends_the_process(wheel: Path, case: dict[str, Any]) -> None:
+def test_parser_without_the_link_ends_the_process(wheel: Path, case: dict[str, Any]) -> None:
     """The reason for all this; when a wheel passes here, the cure can go."""
     (wheel / "sitecustomize.py").write_text(
         "from peagle.plugins.tensorrt import import_tensorrt\n"
@@ -86,7 +86,7 @@ def test_without_the_link_the_parser_ends_the_process(wheel: Path, case: dict[st
 
 
 @needs_rtx
-def test_the_state_is_told_without_curing_it(wheel: Path) -> None:
+def test_link_state_is_reported_without_changes(wheel: Path) -> None:
     process = child(wheel, "import sys; print(import_tensorrt.link_state().state, 'tensorrt_rtx' in sys.modules)")
     assert process.stdout.split() == ["missing", "False"]
     assert not (wheel / "tensorrt_rtx_libs" / LINK).exists()
@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_to_is_explained(wheel: Path) -> None:
 
 
 @needs_rtx
-def test_the_runtime_alone_needs_no_link(wheel: Path) -> None:
+def test_runtime_alone_needs_no_link(wheel: Path) -> None:
     (wheel / "tensorrt_rtx_libs").chmod(0o555)
     process = child(
         wheel,
@@ -168,12 +168,12 @@ def test_a_new_process_can_parse_though_the_folder_cannot_be_written_to(
 
 
 @needs_rtx
-def test_no_new_environment_is_needed_where_the_link_is(tmp_path: Path) -> None:
+def test_existing_link_needs_no_environment(tmp_path: Path) -> None:
     assert import_tensorrt.child_environment(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_product_that_is_not_installed_names_its_extra() -> None:
+def test_missing_product_names_its_extra() -> None:
     if (spec := importlib.util.find_spec("tensorrt")) is not None and spec.origin is not None:
         pytest.skip("TensorRT is installed")
     with pytest.raises(EnvironmentProblem) as caught:

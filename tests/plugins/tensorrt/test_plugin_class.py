@@ -147,7 +147,7 @@ def combination(trt: Any, descs: Sequence[Any]) -> list[Any]:
     return wrapped
 
 
-def test_one_combination_of_types_is_taken_and_only_in_linear_order(trt: Any) -> None:
+def test_one_type_combination_in_linear_format_is_supported(trt: Any) -> None:
     plugin = made(trt, "AcceptPrefix")
     inputs = described_inputs(trt, "AcceptPrefix", SIZES, "bfloat16")
     outputs = described_outputs(trt, "AcceptPrefix", inputs, {})
@@ -161,7 +161,7 @@ def test_one_combination_of_types_is_taken_and_only_in_linear_order(trt: Any) ->
     assert not plugin.supports_format_combination(0, combination(trt, descs), len(inputs))
 
 
-def test_inputs_tied_to_another_s_type_follow_it(trt: Any) -> None:
+def test_tied_inputs_follow_the_others_type(trt: Any) -> None:
     spec = OPS["CachedAttention"]
     op = replace(
         spec,
@@ -180,7 +180,7 @@ def test_inputs_tied_to_another_s_type_follow_it(trt: Any) -> None:
 @pytest.mark.parametrize(
     ("op", "complaint"), [("SparseExperts", "has no CUDA kernel"), ("CachedAttention", "has no CUDA kernel")]
 )
-def test_an_op_without_a_kernel_is_no_plugin(trt: Any, op: str, complaint: str) -> None:
+def test_op_without_a_kernel_is_not_a_plugin(trt: Any, op: str, complaint: str) -> None:
     with pytest.raises(BuildError, match=complaint):
         plugin_class(trt, OPS[op])
 
@@ -204,19 +204,22 @@ def test_registering_twice_is_once(trt: Any) -> None:
     assert find_creator(trt, "SparseExperts") is None
 
 
-def test_a_name_that_another_library_took_is_an_error(trt: Any) -> None:
+def test_registered_name_of_another_library_is_an_error(trt: Any) -> None:
     op = replace(OPS["NumbersAt"], name="TakenByAnother")
     other = creator(trt, op)
     assert trt.get_plugin_registry().register_creator(other, "peagle")
     try:
-        with pytest.raises(EnvironmentProblem, match="TakenByAnother version 1 that is not ours"):
+        with pytest.raises(
+            EnvironmentProblem,
+            match="has registered the TensorRT plugin peagle::TakenByAnother version 1",
+        ):
             register(trt, [op])
     finally:
         assert trt.get_plugin_registry().deregister_creator(other)
 
 
 @pytest.mark.gpu
-def test_a_plugin_s_launch_gives_what_the_reference_gives(trt: Any) -> None:
+def test_plugin_launch_matches_the_reference(trt: Any) -> None:
     """The way from an attached plugin to the device, without an engine. The kernels' own tests are in ``tests/gpu``."""
     torch = pytest.importorskip("torch")
     spec, attributes = OPS["PlaceholderDraft"], {"mask_token_id": 9}

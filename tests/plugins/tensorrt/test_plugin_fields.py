@@ -44,7 +44,7 @@ def field(trt: Any, name: str, data: Any, kind: str) -> Any:
     scale=st.floats(allow_nan=False),
     mode=st.text("a_ -'é€", max_size=20),
 )
-def test_what_is_written_is_read_back(trt: Any, count: int, scale: float, mode: str) -> None:
+def test_fields_round_trip(trt: Any, count: int, scale: float, mode: str) -> None:
     values = {"count": count, "scale": scale, "mode": mode}
     entries = plugin_fields.write(trt, SPEC, values)
     assert plugin_fields.read(SPEC, trt.PluginFieldCollection(entries)) == values
@@ -59,7 +59,7 @@ def test_the_parser_s_own_field_types_are_read(trt: Any) -> None:
     assert plugin_fields.read(SPEC, trt.PluginFieldCollection(entries)) == {"count": 3, "scale": 0.5, "mode": "race"}
 
 
-def test_attributes_left_out_take_their_defaults(trt: Any) -> None:
+def test_omitted_attributes_have_defaults(trt: Any) -> None:
     entries = [field(trt, "count", np.array([3], np.int32), "INT32")]
     assert plugin_fields.read(SPEC, trt.PluginFieldCollection(entries)) == {"count": 3, "scale": 1.0, "mode": "greedy"}
 

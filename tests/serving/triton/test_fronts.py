@@ -75,7 +75,7 @@ def streamed(client: Any, inputs: list[Any], name: str = "") -> list[dict[str, A
         client.stop_stream()
 
 
-def test_tokens_come_as_clients_of_tensorrt_llm_expect_them(client: Any, served_engine: Engine) -> None:
+def test_tokens_match_the_tensorrt_llm_protocol(client: Any, served_engine: Engine) -> None:
     params = SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=11, logprobs=0)
     (wanted,) = served_engine.generate([PROMPT], params, num_speculative_tokens=3)
     fields = {"request_output_len": 24, "temperature": 0.8, "runtime_top_p": 0.9, "random_seed": 11,
@@ -93,7 +93,7 @@ def test_tokens_come_as_clients_of_tensorrt_llm_expect_them(client: Any, served_
     assert whole["cum_log_probs"][0, 0] == pytest.approx(sum(likely), abs=1e-4)
 
 
-def test_ends_and_bans_are_honoured(client: Any, served_engine: Engine) -> None:
+def test_end_ids_and_banned_words_apply(client: Any, served_engine: Engine) -> None:
     (plain,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=16))
     end, ban = plain.token_ids[5], plain.token_ids[2]
     (ended,) = streamed(client, tokens(end_id=end))
@@ -121,7 +121,7 @@ def test_ends_and_bans_are_honoured(client: Any, served_engine: Engine) -> None:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_what_the_token_model_cannot_honour_is_refused(client: Any, fields: dict[str, Any], message: str) -> None:
+def test_unsupported_token_model_options_are_rejected(client: Any, fields: dict[str, Any], message: str) -> None:
     from tritonclient.utils import InferenceServerException
 
     with pytest.raises(InferenceServerException) as caught:
@@ -189,7 +189,7 @@ def test_plain_inference_over_http_is_answered(triton: TritonProcess, served_eng
     assert triton.generate("demo_whole", text_input="def f(", max_tokens=12).text == wanted.text
 
 
-def test_a_row_that_is_refused_is_named(triton: TritonProcess, client: Any) -> None:
+def test_rejected_row_is_named(triton: TritonProcess, client: Any) -> None:
     from tritonclient.utils import InferenceServerException
 
     with pytest.raises(InferenceServerException) as caught:

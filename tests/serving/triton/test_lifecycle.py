@@ -58,7 +58,7 @@ def test_a_model_is_unloaded_and_loaded_again(
         triton.wait_until(lambda name=name: triton.counted("num_requests_running", name) == 0)
 
 
-def test_a_model_that_is_unloaded_ends_what_it_answers(
+def test_unloaded_model_finishes_its_requests(
     triton: TritonProcess, triton_repository: Path, talking_engine: Path
 ) -> None:
     write(talking_engine, triton_repository, "leaving", "--link")
@@ -145,7 +145,7 @@ def _edit(model: Path, pattern: str, text: str) -> None:
         (_no_package, "fix: `pip install peagle-compile`"),
     ],
 )
-def test_what_cannot_run_is_refused_in_a_sentence(
+def test_unrunnable_model_is_rejected_with_a_sentence(
     triton: TritonProcess,
     triton_repository: Path,
     talking_engine: Path,
@@ -187,7 +187,7 @@ def of_a_gpu(engine: Path) -> None:
 
 
 @pytest.mark.parametrize("asks_for_gpu", [True, False])
-def test_plans_for_a_gpu_that_is_not_there_are_refused(
+def test_plans_for_an_absent_gpu_are_rejected(
     triton: TritonProcess, triton_repository: Path, talking_engine: Path, tmp_path: Path, asks_for_gpu: bool
 ) -> None:
     engine = Path(shutil.copytree(talking_engine, tmp_path / "engine"))

@@ -28,7 +28,7 @@ curl() { command curl "${@/localhost:8000/127.0.0.1:%d}"; }
 """
 
 
-def test_what_readme_types_ends_in_an_answer(triton_launcher: Path, talking_engine: Path, tmp_path: Path) -> None:
+def test_readme_commands_produce_an_answer(triton_launcher: Path, talking_engine: Path, tmp_path: Path) -> None:
     (block,) = (
         each for each in blocks_of("README.md", (ROOT / "README.md").read_text()) if "tritonserver" in each.text
     )

@@ -28,7 +28,7 @@ def own(triton: TritonProcess, triton_repository: Path) -> Iterator[Path]:
         shutil.rmtree(triton_repository / name)
 
 
-def test_two_engines_answer_beside_each_other(
+def test_two_engines_answer_concurrently(
     triton: TritonProcess, own: Path, tiny_folder: Path, tiny_engine: Engine, served_engine: Engine
 ) -> None:
     write(tiny_folder, own, "own-tiny", "--link")

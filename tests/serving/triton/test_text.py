@@ -91,7 +91,7 @@ def test_messages_go_through_the_template(triton: TritonProcess, served_engine: 
     assert (answer.status, answer.text) == (200, wanted.text)
 
 
-def test_a_text_has_the_form_that_was_asked_for(triton: TritonProcess) -> None:
+def test_text_has_the_requested_form(triton: TritonProcess) -> None:
     schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
     form = json.dumps({"structured_outputs": {"json": schema}})
     answer = triton.stream("demo", text_input=PROMPTS[0], max_tokens=40, sampling_parameters=form)
@@ -99,7 +99,7 @@ def test_a_text_has_the_form_that_was_asked_for(triton: TritonProcess) -> None:
     assert list(json.loads(answer.text)) == ["count"]
 
 
-def test_tokens_and_their_logprobs_are_told_where_asked_for(triton: TritonProcess, served_engine: Engine) -> None:
+def test_tokens_and_logprobs_are_returned_on_request(triton: TritonProcess, served_engine: Engine) -> None:
     (wanted,) = served_engine.generate([[5, 6, 7]], SamplingParams(max_tokens=12, logprobs=0))
     fields = {"input_ids": [5, 6, 7], "max_tokens": 12, "return_token_ids": True, "return_log_probs": True}
     events = triton.stream("demo", **fields).events
@@ -115,7 +115,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def test_requests_of_a_grpc_stream_run_beside_each_other(triton: TritonProcess, served_engine: Engine) -> None:
+def test_grpc_stream_requests_run_concurrently(triton: TritonProcess, served_engine: Engine) -> None:
     outputs = served_engine.generate(PROMPTS, SamplingParams(max_tokens=24, temperature=0.9, seed=3))
     requests = [
         {
@@ -134,7 +134,7 @@ def test_requests_of_a_grpc_stream_run_beside_each_other(triton: TritonProcess, 
         assert pieces[-1]["finish_reason"] == [wanted.finish_reason.encode()]
 
 
-def test_four_clients_at_once_get_what_each_would_get_alone(triton: TritonProcess, served_engine: Engine) -> None:
+def test_four_concurrent_clients_get_their_single_results(triton: TritonProcess, served_engine: Engine) -> None:
     wanted = served_engine.generate(PROMPTS[:4], SamplingParams(max_tokens=32))
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
@@ -199,7 +199,7 @@ def test_a_cancelled_grpc_stream_frees_its_slot(triton: TritonProcess) -> None:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_a_bad_request_is_told_what_is_wrong(triton: TritonProcess, fields: dict[str, Any], message: str) -> None:
+def test_bad_request_error_states_the_reason(triton: TritonProcess, fields: dict[str, Any], message: str) -> None:
     refused = triton.counted("request_refused_total", "demo")
     for call in (triton.generate, triton.stream):
         answer = call("demo", **fields)
@@ -208,7 +208,7 @@ def test_a_bad_request_is_told_what_is_wrong(triton: TritonProcess, fields: dict
     triton.wait_until(lambda: triton.counted("request_refused_total", "demo") == refused + 2)
 
 
-def test_a_batch_is_refused_and_no_row_is_dropped(triton: TritonProcess) -> None:
+def test_batch_is_rejected_without_dropping_rows(triton: TritonProcess) -> None:
     import tritonclient.grpc as grpc
     from tritonclient.utils import InferenceServerException
 
@@ -223,7 +223,7 @@ def test_a_batch_is_refused_and_no_row_is_dropped(triton: TritonProcess) -> None
     assert "batch-size must be <= 1" in str(error)
 
 
-def test_more_requests_than_may_wait_are_refused_at_once(triton: TritonProcess) -> None:
+def test_full_queue_rejects_immediately(triton: TritonProcess) -> None:
     ended = _ended(triton)
     streams = [triton.events("demo", text_input="x", max_tokens=MANY, ignore_eos=True) for _ in range(11)]
     with ThreadPoolExecutor(11) as pool:
@@ -253,7 +253,7 @@ def _ended(triton: TritonProcess) -> float:
     )
 
 
-def test_what_was_written_is_counted(triton: TritonProcess) -> None:
+def test_generated_tokens_are_counted(triton: TritonProcess) -> None:
     names = {"prompt_tokens_total": "num_prompt_tokens", "generation_tokens_total": "num_output_tokens",
              "spec_decode_num_drafts_total": "num_draft_rounds",
              "spec_decode_num_draft_tokens_total": "num_draft_proposed",

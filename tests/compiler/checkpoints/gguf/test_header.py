@@ -88,7 +88,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_header_is_rejected(name: str, tmp_path: Path) -> None:
     content, said = WRONG[name]
     path = tmp_path / "wrong.gguf"
     path.write_bytes(content)
@@ -133,7 +133,7 @@ def _opened(path: Path, **more: Any) -> Target:
     return Target.open(gguf_files.write(path / "tiny.gguf", "llama", **more).file)
 
 
-def test_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_unknown_architecture_is_rejected_by_name(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="has the architecture mamba") as caught:
         _opened(
             tmp_path, edit=lambda writer: writer.add_key_value("general.architecture", "mamba", GGUFValueType.STRING)
@@ -163,19 +163,19 @@ def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
         ("llama.attention.head_count", 0, "num_attention_heads"),
     ],
 )
-def test_another_form_of_a_family_is_refused(key: str, value: int, said: str, tmp_path: Path) -> None:
+def test_unsupported_variant_of_a_family_is_rejected(key: str, value: int, said: str, tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
         _opened(tmp_path, edit=lambda writer: writer.add_uint32(key, value))
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("missing", ["block_count", "embedding_length", "attention.head_count", "feed_forward_length"])
-def test_a_size_that_is_missing_is_named(missing: str, tmp_path: Path) -> None:
+def test_missing_size_is_named(missing: str, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="config lacks"):
         _opened(tmp_path, without=[f"llama.{missing}"])
 
 
-def test_tensors_without_a_place_or_of_another_shape_are_named(tmp_path: Path) -> None:
+def test_unknown_and_misshaped_tensors_are_named(tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama")
     content = written.file.read_bytes()
     for other, said in (

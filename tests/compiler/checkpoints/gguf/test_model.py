@@ -19,7 +19,7 @@ KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
 @pytest.mark.parametrize("family", gguf_files.FAMILIES)
-def test_every_tensor_is_the_one_that_was_converted(family: str, tmp_path: Path) -> None:
+def test_every_tensor_matches_the_converted_original(family: str, tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", family, kinds=KINDS)
     target, expected = Target.open(written.file), load_file(written.folder / "model.safetensors")
     target.check()
@@ -40,7 +40,7 @@ def test_the_configuration_is_the_published_one(family: str, tmp_path: Path) -> 
     assert differ <= {"bos_token_id", "dtype", "transformers_version", "layer_types"}
 
 
-def test_some_rows_of_a_head_are_those_of_the_whole(tmp_path: Path) -> None:
+def test_partial_head_rows_match_the_whole_head(tmp_path: Path) -> None:
     written = gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("Q8_0",))
     tensor = Checkpoint.open(written.file).tensors["model.layers.1.self_attn.k_proj.weight"]
     whole = tensor.rows(0, 128)
@@ -76,7 +76,7 @@ def test_the_rotary_table_of_llama_3_is_found_in_its_divisors(tmp_path: Path) ->
     read.check()
 
 
-def test_another_rotary_table_is_refused(tmp_path: Path) -> None:
+def test_unsupported_rope_table_is_rejected(tmp_path: Path) -> None:
     def edit(writer: Any) -> None:
         writer.add_tensor("rope_freqs.weight", _divisors() * np.linspace(1, 2, 32, dtype=np.float32))
 

@@ -64,7 +64,7 @@ def transformers_s(of: GgufHeader) -> Any:
 
 
 @pytest.mark.parametrize("pre", ["qwen2", "llama-bpe", "tekken", "gpt-2"])
-def test_byte_pairs_are_those_of_transformers(pre: str) -> None:
+def test_byte_pair_tokenizer_matches_transformers(pre: str) -> None:
     of = byte_pairs(pre=pre, add_bos_token=False)
     ours, theirs = made(of), transformers_s(of)
     for text in TEXTS:
@@ -84,7 +84,7 @@ def _own(of: GgufHeader) -> dict[str, Any]:
     return {key.removeprefix("tokenizer.ggml."): value for key, value in of.metadata.items() if "ggml" in key}
 
 
-def test_pieces_are_those_of_transformers() -> None:
+def test_sentencepiece_tokenizer_matches_transformers() -> None:
     of = pieces()
     ours, theirs = made(of), transformers_s(of)
     for text in ("hello world", "It is", "Isn't hello: helloworld?", "a.b", "é", "hell or world"):
@@ -111,12 +111,12 @@ def test_pieces_are_joined_by_their_scores(text: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_byte_pairs_lose_nothing(text: str) -> None:
+def test_byte_pair_round_trip_is_lossless(text: str) -> None:
     text = text.replace("<|", "")
     assert _PAIRS.decode(_PAIRS.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_the_first_token_is_written_where_the_file_says_so() -> None:
+def test_bos_token_is_added_when_the_file_requests_it() -> None:
     assert made(byte_pairs()).encode("a").tokens == ["a"]
     assert made(byte_pairs(add_bos_token=True)).encode("a").tokens == ["<|user|>", "a"]
     assert made(byte_pairs(pre="llama-bpe")).encode("a").tokens == ["<|user|>", "a"]
@@ -124,7 +124,7 @@ def test_the_first_token_is_written_where_the_file_says_so() -> None:
     assert made(pieces(add_bos_token=False, add_space_prefix=False)).encode("he").tokens == ["he"]
 
 
-def test_gemma_s_merges_are_taken_from_the_file() -> None:
+def test_gemma_merges_come_from_the_file() -> None:
     of = pieces(model="gemma4", merges=["h e", "l l", "he ll", "hell o", "▁ hello"])
     tokenizer, theirs = made(of), transformers_s(of)
     assert tokenizer.encode("hello hello<mine>").tokens == ["hello", "▁hello", "<mine>"]
@@ -175,7 +175,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
-def test_every_way_to_cut_a_text_is_kept_in_the_file(pre: str) -> None:
+def test_all_merges_of_the_file_are_kept(pre: str) -> None:
     content = json.loads(tokenizer_json(byte_pairs(pre=pre)))
     assert content["pre_tokenizer"]
     assert content["model"]["ignore_merges"] == PRE_TOKENIZERS[pre].whole

@@ -97,7 +97,7 @@ REFERENCES: dict[str, tuple[Callable[[Block], Iterator[float]], tuple[int, ...]]
 """What a block stands for, and where its numbers of 16 bits are."""
 
 
-def test_every_type_that_is_read_has_a_reference() -> None:
+def test_every_supported_type_has_a_reference() -> None:
     assert {*REFERENCES} == {*ROUNDED}
 
 
@@ -118,7 +118,7 @@ def test_random_blocks_are_read_as_ggml_defines_them(kind: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16"])
 @pytest.mark.parametrize("heads", [0, 2])
-def test_blocks_are_those_of_the_same_rows(kind: str, heads: int, tmp_path: Path, rng: np.random.Generator) -> None:
+def test_blocks_match_those_of_the_same_rows(kind: str, heads: int, tmp_path: Path, rng: np.random.Generator) -> None:
     rows, columns = 16, 64
     values = rng.normal(size=(rows, columns)).astype(np.float32)
     stored = gguf.quantize(values, GGMLQuantizationType[kind]).view(np.uint8).reshape(rows, -1)

@@ -18,7 +18,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_same_engine_and_options_give_the_same_bytes(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+def test_same_engine_and_options_give_the_same_bytes(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
     first, second = tmp_path / "a", tmp_path / "deeper" / "b"
     for repository in (first, second):
         assert cli("triton", demo_engine, "--repository", repository, "--name", "m", "--quiet").code == 0
@@ -36,7 +36,7 @@ def test_the_engine_is_copied_whole(demo_engine: Path, tmp_path: Path, cli: Run)
     assert all((copy / name).stat().st_nlink == 1 for name in files)
 
 
-def test_a_second_run_writes_nothing(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+def test_second_run_writes_nothing(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
     command = ("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--json")
     assert json.loads(cli(*command).out)["changed"] == ["m", "m_tokens", "m_whole"]
     config = tmp_path / "m" / "config.pbtxt"
@@ -60,16 +60,14 @@ def test_other_options_change_the_config_and_leave_no_trace_of_the_old(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "m_tokens", "m_whole"]
 
 
-def test_an_engine_elsewhere_is_named_as_it_was_asked_for(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+def test_engine_path_is_recorded_as_given(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
     assert cli("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--engine-path", "/engines/x").code == 0
     assert 'key: "engine_dir" value: { string_value: "/engines/x" }' in (tmp_path / "m" / "config.pbtxt").read_text()
     assert not (tmp_path / "m" / "1" / "engine").exists()
 
 
 @pytest.mark.parametrize("change", ["edited", "added", "removed", "foreign", "file"])
-def test_what_somebody_else_wrote_is_replaced_only_by_force(
-    demo_engine: Path, tmp_path: Path, cli: Run, change: str
-) -> None:
+def test_foreign_files_are_replaced_only_with_force(demo_engine: Path, tmp_path: Path, cli: Run, change: str) -> None:
     command = ("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--link")
     model = tmp_path / "m"
     if change == "foreign":
@@ -97,7 +95,7 @@ def test_what_somebody_else_wrote_is_replaced_only_by_force(
     assert not (model / "notes.txt").exists()
 
 
-def test_models_beside_it_are_left_alone(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+def test_neighboring_models_are_untouched(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
     other = tmp_path / "other" / "1"
     other.mkdir(parents=True)
     (other / "model.py").write_text("mine")
@@ -119,7 +117,7 @@ def test_models_beside_it_are_left_alone(demo_engine: Path, tmp_path: Path, cli:
         (("--max-batch-size", "0"), 2, "max-batch-size"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(
+def test_invalid_request_is_rejected_before_writing(
     demo_engine: Path, tmp_path: Path, cli: Run, flags: tuple[str, ...], code: int, message: str
 ) -> None:
     done = cli("triton", demo_engine, "--repository", tmp_path / "r", *flags)
@@ -136,7 +134,7 @@ def test_a_damaged_engine_is_refused(demo_engine: Path, tmp_path: Path, cli: Run
     assert not (tmp_path / "r").exists()
 
 
-def test_an_engine_inside_of_what_is_written_is_refused(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+def test_engine_inside_the_output_folder_is_rejected(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
     assert cli("triton", demo_engine, "--repository", tmp_path, "--name", "m").code == 0
     inside = tmp_path / "m" / "1" / "engine"
     before = contents(tmp_path)

@@ -19,7 +19,7 @@ _MODULES = st.sets(
 
 @settings(deadline=None, max_examples=80)
 @given(modules=_MODULES, data=st.data())
-def test_the_list_of_wide_modules_matches_all_of_them_and_no_other(modules: set[str], data: st.DataObject) -> None:
+def test_excluded_modules_pattern_matches_exactly_the_unquantized_ones(modules: set[str], data: st.DataObject) -> None:
     wide = data.draw(st.sets(st.sampled_from(sorted(modules)))) | {"lm_head"}
     patterns = listed_modules(wide, modules - wide)
     assert patterns == sorted(set(patterns))

@@ -120,7 +120,7 @@ def test_a_quantized_checkpoint_is_inspected(cli: Run, tiny: Tiny, tmp_path: Pat
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_matrices_are_rounded_and_all_else_is_as_it_was(
+def test_matrices_are_quantized_and_other_tensors_unchanged(
     family: str, dtype: torch.dtype, tiny: Tiny, tmp_path: Path
 ) -> None:
     target = Path(shutil.copytree(tiny(family).target, tmp_path / "target"))
@@ -155,7 +155,7 @@ def expected_matrices(family: str) -> int:
     return 7 * 7 - (4 if family == "gemma-4" else 0)  # its four full layers use keys as values
 
 
-def test_each_expert_has_the_range_of_its_own_input(tiny: Tiny, tmp_path: Path) -> None:
+def test_each_expert_uses_its_own_input_range(tiny: Tiny, tmp_path: Path) -> None:
     target = tiny("qwen3-moe").target
     raw, scales = stored(quantized(target, tmp_path / "out")), some_scales(Target.open(target))
     for kind, graph in (("gate_proj", "gate_up_proj"), ("up_proj", "gate_up_proj"), ("down_proj", "down_proj")):
@@ -164,7 +164,7 @@ def test_each_expert_has_the_range_of_its_own_input(tiny: Tiny, tmp_path: Path) 
         np.testing.assert_array_equal(np.float32(found), ranges / np.float32(448))
 
 
-def test_a_matrix_of_zeros_stays_zero(tiny: Tiny, tmp_path: Path) -> None:
+def test_zero_matrix_stays_zero(tiny: Tiny, tmp_path: Path) -> None:
     target = Path(shutil.copytree(tiny("llama").target, tmp_path / "target"))
     tensors = stored(target)
     tensors["model.layers.1.mlp.up_proj.weight"].zero_()
@@ -182,7 +182,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tiny: Tiny, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_cached_keys_and_values_have_scales_if_asked(tiny: Tiny, tmp_path: Path) -> None:
+def test_kv_cache_scales_are_written_on_request(tiny: Tiny, tmp_path: Path) -> None:
     for family, inside in (("qwen3", "model."), ("gemma-4", "model.language_model.")):
         target = tiny(family).target
         out = quantized(target, tmp_path / family, kv_cache_dtype="fp8")
@@ -195,7 +195,7 @@ def test_cached_keys_and_values_have_scales_if_asked(tiny: Tiny, tmp_path: Path)
         assert Checkpoint.open(out).format == "modelopt-fp8"
 
 
-def test_the_configuration_says_what_was_done(tiny: Tiny, tmp_path: Path) -> None:
+def test_configuration_records_the_quantization(tiny: Tiny, tmp_path: Path) -> None:
     target = tiny("qwen3-moe").target
     out = quantized(target, tmp_path / "out", exclude=("layers.1.*", "*.down_proj"))
     described = json.loads((out / "hf_quant_config.json").read_text())
@@ -229,14 +229,14 @@ def test_the_configuration_says_what_was_done(tiny: Tiny, tmp_path: Path) -> Non
         ("gpt-oss", ("layers.0.mlp.experts.down_proj",), "model.layers.0.mlp.experts"),
     ],
 )
-def test_what_other_runtimes_cannot_read_in_part_is_said(
+def test_layouts_unsupported_by_other_runtimes_are_reported(
     family: str, patterns: tuple[str, ...], torn: str, tiny: Tiny
 ) -> None:
     warnings = make_worklist(Target.open(tiny(family).target), patterns).warnings
     assert [torn in warning for warning in warnings] == [True] * bool(torn)
 
 
-def test_shards_stay_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
+def test_shard_layout_is_preserved(tiny: Tiny, tmp_path: Path) -> None:
     whole = quantized(tiny("qwen3-moe").target, tmp_path / "whole")
     target = Path(shutil.copytree(tiny("qwen3-moe").target, tmp_path / "target"))
     tensors = stored(target)
@@ -257,7 +257,7 @@ def test_shards_stay_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
         assert torch.equal(as_bytes(tensor), as_bytes(raw[name])), name
 
 
-def test_no_tensor_is_in_memory_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tensor_is_loaded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of 7.7 MB, wide and narrow, in pieces of 64 kB, with two threads: less than 2 MB is ever held."""
     monkeypatch.setattr(in_order, "processors", lambda: 2)
     config = CONFIGS["llama"] | {"num_hidden_layers": 1, "intermediate_size": 40_000, "vocab_size": 40_000}
@@ -279,7 +279,7 @@ def test_no_tensor_is_in_memory_whole(tmp_path: Path, monkeypatch: pytest.Monkey
 # ---------------------------------------------------------------------------------------------------- refusals
 
 
-def test_stacked_experts_may_be_left_wide(tiny: Tiny, tmp_path: Path) -> None:
+def test_stacked_experts_can_stay_unquantized(tiny: Tiny, tmp_path: Path) -> None:
     target = tiny("gpt-oss").target
     raw = stored(quantized(target, tmp_path / "out", exclude=("*.experts.*",)))
     assert sum(tensor.dtype == torch.float8_e4m3fn for tensor in raw.values()) == 7 * 4
@@ -287,7 +287,7 @@ def test_stacked_experts_may_be_left_wide(tiny: Tiny, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("patterns", [("layer.0.*",), ("lm_head",), ("layers.0.*", "*.gait_proj")])
-def test_a_pattern_that_names_nothing_is_refused(patterns: tuple[str, ...], tiny: Tiny, tmp_path: Path) -> None:
+def test_pattern_without_a_match_is_rejected(patterns: tuple[str, ...], tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="matches none of the matrices"):
         quantized(tiny("qwen3").target, tmp_path / "out", exclude=patterns)
 
@@ -309,9 +309,7 @@ def test_ranges_of_other_weights_are_refused(tiny: Tiny, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("value", "said"), [(0, "zero"), (np.nan, "NaN"), (np.inf, "infinite"), (-1, "negative")])
-def test_ranges_that_scale_nothing_are_refused_by_name(
-    value: float, said: str, cli: Run, pair: Pair, tmp_path: Path
-) -> None:
+def test_unused_ranges_are_rejected_by_name(value: float, said: str, cli: Run, pair: Pair, tmp_path: Path) -> None:
     scales = some_scales(Target.open(pair.target))
     name = "model.layers.2.mlp.up_proj.weight"
     inputs = dict(scales.inputs) | {name: np.float32(value).reshape(())}
@@ -337,7 +335,7 @@ def test_ranges_that_scale_nothing_are_refused_by_name(
         (("--exclude", "*"), 2, "leaves nothing to quantise"),
     ],
 )
-def test_what_cannot_be_done_is_refused(
+def test_invalid_request_is_rejected(
     cli: Run, pair: Pair, tmp_path: Path, arguments: tuple[object, ...], code: int, says: str
 ) -> None:
     done = cli("quantize", pair.target, "--out", tmp_path / "out", *arguments)
@@ -361,7 +359,7 @@ def test_bad_calibration_data_is_named(cli: Run, pair: Pair, tmp_path: Path, con
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_somebody_else_is_not_replaced_and_our_own_is(cli: Run, tiny: Tiny, tmp_path: Path) -> None:
+def test_foreign_folder_is_kept_and_own_folder_is_replaced(cli: Run, tiny: Tiny, tmp_path: Path) -> None:
     out = quantized(tiny("qwen3").target, tmp_path / "out")
     before = (out / "model.safetensors").read_bytes()
     quantized(tiny("qwen3").target, tmp_path / "out", exclude=("layers.0.*",))
@@ -400,7 +398,7 @@ def samples(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("step", ["calibrate", "write the weights"])
-def test_an_interruption_leaves_nothing_and_the_next_run_ends_as_if_there_had_been_none(
+def test_interruption_leaves_nothing_and_next_run_is_identical(
     step: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "cache"))
@@ -422,7 +420,7 @@ def test_an_interruption_leaves_nothing_and_the_next_run_ends_as_if_there_had_be
 # --------------------------------------------------------------------------------------------------- end to end
 
 
-def test_saved_ranges_give_the_same_checkpoint(cli: Run, pair: Pair, tmp_path: Path) -> None:
+def test_saved_ranges_reproduce_the_checkpoint(cli: Run, pair: Pair, tmp_path: Path) -> None:
     data = samples(tmp_path / "data.jsonl")
     done = cli(
         "quantize", pair.target, "--out", tmp_path / "a", "--calib-data", data, "--calib-method", "mse", "--json"

@@ -17,7 +17,7 @@ _FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 @settings(deadline=None, max_examples=60)
 @given(values=hnp.arrays(np.float32, st.integers(1, 40), elements=_FINITE), cut=st.integers(0, 40))
-def test_codes_are_those_of_ml_dtypes_and_no_number_is_lost(values: np.ndarray, cut: int) -> None:
+def test_codes_match_ml_dtypes_and_nothing_is_lost(values: np.ndarray, cut: int) -> None:
     scale = scale_for(max(magnitude(values[:cut]), magnitude(values[cut:])))
     assert scale > 0
     found, expected = to_e4m3(values / scale), (values / scale).astype(ml_dtypes.float8_e4m3fn)

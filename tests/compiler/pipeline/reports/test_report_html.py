@@ -76,7 +76,7 @@ def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
         assert absent not in page.text
 
 
-def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
+def test_page_describes_the_engine_and_its_verification() -> None:
     calibration = {
         "method": {"name": "percentile", "percent": 99.99}, "dataset": "bundled", "samples": "e5" * 32,
         "num_samples": 128, "num_tokens": 65536,
@@ -105,7 +105,7 @@ def test_the_page_says_what_the_engine_is_of_and_what_is_known_of_it() -> None:
     assert page.index("all else") < page.index("recipe") < page.index("calibration") < page.index("excluded")
 
 
-def test_the_page_says_what_ranges_cut_off_and_which_experts_were_hardly_reached() -> None:
+def test_page_lists_clipped_ranges_and_rarely_used_experts() -> None:
     calibration = {
         "method": {"name": "percentile", "percent": 99.99}, "dataset": "bundled", "samples": "e5" * 32,
         "num_samples": 128, "num_tokens": 65536, "device": "cuda",

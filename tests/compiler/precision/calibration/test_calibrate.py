@@ -66,7 +66,7 @@ def test_equals_the_whole_model_in_bfloat16(family: str, tiny: Tiny, calibrated:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_names_are_those_of_the_matrices(family: str) -> None:
+def test_range_names_match_checkpoint_matrices(family: str) -> None:
     config = CONFIGS[family]
     matrices = {n for n, shape in Skeleton(config).shapes.items() if len(shape) > 1 and "embed" not in n}
     routers = {n for n in matrices if n.endswith(("mlp.gate.weight", "mlp.router.weight", "_bias"))}
@@ -75,7 +75,7 @@ def test_names_are_those_of_the_matrices(family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_names_are_those_of_the_traced_graph(family: str) -> None:
+def test_range_names_match_the_traced_graph(family: str) -> None:
     served = family_for(CONFIGS[family])
     text = served.keeping(CONFIGS[family], [3, 6] if family == "qwen3-moe" else [0, 5])  # a layer of either kind
     config = CONFIGS[family] | ({"text_config": text} if "text_config" in CONFIGS[family] else text)
@@ -93,7 +93,7 @@ def test_a_shared_input_has_one_range(tiny: Tiny, calibrated: Calibrate) -> None
         assert (len(qkv), len(mlp)) == (1, 2)
 
 
-def test_no_method_goes_above_the_largest(tiny: Tiny, calibrated: Calibrate) -> None:
+def test_no_method_exceeds_the_maximum(tiny: Tiny, calibrated: Calibrate) -> None:
     samples = random_samples(30)
     largest = calibrated(tiny("gpt-oss"), samples, Settings(method=Max())).inputs
     for method in (Percentile(99.0), Mse("e4m3"), Mse("int8")):
@@ -103,7 +103,7 @@ def test_no_method_goes_above_the_largest(tiny: Tiny, calibrated: Calibrate) -> 
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt-oss"])
-def test_what_a_range_cuts_off_is_counted(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
+def test_clipped_values_are_counted(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
     samples = random_samples(40, 24)
     scales = calibrated(tiny(family), samples, Settings(method=Percentile(95.0)))
     assert scales.clipped.keys() <= scales.ranges.keys()

@@ -10,7 +10,7 @@ from peagle.compiler.precision.calibration.calibration_options import Calibratio
 from peagle.plugins.errors import UsageError
 
 
-def test_a_folder_without_ranges_is_told_from_one_above_them(tmp_path: Path) -> None:
+def test_folder_without_ranges_differs_from_its_parent(tmp_path: Path) -> None:
     for scales in (tmp_path / "absent", tmp_path):
         with pytest.raises(UsageError) as caught:
             CalibrationAsked(scales=scales).check()

@@ -53,7 +53,7 @@ def test_a_file_without_samples_is_refused(content: bytes | None, said: str, tmp
         read_jsonl(tmp_path / "data.jsonl", None, VOCAB, SMALL)
 
 
-def test_ids_of_another_model_are_to_be_tokenized_again(tmp_path: Path) -> None:
+def test_samples_tokenized_for_another_model_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_jsonl(written(tmp_path / "data.jsonl", {"input_ids": [VOCAB]}), None, VOCAB, SMALL)
     assert "tokenizer of this model" in caught.value.fix
@@ -124,7 +124,7 @@ def test_a_template_in_the_configuration_counts(is_list: bool, pair: Pair) -> No
     assert encoder.converse([{"role": "U", "content": "A"}]) == encoder.encode("!<U>A")
 
 
-def test_templates_without_a_default_are_no_template(pair: Pair, tmp_path: Path) -> None:
+def test_template_list_without_default_counts_as_none(pair: Pair, tmp_path: Path) -> None:
     named = [{"name": "tools", "template": "?"}]
     (pair.target / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     path = written(tmp_path / "data.jsonl", {"messages": [{"role": "U", "content": "A"}]})
@@ -146,14 +146,14 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 DEMO = BUNDLED.parents[1] / "demo" / "target"
 
 
-def test_the_bundled_samples_are_what_is_asked_for_unless_told_otherwise() -> None:
+def test_bundled_samples_are_the_default() -> None:
     limits = SampleLimits()
     samples = bundled(Encoder.open(DEMO), json.loads((DEMO / "config.json").read_text())["vocab_size"])
     assert len(set(samples.ids)) == limits.max_samples == 128
     assert set(samples.lengths) == {limits.max_length} == {512}
 
 
-def test_the_kinds_are_taken_in_turn() -> None:
+def test_sample_kinds_alternate() -> None:
     encoder = Encoder.open(DEMO)
     lines = [(k, json.loads(line)) for k in KINDS for line in (BUNDLED / f"{k}.jsonl").read_text().splitlines()]
     kinds = {tuple(encoder.encode(each["text"])): kind for kind, each in lines if "text" in each}
@@ -161,7 +161,7 @@ def test_the_kinds_are_taken_in_turn() -> None:
     assert sorted(kinds.get(ids, "chat") for ids in few.ids) == ["chat", "chat", "code", "code", "prose", "prose"]
 
 
-def test_system_turns_are_left_out_where_a_template_refuses_them(tmp_path: Path) -> None:
+def test_system_turns_are_dropped_when_the_template_rejects_them(tmp_path: Path) -> None:
     shutil.copy(DEMO / "tokenizer.json", tmp_path)
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}" + CHAT
     (tmp_path / "chat_template.jinja").write_text(refuses)
@@ -170,13 +170,13 @@ def test_system_turns_are_left_out_where_a_template_refuses_them(tmp_path: Path)
     assert any("rejects system turns" in warning for warning in samples.warnings)
 
 
-def test_a_template_that_writes_the_date_writes_the_same_tomorrow(pair: Pair) -> None:
+def test_template_with_a_date_renders_deterministically(pair: Pair) -> None:
     (pair.target / "chat_template.jinja").write_text("{{ strftime_now('%Y-%m-%d') }}" + CHAT)
     encoder = Encoder.open(pair.target)
     assert encoder.converse([{"role": "U", "content": "A"}]) == encoder.encode("2026-01-01<U>A")
 
 
-def test_who_asks_for_more_than_there_is_is_told() -> None:
+def test_too_many_samples_requested_is_reported() -> None:
     samples = Samples.of("the set", [[1, 2, 3], [4, 5]])
     assert samples.asked(None, None).warnings == samples.asked(2, 3).warnings == ()
     assert samples.asked(3, None).warnings == ("3 samples were requested, but the set has 2",)

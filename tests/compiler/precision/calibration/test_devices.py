@@ -24,7 +24,7 @@ def test_the_cpu_is_always_there() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a CUDA device")
 @pytest.mark.parametrize("name", ["cuda", "cuda:1"])
-def test_cuda_where_torch_has_none_is_refused(name: str) -> None:
+def test_cuda_without_support_in_torch_is_rejected(name: str) -> None:
     with pytest.raises(EnvironmentProblem, match=f"--calib-device {name} cannot be used") as caught:
         require_device(name)
     assert torch.__version__ in caught.value.why
@@ -32,14 +32,14 @@ def test_cuda_where_torch_has_none_is_refused(name: str) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_missing_gpu_is_rejected() -> None:
     with pytest.raises(EnvironmentProblem, match="cuda:999 is not there"):
         require_device("cuda:999")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3-moe", "gpt-oss", "gemma-4"])
-def test_ranges_from_a_gpu_are_those_of_the_cpu(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
+def test_gpu_ranges_match_cpu_ranges(family: str, tiny: Tiny, calibrated: Calibrate) -> None:
     samples = random_samples(23, 40, 1, 9)
     for method in (Settings().method, Percentile(99.0)):
         there = calibrated(tiny(family), samples, Settings(method, device="cuda"))

@@ -86,7 +86,7 @@ def cut(pair: Pair, samples: Samples, store: Path, number: signal.Signals, after
 
 
 @pytest.mark.parametrize(("number", "after", "first"), [(signal.SIGKILL, 8, 2), (signal.SIGINT, 21, 6)])
-def test_an_interrupted_calibration_goes_on(
+def test_interrupted_calibration_resumes(
     number: signal.Signals, after: int, first: int, tiny: Tiny, calibrated: Calibrate, tmp_path: Path
 ) -> None:
     samples, steps = random_samples(7, 4, 9), Steps()
@@ -107,7 +107,7 @@ def test_a_finished_calibration_is_not_repeated(tiny: Tiny, calibrated: Calibrat
     assert sum(path.stat().st_size for path in kept) == 0  # nothing large stays
 
 
-def test_a_step_flushes_its_own_files_alone(tiny: Tiny, calibrated: Calibrate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_flushes_only_its_own_files(tiny: Tiny, calibrated: Calibrate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a deep model flushes the files of every earlier step again, twice a step."""
     flushed: list[int] = []
     real = os.fsync
@@ -126,7 +126,7 @@ def test_other_samples_methods_and_types_are_other_calibrations(tiny: Tiny, cali
     assert len(steps.told) == 4
 
 
-def test_damage_to_what_was_kept_costs_time_only(tiny: Tiny, calibrated: Calibrate, tmp_path: Path) -> None:
+def test_damaged_saved_step_is_recomputed(tiny: Tiny, calibrated: Calibrate, tmp_path: Path) -> None:
     samples = random_samples(6, 6)
     assert cut(tiny("llama"), samples, tmp_path / "cut", signal.SIGKILL, 8) == -signal.SIGKILL
     whole = content(calibrated(tiny("llama"), samples))
@@ -144,7 +144,7 @@ def make() -> None:
 
 
 @pytest.mark.parametrize("name", ["step-0000.json", "ranges-0000.safetensors", "streams-0000.bin"])
-def test_a_pipe_where_a_step_was_makes_nobody_wait(tmp_path: Path, name: str) -> None:
+def test_pipe_instead_of_a_step_does_not_block(tmp_path: Path, name: str) -> None:
     with Kept.open(StageStore(tmp_path), make, ["x"], 0) as kept:
         kept.scratch.write_bytes(b"streams")
         kept.finish(0, {"x": np.ones(1, np.float32)})
@@ -157,7 +157,7 @@ def test_a_pipe_where_a_step_was_makes_nobody_wait(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["streams.partial", "step-0001.partial", "ranges-0001.safetensors"])
-def test_a_pipe_where_the_next_step_goes_makes_nobody_wait(tmp_path: Path, name: str) -> None:
+def test_pipe_instead_of_the_next_step_does_not_block(tmp_path: Path, name: str) -> None:
     with Kept.open(StageStore(tmp_path), make, ["x"], 0) as kept:
         kept.scratch.write_bytes(b"streams")
         kept.finish(0, {"x": np.ones(1, np.float32)})

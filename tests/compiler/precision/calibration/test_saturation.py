@@ -13,7 +13,7 @@ def of(ranges: dict[str, object], clipped: dict[str, object], peaks: dict[str, o
     )
 
 
-def test_the_worst_come_first_and_experts_by_number() -> None:
+def test_worst_saturation_is_first_and_experts_are_numbered() -> None:
     found = of(
         {"a": 1, "b": 2, "experts": [1, 1, 4]},
         {"a": 0.0001, "experts": [0, 0, 0.25]},
@@ -36,7 +36,7 @@ def test_little_beyond_a_range_is_recorded_and_not_warned_of() -> None:
     assert found.record()["clipped"] == 1
 
 
-def test_halves_of_the_samples_that_disagree_are_told_of() -> None:
+def test_disagreeing_sample_halves_are_reported() -> None:
     found = of({"a": 3, "b": 2, "c": 9}, {}, {"a": [3, 1], "b": [2, 1.9], "c": [9, 4]})
     assert found.record()["halves"] == {"inputs": 3, "apart": 3.0, "in": "a", "unsettled": 2, "limit": 2.0}
     (warning,) = found.warnings()

@@ -40,7 +40,7 @@ def good() -> Scales:
     )
 
 
-def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
+def test_round_trip_is_lossless(tmp_path: Path) -> None:
     good().save(tmp_path / "scales")
     back = Scales.load(tmp_path / "scales", WANTED)
     assert back.facts == good().facts
@@ -58,9 +58,7 @@ def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
     ("key", "said_where"),
     [("inputs:lm_head.weight", ""), ("caches:v_cache.0", ""), (f"inputs:{EXPERTS}.down_proj", " for experts 1")],
 )
-def test_what_is_no_range_is_refused_by_name(
-    value: float, said: str, key: str, said_where: str, tmp_path: Path
-) -> None:
+def test_invalid_range_is_rejected_by_name(value: float, said: str, key: str, said_where: str, tmp_path: Path) -> None:
     good().save(tmp_path)
     tensors = dict(load_file(tmp_path / NUMBERS))
     tensors[key] = tensors[key].copy()
@@ -114,7 +112,7 @@ def rewrite(folder: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("key", ["inputs:lm_head.weight", "caches:k_cache.0", f"expert_tokens:{EXPERTS}"])
-def test_what_is_missing_or_unknown_or_misshaped_is_named(key: str, tmp_path: Path) -> None:
+def test_missing_unknown_and_misshaped_ranges_are_named(key: str, tmp_path: Path) -> None:
     good().save(tmp_path)
     tensors = dict(load_file(tmp_path / NUMBERS))
     value = tensors.pop(key)
@@ -130,7 +128,7 @@ def test_what_is_missing_or_unknown_or_misshaped_is_named(key: str, tmp_path: Pa
         assert said in str(refused.value)
 
 
-def test_a_tensor_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_wrong_tensor_dtype_is_rejected(tmp_path: Path) -> None:
     good().save(tmp_path)
     tensors = dict(load_file(tmp_path / NUMBERS))
     for key, value in (("weights:x", np.zeros(2, np.float32)), ("inputs:lm_head.weight", np.array(1))):
@@ -166,7 +164,7 @@ def test_ranges_of_other_weights_are_refused() -> None:
         good().check_model("0" * 64)
 
 
-def test_a_layer_that_saw_nothing_is_not_filled_in() -> None:
+def test_layer_without_data_is_not_filled() -> None:
     nothing = {f"{EXPERTS}.{w}": np.zeros(3, np.float32) for w in ("gate_up_proj", "down_proj")}
     filled = fill_unseen(dict(good().inputs) | nothing, {EXPERTS: np.zeros(3, np.int64)})
     with pytest.raises(BuildError, match="is zero for experts 0, 1, 2"):

@@ -27,7 +27,7 @@ def test_unseen_experts_take_the_largest_range_of_the_layer() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(2**-6, 2**6, width=32), st.integers(0, 3)), min_size=1, max_size=8))
-def test_a_filled_range_is_never_smaller_than_what_any_expert_saw(seen: list[tuple[float, int]]) -> None:
+def test_filled_range_covers_the_largest_of_any_expert(seen: list[tuple[float, int]]) -> None:
     counts = np.array([count for _, count in seen])
     ranges = np.array([largest if count else 0 for largest, count in seen], np.float32)
     filled = fill_unseen({f"{EXPERTS}.down_proj": ranges}, {EXPERTS: counts})[f"{EXPERTS}.down_proj"]
@@ -53,6 +53,6 @@ def test_of_many_some_are_named_and_the_rest_counted() -> None:
     assert "layer.0 4 (0), 6139 more, listed in the report;" in warning
 
 
-def test_enough_tokens_are_worth_no_word() -> None:
+def test_well_sampled_experts_cause_no_warning() -> None:
     assert say_seldom({EXPERTS: np.full(8, FEWEST)}) == []
     assert say_seldom({}) == []

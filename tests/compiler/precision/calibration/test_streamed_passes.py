@@ -22,7 +22,7 @@ TEXTS = random_samples(23, 40, 1, 9).ids  # windows of 8 slide in them
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_logits_and_taps_are_those_of_the_whole_model(family: str, tiny: Tiny, tmp_path: Path) -> None:
+def test_streamed_logits_and_taps_match_the_whole_model(family: str, tiny: Tiny, tmp_path: Path) -> None:
     target = Target.open(tiny(family).target).with_taps((0, 2, 3))
     whole = load_target(target.folder, target.config)
     done: list[int] = []
@@ -59,13 +59,13 @@ def test_one_layer_or_the_head_is_in_memory_at_a_time(family: str, tiny: Tiny, t
     assert max(files) <= 3
 
 
-def test_a_head_of_its_own_and_a_tied_one_are_both_read(tiny: Tiny, tmp_path: Path) -> None:
+def test_separate_and_tied_lm_heads_are_read(tiny: Tiny, tmp_path: Path) -> None:
     """Which of the two a tiny family has is its own affair; together they have both."""
     tied = {family: "lm_head.weight" not in Checkpoint.open(tiny(family).target).shapes for family in CONFIGS}
     assert set(tied.values()) == {True, False}
 
 
-def test_a_checkpoint_that_lacks_a_weight_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+def test_checkpoint_without_a_required_weight_is_rejected(tiny: Tiny, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     source, folder = tiny("qwen3").target, tmp_path / "target"

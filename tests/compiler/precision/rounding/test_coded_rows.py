@@ -131,9 +131,7 @@ def test_any_cut_and_any_number_of_threads_give_the_reference(kind: str, lowerin
 @pytest.mark.parametrize("bf16", [True, False])
 @pytest.mark.parametrize("shape", [(1024, 512), (3, 512, 512)])
 @pytest.mark.parametrize("lowering", ["tensorrt-sm100", "ort"])
-def test_matrices_that_a_table_is_made_for_are_those_of_the_reference(
-    lowering: str, shape: tuple[int, ...], bf16: bool
-) -> None:
+def test_table_rounded_matrices_match_the_reference(lowering: str, shape: tuple[int, ...], bf16: bool) -> None:
     values = weights(shape, 1, bf16=bf16)
     source = provider("fp8", lowering, values, (300, 512, 700, 1023))
     assert_same(source, values, "bf16")

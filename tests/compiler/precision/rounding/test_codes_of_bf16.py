@@ -26,14 +26,14 @@ def test_every_number_has_the_code_that_it_is_rounded_to(scale: float) -> None:
 
 
 @given(arrays.arrays(np.float32, (2, 3), elements=st.floats(-10, 10, width=32)))
-def test_numbers_are_bf16_if_converting_them_changes_nothing(values: np.ndarray) -> None:
+def test_bf16_values_are_detected_by_lossless_conversion(values: np.ndarray) -> None:
     converted = values.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert is_bf16(converted)
     assert is_bf16(values) == np.array_equal(converted, values)
 
 
 @pytest.mark.parametrize("value", [1 + 2.0**-8, np.float16(0.1), np.float32(2.0**-133 + 2.0**-140)])
-def test_one_number_of_another_type_is_noticed(value: float) -> None:
+def test_single_non_bf16_value_is_detected(value: float) -> None:
     values = np.ones((4, 4), np.float32)
     values[2, 3] = value
     assert not is_bf16(values)

@@ -21,7 +21,7 @@ from peagle.plugins.errors import BuildError
 
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(st.integers(0, 5), max_size=20), threads=st.integers(1, 4), seed=st.integers(0, 9))
-def test_results_come_in_the_order_of_the_runs_whoever_is_done_first(sizes: list[int], threads: int, seed: int) -> None:
+def test_results_keep_submission_order(sizes: list[int], threads: int, seed: int) -> None:
     pauses = np.random.default_rng(seed).random(sum(sizes) + 1) * 1e-3
 
     def work(begin: int, values: np.ndarray) -> list[int]:
@@ -35,7 +35,7 @@ def test_results_come_in_the_order_of_the_runs_whoever_is_done_first(sizes: list
 
 
 @pytest.mark.parametrize(("room", "most"), [(1 << 30, 4), (400, 2), (1, 1)])
-def test_few_runs_are_held_at_a_time(room: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_results_are_held_at_a_time(room: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each of three threads and one that waits, and no more than there is room for."""
     monkeypatch.setattr(module, "ROOM", room)
     begun, taken = [], 0
@@ -50,7 +50,7 @@ def test_few_runs_are_held_at_a_time(room: int, most: int, monkeypatch: pytest.M
     assert all(at - before < most for at, before in enumerate(begun))
 
 
-def test_an_error_in_a_thread_is_raised_where_results_are_taken() -> None:
+def test_thread_error_is_raised_to_the_consumer() -> None:
     def work(begin: int, _: np.ndarray) -> int:
         if begin == 6:
             raise BuildError("the seventh is not a number")

@@ -50,7 +50,7 @@ def test_codes_of_any_numbers_are_in_their_range_and_mean_numbers(values: Array,
 
 @settings(max_examples=60, deadline=None)
 @given(values=MODEST, kind=st.sampled_from(WHOLE))
-def test_what_a_code_means_is_at_most_half_a_step_off_where_it_is_not_clipped(values: Array, kind: Codes) -> None:
+def test_unclipped_values_round_within_half_a_step(values: Array, kind: Codes) -> None:
     scales = block_scales(values, kind)
     steps = values / scales[..., None]
     inside = (SMALLEST[kind] <= steps) & (steps <= LARGEST[kind])
@@ -62,7 +62,7 @@ def test_what_a_code_means_is_at_most_half_a_step_off_where_it_is_not_clipped(va
 
 @settings(max_examples=60, deadline=None)
 @given(values=MODEST, kind=st.sampled_from(EVERY))
-def test_rounding_again_changes_nothing_and_order_is_kept(values: Array, kind: Codes) -> None:
+def test_rounding_is_idempotent_and_monotonic(values: Array, kind: Codes) -> None:
     scales = abs(block_scales(values, kind))
     once = _back(values, scales, kind)
     np.testing.assert_array_equal(_back(once, scales, kind), once)
@@ -71,9 +71,7 @@ def test_rounding_again_changes_nothing_and_order_is_kept(values: Array, kind: C
 
 @settings(max_examples=60, deadline=None)
 @given(values=MODEST, kind=st.sampled_from(FOUR))
-def test_of_the_scales_that_are_tried_the_best_is_no_worse_than_the_one_that_clips_nothing(
-    values: Array, kind: Codes
-) -> None:
+def test_best_searched_scale_is_no_worse_than_the_unclipped_one(values: Array, kind: Codes) -> None:
     plain = scales_for(abs(values).max(axis=-1), kind)
     ours, theirs = (
         ((_back(values, each, kind) - values) ** 2).sum(axis=-1) for each in (block_scales(values, kind), plain)
@@ -122,13 +120,13 @@ def test_blocks_of_zeros_are_zeros(kind: Codes) -> None:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_ties_go_to_the_even_code_and_what_is_beyond_the_last_is_the_last(kind: Codes) -> None:
+def test_ties_round_to_even_and_overflow_saturates(kind: Codes) -> None:
     given_, ones = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e30, -1e30], np.float32), np.float32(1)
     codes = rounded(given_, ones, kind).astype(np.int64) - MIDDLE.get(kind, 0)
     assert codes.tolist() == [0, 2, 2, 0, -2, LARGEST[kind], SMALLEST[kind]]
 
 
-def test_values_of_every_e4m3_code_are_those_of_the_type() -> None:
+def test_e4m3_table_matches_the_type() -> None:
     codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
     scales = np.float32([[0.3], [1e-30], [1e30]])
     every = np.broadcast_to(codes, (3, 256)).copy()

@@ -35,7 +35,7 @@ def test_a_fit_loses_less_than_codes_from_the_least_number_to_the_largest() -> N
     assert fitted.sum() < 0.85 * plain.sum()
 
 
-def test_what_counts_more_moves_less() -> None:
+def test_heavily_weighted_values_move_less() -> None:
     blocks = _noise(64, 4)
     counts = np.ones((4, 32), np.float32)
     counts[:, 5] = 1000
@@ -46,7 +46,7 @@ def test_what_counts_more_moves_less() -> None:
 
 
 @given(arrays.arrays(np.float32, (2, 2, 32), elements=WIDE))
-def test_any_numbers_are_at_most_two_steps_from_what_is_stored(blocks: np.ndarray) -> None:
+def test_values_stay_within_two_steps(blocks: np.ndarray) -> None:
     fitted = fit(blocks)
     codes = codes_of(blocks, fitted)
     assert (codes.dtype, codes.max() <= 15) == (np.uint8, True)
@@ -57,7 +57,7 @@ def test_any_numbers_are_at_most_two_steps_from_what_is_stored(blocks: np.ndarra
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
-def test_a_block_is_rounded_the_same_wherever_it_is(seed: int, rows: int) -> None:
+def test_block_rounding_is_position_independent(seed: int, rows: int) -> None:
     blocks, counts = _noise(rows, 3, seed), np.random.default_rng(seed).random((3, 32), np.float32) + 0.1
     together = fit(blocks, counts)
     for row in range(rows):
@@ -79,7 +79,7 @@ def test_numbers_of_sixteen_steps_are_stored_exactly() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, -3.0, 1e-9])
-def test_equal_numbers_stay_equal_and_next_to_themselves(value: float) -> None:
+def test_equal_values_stay_equal(value: float) -> None:
     blocks = np.full((1, 1, 32), value, np.float32)
     fitted = fit(blocks)
     values = values_of(codes_of(blocks, fitted), fitted)
@@ -88,7 +88,7 @@ def test_equal_numbers_stay_equal_and_next_to_themselves(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-def test_what_cannot_be_stored_is_left_for_packing_to_refuse(value: float) -> None:
+def test_unstorable_values_are_left_for_packing_to_reject(value: float) -> None:
     blocks = _noise(1, 2)
     blocks[0, 1, 3] = value
     fitted = fit(blocks)

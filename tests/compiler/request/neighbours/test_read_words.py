@@ -74,7 +74,7 @@ def left_out(content: Mapping[str, Any], form: Form = BUILD) -> str:
 # ------------------------------------------------------------------------------------------- whole files
 
 
-def test_a_file_of_tensorrt_llm_asks_for_what_ours_asks_for() -> None:
+def test_tensorrt_llm_file_gives_the_same_request() -> None:
     content = yaml.safe_load(TENSORRT_LLM)
     ours = BUILD.request(
         model="demo", max_batch_size=8, max_seq_len=4096, kv_cache_dtype="fp8", precision="fp8",
@@ -89,7 +89,7 @@ def test_a_file_of_tensorrt_llm_asks_for_what_ours_asks_for() -> None:
         assert name not in told, name
 
 
-def test_a_file_of_vllm_asks_for_what_ours_asks_for() -> None:
+def test_vllm_file_gives_the_same_request() -> None:
     content = yaml.safe_load(VLLM)
     assert request(content) == BUILD.request(
         model="demo", max_seq_len=4096, kv_cache_dtype="fp8", precision="fp8", max_batch_size=8, draft="some/head",
@@ -98,7 +98,7 @@ def test_a_file_of_vllm_asks_for_what_ours_asks_for() -> None:
     assert "gpu_memory_utilization" in left_out(content)
 
 
-def test_a_build_configuration_may_stand_by_itself_or_below_its_name() -> None:
+def test_build_config_is_accepted_standalone_or_nested() -> None:
     inner = {"max_batch_size": 4, "max_seq_len": 64, "max_draft_len": 2, "plugin_config": {"gemm_plugin": "auto"}}
     assert request({"model": "demo", **inner}) == request({"model": "demo", "build_config": inner})
     assert "build_config.plugin_config" in left_out({"build_config": inner})
@@ -112,7 +112,7 @@ def test_names_of_all_three_go_together() -> None:
     assert request(grouped) == BUILD.request(model="demo", backend="tensorrt", gpus=["b200"])
 
 
-def test_the_page_s_file_and_its_json_ask_for_the_same() -> None:
+def test_documented_yaml_and_json_give_the_same_request() -> None:
     page = PAGE.read_text()
     file = yaml.safe_load(page.partition("<<'END'\n")[2].partition("END\n")[0])
     text = page.partition("--speculative-config '{")[2].partition("}'")[0]
@@ -179,7 +179,7 @@ def test_a_value_is_translated(content: dict[str, Any], ours: dict[str, Any]) ->
         ({"quant_config": {"exclude_modules": 5}}, "quant_config.exclude_modules 5 is not a list"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_is_refused_by_its_name(content: dict[Any, Any], says: str) -> None:
+def test_unsupported_option_is_rejected_by_name(content: dict[Any, Any], says: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_answers(BUILD, content, "a file")
     assert says in str(caught.value)
@@ -193,14 +193,14 @@ def test_a_wrong_name_in_a_group_is_answered_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("form", [QUANTIZE, EXPORT])
-def test_an_option_that_the_verb_lacks_is_named_in_both_words(form: Form) -> None:
+def test_option_missing_from_the_verb_is_named_in_both_vocabularies(form: Form) -> None:
     with pytest.raises(
         UsageError, match=f"max_num_seqs corresponds to max_batch_size, which is not an option of {form.verb}"
     ):
         read_answers(form, {"max_num_seqs": 8}, "a file")
 
 
-def test_quantize_takes_the_names_of_its_own_options() -> None:
+def test_quantize_accepts_the_names_of_its_options() -> None:
     theirs = {"model": "demo", "quant_config": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
               "calib_config": {"calib_batches": 16, "calib_max_seq_length": 64}}  # fmt: skip
     ours = QUANTIZE.request(model="demo", precision="fp8", kv_cache_dtype="fp8", calib_samples=16, calib_length=64)
@@ -223,7 +223,7 @@ def test_quantize_takes_the_names_of_its_own_options() -> None:
         {"precision": "int8", "quantization": "fp8"},
     ],
 )
-def test_two_names_of_one_option_may_not_say_two_things(content: dict[str, Any]) -> None:
+def test_conflicting_aliases_are_rejected(content: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="contradict each other"):
         read_answers(BUILD, content, "a file")
 
@@ -234,7 +234,7 @@ def test_both_names_are_in_the_refusal() -> None:
     assert "num_speculative_tokens 4 and speculative_config.max_draft_len 5" in caught.value.what
 
 
-def test_two_names_may_say_the_same() -> None:
+def test_agreeing_aliases_are_accepted() -> None:
     twice = {"model": "demo", "num_speculative_tokens": "4", "speculative_config": {"max_draft_len": 4}}
     assert request(twice) == BUILD.request(model="demo", num_speculative_tokens=4)
 
@@ -259,7 +259,7 @@ def test_settings_are_read_as_the_file_is() -> None:
         read_settings_of_theirs(BUILD, [("max_model_len", "3")], {"max_seq_len": "4"})
 
 
-def test_vllm_s_json_is_read_beside_the_flags_and_with_them() -> None:
+def test_vllm_json_combines_with_flags() -> None:
     text = '{"method": "eagle3", "model": "some/head", "num_speculative_tokens": 5, "parallel_drafting": true}'
     said = read_speculative_config(BUILD, text, {"model": "demo", "num_speculative_tokens": 5})
     assert said.answers == {"model": "demo", "num_speculative_tokens": 5, "draft": "some/head"}
@@ -272,7 +272,7 @@ def test_vllm_s_json_is_read_beside_the_flags_and_with_them() -> None:
 
 
 @pytest.mark.parametrize("spec", ['{"num_trees": 2, "tree_depth": 4}', "true", '"4x2"', "[[0], [0, 0], [1]]"])
-def test_trees_of_parallel_drafts_are_known_whatever_their_form(spec: str) -> None:
+def test_parallel_draft_trees_are_recognized_in_any_form(spec: str) -> None:
     text = f'{{"method": "eagle3", "num_speculative_tokens": 4, "parallel_drafting_spec": {spec}}}'
     said = read_speculative_config(BUILD, text, {"model": "demo"})
     assert said.answers["num_speculative_tokens"] == 4
@@ -282,9 +282,7 @@ def test_trees_of_parallel_drafts_are_known_whatever_their_form(spec: str) -> No
 
 
 @pytest.mark.parametrize(("named", "drafts"), [("my/head", "my/head"), ("ngram", None), (None, None)])
-def test_that_some_head_drafts_goes_before_a_file_without_one_and_keeps_that_of_another(
-    named: str | None, drafts: str | None
-) -> None:
+def test_declared_draft_method_overrides_a_file_without_one(named: str | None, drafts: str | None) -> None:
     said = read_speculative_config(BUILD, '{"method": "eagle3"}', {})
     assert final(before(said.answers, {"draft": named}))["draft"] == drafts
 
@@ -338,7 +336,7 @@ def files(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @given(files(), st.booleans())
-def test_any_file_of_theirs_makes_the_request_that_ours_makes(
+def test_any_foreign_file_gives_the_equivalent_request(
     file: tuple[dict[str, Any], dict[str, Any]], dashed: bool
 ) -> None:
     theirs, ours = file
@@ -351,7 +349,7 @@ def test_any_file_of_theirs_makes_the_request_that_ours_makes(
 
 
 @given(st.sampled_from([row for row in _ROWS if row[1] is _SIZE]), _SIZE, _SIZE)
-def test_another_answer_in_our_name_is_a_contradiction(
+def test_native_and_foreign_names_that_disagree_are_rejected(
     row: tuple[str, st.SearchStrategy[Any], str, Any], said: int, more: int
 ) -> None:
     path, _, option, _ = row
@@ -371,7 +369,7 @@ _LOOSE = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*WORDS, *GROUPS, "build_config", "x", "max_seq_len"]), _LOOSE, max_size=3))
-def test_whatever_is_said_is_read_told_or_refused(content: dict[str, Any]) -> None:
+def test_any_input_is_mapped_reported_or_rejected(content: dict[str, Any]) -> None:
     try:
         said = read_answers(BUILD, content, "a file")
     except UsageError:

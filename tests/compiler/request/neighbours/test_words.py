@@ -16,12 +16,12 @@ PAGE = Path(__file__).parents[4] / "docs" / "from-tensorrt-llm.md"
 by_key = pytest.mark.parametrize("word", TABLE, ids=lambda word: word.keys.split()[0])
 
 
-def test_no_name_stands_in_the_table_twice() -> None:
+def test_option_names_are_unique() -> None:
     assert len(WORDS) == sum(len(word.keys.split()) for word in TABLE)
 
 
 @by_key
-def test_a_name_means_an_option_of_a_verb_or_says_why_none_does(word: Word) -> None:
+def test_every_name_maps_to_an_option_or_a_reason(word: Word) -> None:
     known = {entry.option.name for form in (BUILD, QUANTIZE) for entry in form}
     assert word.option in known | {""}
     drops = not word.option or UNREAD in word.spelled.values()
@@ -43,7 +43,7 @@ def test_the_page_has_every_name_that_means_an_option() -> None:
     assert {key for word in TABLE if word.option for key in word.keys.split()} <= named
 
 
-def test_what_serve_takes_of_vllm_s_json_means_the_same_to_a_build() -> None:
+def test_serve_and_build_agree_on_vllm_json() -> None:
     prefix = "speculative_config."
     theirs = {key.removeprefix(prefix) for key in WORDS if key.startswith(prefix)}
     assert {*speculative_config._READ, *speculative_config._UNREAD} == theirs

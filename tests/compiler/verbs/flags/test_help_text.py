@@ -42,7 +42,9 @@ def test_every_verb_is_looked_at() -> None:
 
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("names", VERBS, ids=" ".join)
-def test_no_name_is_cut(cli: Run, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], columns: int) -> None:
+def test_option_names_are_not_truncated(
+    cli: Run, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], columns: int
+) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     done = cli(*names, "--help")
     assert done.code == 0

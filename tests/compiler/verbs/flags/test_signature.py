@@ -26,7 +26,7 @@ def planned(cli: Run, *arguments: object) -> Any:
     return json.loads(done.out)
 
 
-def test_the_command_line_goes_before_set_and_that_before_the_file(cli: Run, config: Path) -> None:
+def test_precedence_is_command_line_then_set_then_file(cli: Run, config: Path) -> None:
     from_file = planned(cli, "--config", config)
     assert (from_file["model"], from_file["max_seq_len"], from_file["precision"]) == ("demo", 100, "int8")
     changed = planned(cli, "--config", config, "--set", "sizes.max_seq_len=90", "--precision", "int4")
@@ -35,7 +35,7 @@ def test_the_command_line_goes_before_set_and_that_before_the_file(cli: Run, con
     assert default["max_seq_len"] == 2048, "a default counts where it is said"
 
 
-def test_a_pattern_may_be_set_several_times(cli: Run, config: Path) -> None:
+def test_pattern_can_be_set_repeatedly(cli: Run, config: Path) -> None:
     more = ("--set", "exclude=layers.0.*", "--set", "precision.exclude=*.down_proj")
     assert "layers.0.*, *.down_proj in fp32" in planned(cli, "--config", config, *more)["recipe"]
 
@@ -50,30 +50,30 @@ def test_a_pattern_may_be_set_several_times(cli: Run, config: Path) -> None:
         (("demo", "--set", "precision=int3"), "int3"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(cli: Run, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_set_is_rejected(cli: Run, arguments: tuple[str, ...], says: str) -> None:
     done = cli("export", "--dry-run", *arguments)
     assert done.code == 2
     assert says in done.err
 
 
-def test_a_file_that_names_what_the_verb_has_not_is_refused_by_name(cli: Run, config: Path) -> None:
+def test_file_with_an_unknown_option_is_rejected_by_name(cli: Run, config: Path) -> None:
     done = cli("quantize", "--config", config)
     assert done.code == 2
     assert f"--config {config}: quantize has no option" in done.err
 
 
-def test_the_model_may_stand_without_its_flag_over_the_file_s(cli: Run, config: Path) -> None:
+def test_positional_model_overrides_the_file(cli: Run, config: Path) -> None:
     assert cli("build", "absent", "--dry-run", "--config", config).code == 2
 
 
 @pytest.mark.parametrize("second", ["demo", "other"])
-def test_a_model_that_is_named_twice_is_refused(cli: Run, second: str) -> None:
+def test_model_given_twice_is_rejected(cli: Run, second: str) -> None:
     done = cli("build", "demo", "--model", second, "--dry-run")
     assert done.code == 2
     assert "named twice" in done.err
 
 
-def test_calibration_is_spelt_alike_and_the_former_flags_are_taken_still(cli: Run, tmp_path: Path) -> None:
+def test_calibration_flags_are_consistent_and_old_names_accepted(cli: Run, tmp_path: Path) -> None:
     shown = cli("quantize", "--help").out
     assert "--calib-method" in shown
     assert "--num-samples" not in shown
@@ -88,7 +88,7 @@ def test_calibration_is_spelt_alike_and_the_former_flags_are_taken_still(cli: Ru
     assert "--method and --calib-method were both given" in both.err
 
 
-def test_quantize_takes_the_precision_that_it_makes_and_no_other(cli: Run, tmp_path: Path) -> None:
+def test_quantize_only_accepts_precisions_it_writes(cli: Run, tmp_path: Path) -> None:
     done = cli("quantize", "demo", "--precision", "int8", "--out", tmp_path / "out")
     assert done.code == 2
     assert "build --precision int8" in done.err
@@ -96,7 +96,7 @@ def test_quantize_takes_the_precision_that_it_makes_and_no_other(cli: Run, tmp_p
     assert "'entropy'" in asked.err
 
 
-def test_names_of_others_are_read_in_every_place_and_what_is_left_out_is_told(cli: Run, tmp_path: Path) -> None:
+def test_foreign_names_are_accepted_everywhere_and_ignored_ones_reported(cli: Run, tmp_path: Path) -> None:
     file = tmp_path / "llm-api.yaml"
     file.write_text("model: demo\nmax_num_tokens: 8192\nspeculative_config: {max_draft_len: 98}\n")
     told = cli("build", "--config", file)
@@ -125,6 +125,6 @@ def test_names_of_others_are_read_in_every_place_and_what_is_left_out_is_told(cl
         ),
     ],
 )
-def test_what_others_names_cannot_mean_is_refused(cli: Run, arguments: tuple[object, ...], says: str) -> None:
+def test_unmappable_foreign_values_are_rejected(cli: Run, arguments: tuple[object, ...], says: str) -> None:
     done = cli("build", "demo", "--dry-run", *arguments)
     assert (done.code, says in done.err) == (2, True), done.err

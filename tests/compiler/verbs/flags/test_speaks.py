@@ -17,7 +17,7 @@ LINE = re.compile(r"^(.+) \.\.\. \d+\.\d s$", re.M)
 
 
 @pytest.mark.parametrize("verb", ["build", "export", "quantize", "verify"])
-def test_every_verb_of_long_work_can_be_told_how_much_to_say(cli: Run, verb: str) -> None:
+def test_every_long_verb_has_verbosity_flags(cli: Run, verb: str) -> None:
     text = cli(verb, "--help").out
     assert all(flag in text for flag in ("--quiet", "--verbose", "--log"))
 
@@ -34,7 +34,7 @@ def test_each_phase_of_a_build_has_a_line_with_its_time(cli: Run, demo_engine: P
     assert len(LINE.findall(said)) == len(LINE.findall(done.err))
 
 
-def test_a_log_holds_a_build(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
+def test_log_contains_a_build(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     done = cli("build", "demo", "--num-speculative-tokens", 11, "--out", tmp_path / "engine", "--quiet", "--log", log)
     assert done.code == 0

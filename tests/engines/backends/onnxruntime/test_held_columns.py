@@ -16,9 +16,7 @@ def columns(start: int, count: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 @given(st.integers(0, 9), st.lists(st.integers(1, 30), max_size=8), st.integers(0, 300))
-def test_what_is_held_is_what_was_fed_and_the_beginning_of_it_is_a_copy(
-    start: int, counts: list[int], length: int
-) -> None:
+def test_pending_columns_are_returned_and_prefix_is_copied(start: int, counts: list[int], length: int) -> None:
     held, position = HeldColumns(100), start
     for count in counts:
         if held.has_room(count):
@@ -36,7 +34,7 @@ def test_what_is_held_is_what_was_fed_and_the_beginning_of_it_is_a_copy(
         assert copy.start == start
 
 
-def test_over_a_gap_nothing_is_held() -> None:
+def test_gap_discards_pending_columns() -> None:
     held = HeldColumns(10)
     held.add(*columns(3, 4))
     held.go_on_at(7)

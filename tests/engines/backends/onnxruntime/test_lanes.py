@@ -62,7 +62,7 @@ def one_by_one(engine: Engine, params: SamplingParams | list[SamplingParams], k:
 
 @pytest.mark.parametrize("k", [0, 1, 2, K])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED, MIXED], ids=["greedy", "sampled", "mixed"])
-def test_requests_write_what_they_write_alone_and_accept_the_same_drafts(
+def test_batched_requests_match_single_requests(
     together: Engine, alone: Engine, params: SamplingParams | list[SamplingParams], k: int
 ) -> None:
     """More of them than rows, and some end before others: rows move."""
@@ -110,7 +110,7 @@ def test_a_round_is_one_pass_of_each_graph(together: Engine, monkeypatch: pytest
 
 @pytest.mark.parametrize("takes_rows", [True, False])
 @pytest.mark.parametrize("k", [0, K])
-def test_prompts_of_a_width_that_was_read_before_bind_nothing_and_give_their_own_text(
+def test_repeated_prompt_widths_reuse_bindings_and_keep_texts_apart(
     folder: Path, alone: Engine, takes_rows: bool, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not takes_rows:
@@ -137,7 +137,7 @@ def test_prompts_of_a_width_that_was_read_before_bind_nothing_and_give_their_own
 
 
 @pytest.mark.parametrize(("held", "room"), [(1, 0), (3, 0), (3, 1 << 20), (64, 1 << 20)])
-def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
+def test_drafter_catches_up_after_prompts_and_undrafted_rounds(
     folder: Path, alone: Engine, held: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where rows run one by one."""
@@ -159,7 +159,7 @@ def test_the_drafter_catches_up_with_prompts_and_rounds_that_drafted_nothing(
 
 @pytest.mark.parametrize("lowering", ["cpu", "another"])
 @pytest.mark.parametrize("draft", ["peagle", "peagle-chain"])
-def test_rounds_of_others_leave_no_gap_in_what_a_row_holds(
+def test_rounds_of_other_rows_leave_no_gap(
     folder: Path, alone: Engine, lowering: str, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One holds columns beside the second, whose rounds draft nothing, none beside the third; then drafts come."""
@@ -175,7 +175,7 @@ def test_rounds_of_others_leave_no_gap_in_what_a_row_holds(
         assert text.result().token_ids == alone.generate([prompt], params, draft="none")[0].token_ids
 
 
-def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
+def test_pending_columns_of_one_row_never_overflow_another_cache(
     folder: Path, alone: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifty columns wait for the drafter when a request comes that has three positions left; each is drafted alone."""
@@ -196,7 +196,7 @@ def test_columns_that_one_row_holds_do_not_push_another_past_its_cache(
 
 
 @pytest.mark.parametrize("lowering", ["cpu", "another"])
-def test_what_a_prompt_holds_for_the_drafter_outlasts_rounds_between_its_pieces(
+def test_pending_prompt_columns_survive_interleaved_rounds(
     folder: Path, lowering: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody drafts yet, and another request runs while the prompt is read eight tokens at a time."""

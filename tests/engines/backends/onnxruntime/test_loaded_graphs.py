@@ -25,7 +25,7 @@ from peagle.plugins.errors import EnvironmentProblem
         (RuntimeError("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer"), "max_batch_size"),
     ],
 )
-def test_whatever_a_run_raises_is_told_as_one_of_ours(
+def test_runtime_exceptions_become_project_errors(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, cure: str
 ) -> None:
     engine = Engine.load(tiny_folder, threads=1, check="sizes")
@@ -48,7 +48,7 @@ def test_whatever_a_run_raises_is_told_as_one_of_ours(
     assert cure in caught.value.fix
 
 
-def test_memory_that_a_graph_does_not_know_is_told_as_one_of_ours(tiny_folder: Path) -> None:
+def test_out_of_memory_becomes_a_project_error(tiny_folder: Path) -> None:
     session = loaded_graphs.open_session(tiny_folder / "target" / "model.onnx", 1)
     with pytest.raises(EnvironmentProblem, match="rejected the memory"):
         loaded_graphs.bind(session, {"no_such_input": np.zeros(1, np.float32)}, {})
@@ -69,11 +69,11 @@ def test_threads_go_with_the_weights_as_far_as_there_are_cores(
     assert loaded_graphs.default_threads(replace(manifest, files=files)) == threads
 
 
-def test_threads_stay_awake_among_many_nodes_and_never_after_a_run() -> None:
+def test_threads_spin_between_nodes_but_not_after_a_run() -> None:
     assert loaded_graphs.waiting(Path("kernels.so")) == {"session.intra_op.allow_spinning": "0"}
     assert loaded_graphs.waiting(None)["session.force_spinning_stop"] == "1"
 
 
-def test_an_interruption_is_not_told_as_anything_else() -> None:
+def test_interruption_is_passed_through() -> None:
     with pytest.raises(KeyboardInterrupt), loaded_graphs.refusals("it", "that"):
         raise KeyboardInterrupt

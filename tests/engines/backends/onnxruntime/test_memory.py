@@ -11,7 +11,7 @@ from peagle.engines.backends.onnxruntime import memory
 from peagle.plugins.errors import EnvironmentProblem
 
 
-def test_a_batch_whose_caches_cannot_fit_is_refused_with_what_would(tiny_folder: Path) -> None:
+def test_batch_that_exceeds_memory_is_rejected_with_a_fitting_size(tiny_folder: Path) -> None:
     with pytest.raises(
         EnvironmentProblem, match=r"caches of 1000000000 requests of up to \d+ tokens need \S+ GiB"
     ) as caught:
@@ -26,7 +26,7 @@ def test_one_request_that_cannot_fit_is_refused() -> None:
         memory.check_room(2**60, 1, 10**9)
 
 
-def test_memory_that_the_process_may_not_have_is_told(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocation_failure_is_reported(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise MemoryError("Unable to allocate 3 GiB")
 

@@ -112,7 +112,7 @@ def _plain(graph: Path, manifest_length: int, prompt: list[int], params: Samplin
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_float16_text_is_that_of_its_own_graph(
+def test_float16_text_matches_its_graph(
     half: dict[str, Path], tiny_engine: Engine, tmp_path: Path, params: SamplingParams
 ) -> None:
     engine, _ = plan_engine(tmp_path, plan_manifest(tiny_engine.manifest, half, tmp_path), tiny_engine.folder, slots=2)
@@ -145,7 +145,7 @@ def test_rounds_read_as_much_of_the_caches_as_the_texts_ask_for(plans: Plans) ->
     assert device.view(addresses, (108,), np.int64).tolist() == list(range(108))
 
 
-def test_a_plan_that_is_not_told_reads_its_caches_whole(
+def test_plan_without_reach_input_reads_whole_caches(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
 ) -> None:
     """Engines that were built before plans were told."""
@@ -189,7 +189,7 @@ def _runs(engine: Engine) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("requests", "rounds"), [(1, {("one", 1)}), (2, {("verify", 2), ("one", 1)}), (3, {("verify", 3), ("verify", 2)})]
 )
-def test_a_round_has_as_many_rows_as_are_busy_and_one_row_its_own_profile(
+def test_round_uses_only_busy_rows_and_a_single_row_profile(
     wide: dict[str, Path],
     tiny_engine: Engine,
     tmp_path: Path,
@@ -220,7 +220,7 @@ def test_plans_without_a_profile_for_one_row_run_it_at_that_of_all(
     assert {*runs} == {("prefill", 1), ("verify", 1), ("verify", 2)}
 
 
-def test_contexts_and_graphs_of_rounds_that_are_not_asked_for_are_dropped(
+def test_unused_round_contexts_and_graphs_are_evicted(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KeptRounds.__init__, "__defaults__", (3,))
@@ -254,15 +254,13 @@ def test_the_host_is_one_round_behind(plans: Plans) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 7])
-def test_chunks_of_a_prompt_change_nothing(plans: Plans, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_chunking_changes_nothing(plans: Plans, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _told(plans[0], MIXED, 4)
     monkeypatch.setattr(scheduler, "PREFILL_CHUNK", chunk)
     assert _told(plans[0], MIXED, 4) == whole
 
 
-def test_a_prompt_longer_than_the_profile_comes_in_pieces(
-    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
-) -> None:
+def test_prompt_longer_than_the_profile_is_chunked(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     manifest = _with_profiles(manifest, tmp_path, wide, prefill_columns=8)
     engine, _ = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
@@ -328,7 +326,7 @@ def _backend(manifest: object, folder: Path, slots: int = 2) -> TensorRTBackend:
     return TensorRTBackend(folder, manifest, slots, device, stand_in(device))  # type: ignore[arg-type]
 
 
-def test_a_plan_that_does_not_load_is_refused_with_the_logger_s_words(
+def test_unloadable_plan_is_rejected_with_the_logger_message(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
 ) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
@@ -340,7 +338,7 @@ def test_a_plan_that_does_not_load_is_refused_with_the_logger_s_words(
     assert "rebuild the engine" in caught.value.fix
 
 
-def test_a_plan_of_another_graph_is_refused(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
+def test_plan_of_another_graph_is_rejected(wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     with pytest.raises(EnvironmentProblem, match="does not match the manifest's target"):
         _backend(replace(manifest, target=replace(manifest.target, inputs=manifest.target.inputs[1:])), tmp_path)
@@ -372,7 +370,7 @@ def test_a_plan_without_its_profiles_is_refused(wide: dict[str, Path], tiny_engi
         _backend(broken, tmp_path)
 
 
-def test_shapes_outside_of_a_profile_are_refused_with_the_logger_s_words(
+def test_out_of_profile_shapes_are_rejected_with_the_logger_message(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
 ) -> None:
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
@@ -383,9 +381,7 @@ def test_shapes_outside_of_a_profile_are_refused_with_the_logger_s_words(
         _backend(manifest, tmp_path, slots=1).warm(ParallelDrafting().round, 4)
 
 
-def test_caches_whose_rows_are_not_aligned_serve_one_request_at_a_time(
-    tiny_pair: Pair, tiny_engine: Engine, tmp_path: Path
-) -> None:
+def test_unaligned_caches_serve_one_request_at_a_time(tiny_pair: Pair, tiny_engine: Engine, tmp_path: Path) -> None:
     length = tiny_engine.manifest.shapes.cache_length + 1
     graphs = lowered(tiny_pair.target, tiny_pair.head, "float32", length)
     shapes = replace(tiny_engine.manifest.shapes, cache_length=length)
@@ -396,7 +392,7 @@ def test_caches_whose_rows_are_not_aligned_serve_one_request_at_a_time(
         _backend(manifest, tmp_path)
 
 
-def test_without_a_gpu_loading_says_what_the_engine_is_for(
+def test_loading_without_gpu_names_the_required_gpu(
     plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: None)
@@ -404,22 +400,20 @@ def test_without_a_gpu_loading_says_what_the_engine_is_for(
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
 
-def test_another_gpu_is_refused(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_gpu_is_rejected(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_90")
     with pytest.raises(EnvironmentProblem, match=r"built for sm_120.*found sm_90"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
 
-def test_another_version_is_refused(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_tensorrt_version_is_rejected(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx")
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_120")
     with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 0.0.1, found \d"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
 
-def test_a_machine_where_cuda_does_not_start_is_refused(
-    plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_cuda_initialization_is_rejected(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of ``load`` up to CUDA itself: the module, its version, the plugins, the folder's kernels."""
     version = pytest.importorskip("tensorrt_rtx").__version__
     if find_gpu("tensorrt") is not None:

@@ -13,7 +13,7 @@ from peagle.plugins.optional_packages import install
 from tests.engines.backends.host_device import HostDevice
 
 
-def test_nothing_runs_before_it_is_waited_for() -> None:
+def test_work_starts_only_when_awaited() -> None:
     device = HostDevice()
     address, source, target = device.allocate(4), device.pinned((1,), np.int32), device.pinned((1,), np.int32)
     target[:] = 0
@@ -42,14 +42,14 @@ def test_a_captured_graph_runs_when_it_is_replayed_and_as_often() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 10**6])
-def test_what_leaves_an_allocation_is_refused(offset: int) -> None:
+def test_out_of_bounds_access_is_rejected(offset: int) -> None:
     device = HostDevice()
     address = device.allocate(64)
     with pytest.raises(MemoryError):
         device.copy(address + offset, address, 64)
 
 
-def test_nothing_is_set_up_while_a_graph_is_captured() -> None:
+def test_setup_during_graph_capture_is_rejected() -> None:
     device = HostDevice()
     with pytest.raises(AssertionError, match="captured"):
         device.capture(lambda: device.record().wait())

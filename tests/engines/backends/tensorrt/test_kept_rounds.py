@@ -15,7 +15,7 @@ def steps(lanes: Lanes, k: int) -> None:
 
 
 @given(asked=st.lists(st.integers(0, 6), max_size=30), most=st.integers(1, 4))
-def test_the_last_kinds_asked_for_are_there_and_no_others(asked: list[int], most: int) -> None:
+def test_most_recent_round_kinds_are_kept(asked: list[int], most: int) -> None:
     rounds, kept = KeptRounds(HostDevice(), most), dict[int, object]()
     for k in asked:
         fresh = rounds.of((steps, k, 1))
@@ -36,7 +36,7 @@ def test_a_round_is_not_dropped_while_it_runs() -> None:
     assert done == [1]
 
 
-def test_rounds_of_more_rows_are_another_kind() -> None:
+def test_row_count_is_part_of_the_kind() -> None:
     rounds = KeptRounds(HostDevice())
     assert rounds.of((steps, 1, 1)) is not rounds.of((steps, 1, 2))
     assert rounds.of((steps, 1, 1)) is rounds.of((steps, 1, 1))

@@ -17,7 +17,7 @@ def test_staging_is_not_written_again_before_it_was_copied() -> None:
     assert [int(device.view(address, (1,), np.uint8)[0]) for address in addresses] == [0, 1, 2, 3, 4]
 
 
-def test_what_is_left_unread_survives_the_reuse_of_its_place() -> None:
+def test_unread_results_survive_buffer_reuse() -> None:
     device = HostDevice()
     tokens, count = device.allocate(8), device.allocate(4)
     readback = Readback(device, rows=1, columns=2, places=2)

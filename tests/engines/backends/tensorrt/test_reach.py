@@ -38,7 +38,7 @@ def test_lengths_grow_to_the_whole_cache(told: list[tuple[int, ...]], length: in
     assert lengths_of([_part(*each) for each in told], length) == expected
 
 
-def test_idle_rows_ask_for_nothing() -> None:
+def test_idle_rows_need_no_reach() -> None:
     reach = Reach(LENGTHS, SLOTS)
     assert reach.of_windows(WINDOW) == 16
     reach.place(1, 30)
@@ -48,7 +48,7 @@ def test_idle_rows_ask_for_nothing() -> None:
     assert reach.holding(MOST + 1) == MOST
 
 
-def test_what_a_round_of_an_earlier_text_brought_says_nothing_of_the_next() -> None:
+def test_earlier_results_of_a_slot_are_ignored() -> None:
     reach = Reach(LENGTHS, SLOTS)
     reach.place(0, 200)
     came = reach.launched([5, 0, 0])
@@ -69,7 +69,7 @@ class _Texts:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_every_busy_window_fits_and_no_more_is_read_than_late_results_ask_for(data: st.DataObject) -> None:
+def test_reach_covers_every_busy_window_minimally(data: st.DataObject) -> None:
     reach, truth = Reach(LENGTHS, SLOTS), _Texts()
     for _ in range(data.draw(st.integers(1, 25))):
         what, slot = (

@@ -75,7 +75,7 @@ def _rows() -> list[tuple[list[str], str]]:
     return [(re.findall(r"`(\w+)`", names), text.strip()) for names, text in cells]
 
 
-def test_the_docs_say_of_every_field_what_becomes_of_it() -> None:
+def test_docs_describe_every_field() -> None:
     assert sorted(name for names, _ in _rows() for name in names) == sorted(FIELDS)
     assert next(names for names, text in _rows() if text.startswith("ignored")) == sorted(IGNORED)
 
@@ -139,7 +139,7 @@ DEFAULTS_OF_ONE: dict[type[msgspec.Struct], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", DEFAULTS_OF_ONE)
-def test_a_body_with_all_of_vllm_s_defaults_asks_for_what_an_empty_one_does(kind: Any) -> None:
+def test_vllm_defaults_equal_an_empty_body(kind: Any) -> None:
     def asked(**fields: Any) -> Any:
         return _asked(body_of(msgspec.json.encode({**LEAST[kind], **fields}), kind))
 
@@ -163,7 +163,7 @@ def test_a_body_with_all_of_vllm_s_defaults_asks_for_what_an_empty_one_does(kind
         (DetokenizeBody, "skip_special_tokens", False, "true"),
     ],
 )
-def test_another_value_is_refused_by_the_field_with_what_is_accepted(
+def test_unsupported_value_is_rejected_with_accepted_ones(
     kind: type[msgspec.Struct], name: str, value: Any, accepted: str
 ) -> None:
     with pytest.raises(HttpRefusal, match=accepted) as refused:
@@ -172,12 +172,12 @@ def test_another_value_is_refused_by_the_field_with_what_is_accepted(
     assert refused.value.code == "unsupported_parameter"
 
 
-def test_null_makes_no_unknown_field_known() -> None:
+def test_null_does_not_hide_an_unknown_field() -> None:
     with pytest.raises(HttpRefusal, match="colour"):
         body_of(b'{"prompt": "a", "colour": null}', CompletionBody)
 
 
-def test_fields_that_change_nothing_may_hold_anything() -> None:
+def test_ignored_fields_accept_any_value() -> None:
     fields = {key: {"a": [1, "b"]} for key in IGNORED}
     body = body_of(msgspec.json.encode({"prompt": "a", **fields}), CompletionBody)
     assert generation_of(body, 10, ServerSettings("m")).choices == 1
@@ -204,7 +204,7 @@ def test_a_body_that_does_not_fit_is_refused_with_the_path(raw: bytes, param: st
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
-def test_tokens_at_most_are_what_there_is_room_for_in_a_chat_and_sixteen_in_a_completion() -> None:
+def test_max_tokens_defaults_to_capacity_in_chat_and_sixteen_in_completions() -> None:
     chat, completion = body_of(b'{"messages": []}', ChatBody), body_of(b'{"prompt": "a"}', CompletionBody)
     assert generation_of(chat, 500, ServerSettings("m")).params.max_tokens == 500
     assert generation_of(completion, 500, ServerSettings("m")).params.max_tokens == 16

@@ -45,7 +45,7 @@ def calling(calling_engine: Engine) -> dict[str, Any]:
     pytest.fail("no seed makes the model call")
 
 
-def test_a_call_is_told_apart_from_the_text_whole_and_streamed(client: OpenAI, calling: dict[str, Any]) -> None:
+def test_tool_call_is_separated_from_text_in_both_modes(client: OpenAI, calling: dict[str, Any]) -> None:
     raw = client.chat.completions.create(**calling).choices[0].message
     assert raw.tool_calls is None
     whole = client.chat.completions.create(**calling, tools=TOOLS).choices[0]
@@ -69,7 +69,7 @@ def test_a_call_is_told_apart_from_the_text_whole_and_streamed(client: OpenAI, c
     assert found == [(each.at, each.name, each.arguments) for each in calls]
 
 
-def test_an_answer_that_stops_with_a_call_says_so(client: OpenAI, calling: dict[str, Any]) -> None:
+def test_answer_with_a_call_sets_finish_reason(client: OpenAI, calling: dict[str, Any]) -> None:
     for streams in (False, True):
         answer: Any = client.chat.completions.create(**calling, tools=TOOLS, stop="</tool_call>", stream=streams)
         last = list(answer)[-1].choices[0] if streams else answer.choices[0]
@@ -133,7 +133,7 @@ def test_an_answer_that_must_call_does_so_whole_and_streamed(client: OpenAI, cho
         assert pieces[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_an_answer_that_must_call_may_call_more_than_once(client: OpenAI) -> None:
+def test_required_call_can_repeat(client: OpenAI) -> None:
     tools: Any = [{"type": "function", "function": {"name": "f"}}]
     asked: Any = {"model": "demo", "messages": MESSAGES, "tools": tools, "tool_choice": "required", "max_tokens": 150}
     (choice,) = client.chat.completions.create(**asked, temperature=0).choices
@@ -142,7 +142,7 @@ def test_an_answer_that_must_call_may_call_more_than_once(client: OpenAI) -> Non
     assert choice.message.content is None, "what max_tokens cut is no call, and nothing else is said"
 
 
-def test_a_call_that_is_cut_short_is_text(client: OpenAI) -> None:
+def test_truncated_call_is_text(client: OpenAI) -> None:
     asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "tool_choice": "required", "max_tokens": 3}
     (choice,) = client.chat.completions.create(**asked, temperature=0).choices
     assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
@@ -165,7 +165,7 @@ def test_a_call_can_be_had_from_python_too(calling_engine: Engine) -> None:
     assert [each.name for each in calls] == ["g"]
 
 
-def test_whatever_a_schema_is_a_request_ends(client: OpenAI, calling: dict[str, Any]) -> None:
+def test_any_schema_terminates(client: OpenAI, calling: dict[str, Any]) -> None:
     for parameters in (3, [], None, {"properties": []}, {"properties": {"a": 3}}, {"properties": {"a": {"type": [1]}}}):
         tools: Any = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
         answer = client.chat.completions.create(**{**calling, "max_tokens": 2}, tools=tools)

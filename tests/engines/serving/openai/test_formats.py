@@ -48,7 +48,7 @@ def _ask(client: OpenAI, **fields: Any) -> Any:
     )
 
 
-def test_an_answer_has_the_schema_that_was_asked_for(client: OpenAI, served_engine: Engine) -> None:
+def test_answer_matches_the_requested_schema(client: OpenAI, served_engine: Engine) -> None:
     answer = _ask(client, response_format=BY_SCHEMA, extra_body={"num_speculative_tokens": 4})
     params = SamplingParams(max_tokens=200, structured_outputs={"json": SCHEMA})
     own = served_engine.chat(MESSAGES, params, num_speculative_tokens=0)
@@ -59,7 +59,7 @@ def test_an_answer_has_the_schema_that_was_asked_for(client: OpenAI, served_engi
     assert 0 < told["grammar_accepted_tokens"] <= told["grammar_drafted_tokens"] <= told["drafted_tokens"]
 
 
-def test_a_stream_of_a_schema_has_the_same_text(client: OpenAI) -> None:
+def test_streamed_schema_answer_matches(client: OpenAI) -> None:
     whole = _ask(client, response_format=BY_SCHEMA, temperature=1, seed=5)
     pieces = list(_ask(client, response_format=BY_SCHEMA, temperature=1, seed=5, stream=True))
     texts = [piece.choices[0].delta.content or "" for piece in pieces]
@@ -67,14 +67,14 @@ def test_a_stream_of_a_schema_has_the_same_text(client: OpenAI) -> None:
     assert json.loads("".join(texts))["name"] in ("vowels", "letters")
 
 
-def test_the_client_parses_answers_into_its_own_types(client: OpenAI) -> None:
+def test_client_parses_answers_into_its_types(client: OpenAI) -> None:
     answer = client.chat.completions.parse(
         model=MODEL, messages=MESSAGES, response_format=Counted, max_tokens=200, temperature=0
     )
     assert isinstance(answer.choices[0].message.parsed, Counted)
 
 
-def test_any_json_object_can_be_asked_for(client: OpenAI) -> None:
+def test_any_json_object_can_be_requested(client: OpenAI) -> None:
     answer = _ask(client, response_format={"type": "json_object"}, n=2, seed=3, temperature=1)
     for choice in answer.choices:
         assert choice.message.content.startswith("{")
@@ -86,7 +86,7 @@ def test_any_json_object_can_be_asked_for(client: OpenAI) -> None:
     )
 
 
-def test_hugging_face_s_client_asks_for_a_schema(server: Server) -> None:
+def test_hugging_face_client_requests_a_schema(server: Server) -> None:
     client = InferenceClient(base_url=server.url, api_key="none")
     answer = client.chat_completion(MESSAGES, model=MODEL, response_format=BY_SCHEMA, max_tokens=200, temperature=0)
     assert json.loads(answer.choices[0].message.content or "")["name"] in ("vowels", "letters")
@@ -120,13 +120,13 @@ OPEN = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_schema_that_says_nothing_of_other_keys_has_none(client: OpenAI, seed: int) -> None:
+def test_undeclared_keys_are_forbidden_by_default(client: OpenAI, seed: int) -> None:
     answer = _ask(client, response_format=_schema(OPEN), temperature=1.5, seed=seed, max_tokens=60)
     assert answer.choices[0].finish_reason == "stop"
     assert list(json.loads(answer.choices[0].message.content)) == ["a"]
 
 
-def test_other_keys_can_be_asked_for_by_schema_request_and_server(client: OpenAI, served_engine: Engine) -> None:
+def test_additional_keys_can_be_allowed_by_schema_request_or_server(client: OpenAI, served_engine: Engine) -> None:
     forms: list[Any] = [
         {"json": {**OPEN, "additionalProperties": {"enum": [1]}}},
         {"json": OPEN, "disable_additional_properties": False},
@@ -169,9 +169,7 @@ def _nested(count: int) -> Any:
         ({"guided_regex": "a" * 9000}, "at most 8192 are allowed"),
     ],
 )
-def test_a_form_beyond_a_limit_is_refused_with_the_limit_and_what_to_do(
-    served_engine: Engine, fields: Any, limit: str
-) -> None:
+def test_form_beyond_a_limit_is_rejected_with_the_limit(served_engine: Engine, fields: Any, limit: str) -> None:
     server = Server(served_engine, ServerSettings(MODEL), port=0)
     server.start()
     try:
@@ -218,13 +216,13 @@ def test_a_schema_at_the_limit_of_levels_is_followed(client: OpenAI) -> None:
     ],
     ids=lambda value: str(value)[:50] if isinstance(value, dict) else None,
 )
-def test_what_cannot_be_kept_is_refused_by_the_field(client: OpenAI, fields: Any, param: str, said: str) -> None:
+def test_unenforceable_schema_is_rejected_by_field(client: OpenAI, fields: Any, param: str, said: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         _ask(client, extra_body=fields)
     assert refused.value.param == param
     assert said in str(refused.value)
 
 
-def test_a_stream_that_cannot_go_on_says_so_in_its_last_piece(client: OpenAI) -> None:
+def test_broken_stream_reports_it_in_the_last_chunk(client: OpenAI) -> None:
     with pytest.raises(openai.APIError, match="guided_regex: the text cannot continue"):
         list(_ask(client, stream=True, extra_body={"guided_regex": "ab", "allowed_token_ids": [5]}))

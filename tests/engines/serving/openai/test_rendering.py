@@ -18,7 +18,7 @@ def _tokens(text: str, *tokens: int, choice: int = 0) -> ReportedTokens:
     return ReportedTokens(choice, (1,), len(tokens), text, logprobs, (), None, None)
 
 
-def test_a_stream_tells_the_logprobs_of_tokens_that_are_no_whole_character_yet() -> None:
+def test_stream_includes_logprobs_of_partial_characters() -> None:
     answer = ChatAnswer("m", TEXTS.__getitem__, ResponseOptions())
     first, *others = answer.contents(_tokens("ab", 1))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -29,7 +29,7 @@ def test_a_stream_tells_the_logprobs_of_tokens_that_are_no_whole_character_yet()
     assert list(answer.contents(replace(_tokens("", 2), logprobs=()))) == []
 
 
-def test_offsets_of_a_streamed_completion_count_from_where_it_began_choice_by_choice() -> None:
+def test_streamed_offsets_count_per_choice() -> None:
     answer = CompletionAnswer("m", TEXTS.__getitem__, ResponseOptions())
     found = [
         piece["choices"][0]["logprobs"]["text_offset"]

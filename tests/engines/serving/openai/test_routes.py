@@ -31,7 +31,7 @@ def test_a_completion_is_the_engine_s_own_text(client: OpenAI, served_engine: En
     assert answer.usage.completion_tokens == len(output.token_ids)
 
 
-def test_usage_says_how_speculation_went(client: OpenAI, served_engine: Engine) -> None:
+def test_usage_includes_speculation_statistics(client: OpenAI, served_engine: Engine) -> None:
     answer = client.completions.create(
         model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0, extra_body={"num_speculative_tokens": 3}
     )
@@ -58,7 +58,7 @@ def test_a_prompt_of_token_ids_and_several_prompts(client: OpenAI, served_engine
     assert both.usage.prompt_tokens == len(ids) + 2
 
 
-def test_a_chat_goes_through_the_template(client: OpenAI, served_engine: Engine) -> None:
+def test_chat_uses_the_template(client: OpenAI, served_engine: Engine) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=16, temperature=0)
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].message.content == served_engine.chat(MESSAGES, SamplingParams(max_tokens=16)).text
@@ -88,7 +88,7 @@ def test_a_stream_has_the_whole_text_in_pieces_and_the_usage_at_its_end(client: 
 
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])
-def test_a_stream_counts_its_tokens_as_it_goes_where_that_is_asked_for(client: OpenAI, kind: str) -> None:
+def test_stream_includes_usage_on_request(client: OpenAI, kind: str) -> None:
     fields: Any = {"model": MODEL, "max_tokens": 12, "temperature": 0, "stream": True, "n": 2, "seed": 3}
     create: Any = client.completions.create
     if kind == "chat":
@@ -110,7 +110,7 @@ def test_a_stream_counts_its_tokens_as_it_goes_where_that_is_asked_for(client: O
         assert all(piece.usage is None for piece in pieces if piece.choices)
 
 
-def test_a_prompt_that_is_too_long_is_told_by_its_code(client: OpenAI, served_engine: Engine) -> None:
+def test_too_long_prompt_has_its_error_code(client: OpenAI, served_engine: Engine) -> None:
     long = [5] * served_engine.max_seq_len
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model=MODEL, prompt=long, max_tokens=1)
@@ -123,7 +123,7 @@ def test_a_prompt_that_is_too_long_is_told_by_its_code(client: OpenAI, served_en
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-def test_an_answer_that_cannot_fit_is_told_by_the_same_code(client: OpenAI, served_engine: Engine, field: str) -> None:
+def test_answer_without_room_has_the_same_code(client: OpenAI, served_engine: Engine, field: str) -> None:
     room = served_engine.max_seq_len - len(served_engine.chat_prompt(MESSAGES)[1])
     ask: Any = client.chat.completions.create
     with pytest.raises(openai.BadRequestError, match=f"at most {room}") as refused:
@@ -132,7 +132,7 @@ def test_an_answer_that_cannot_fit_is_told_by_the_same_code(client: OpenAI, serv
     assert ask(model=MODEL, messages=MESSAGES, stop=["e"], **{field: room}).choices
 
 
-def test_a_streamed_completion_can_show_what_was_drafted(client: OpenAI) -> None:
+def test_streamed_completion_can_show_drafted_tokens(client: OpenAI) -> None:
     pieces = client.completions.create(
         model=MODEL,
         prompt=PROMPT,
@@ -147,14 +147,14 @@ def test_a_streamed_completion_can_show_what_was_drafted(client: OpenAI) -> None
     assert {drafted for _, drafted in runs} == {True, False}
 
 
-def test_a_stop_text_ends_the_answer_before_it(client: OpenAI, served_engine: Engine) -> None:
+def test_stop_text_ends_the_answer(client: OpenAI, served_engine: Engine) -> None:
     stop = _text(served_engine, 24)[8:11]
     answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, stop=[stop])
     assert answer.choices[0].finish_reason == "stop"
     assert stop not in answer.choices[0].text
 
 
-def test_a_seed_gives_the_same_text_twice_and_n_gives_different_ones(client: OpenAI) -> None:
+def test_seed_is_reproducible_and_n_choices_differ(client: OpenAI) -> None:
     def ask(n: int) -> list[str]:
         answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=16, temperature=1.5, seed=7, n=n)
         return [choice.text for choice in answer.choices]
@@ -165,7 +165,7 @@ def test_a_seed_gives_the_same_text_twice_and_n_gives_different_ones(client: Ope
     assert len(set(three)) == 3
 
 
-def test_choices_of_a_stream_say_whose_piece_it_is(client: OpenAI) -> None:
+def test_streamed_choices_carry_their_index(client: OpenAI) -> None:
     whole = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=12, temperature=1, seed=3, n=2)
     texts = ["", ""]
     for piece in client.completions.create(
@@ -226,7 +226,7 @@ def test_logprobs_are_the_engine_s_with_drafts_and_without(client: OpenAI, serve
         {"extra_body": {"min_tokens": 20}},
     ],
 )
-def test_options_that_change_the_choice_are_the_engine_s_and_drafts_change_nothing(
+def test_sampling_options_reach_the_engine_and_drafts_change_nothing(
     client: OpenAI, served_engine: Engine, options: dict[str, Any]
 ) -> None:
     own = {**options.get("extra_body", {}), **{name: value for name, value in options.items() if name != "extra_body"}}
@@ -277,7 +277,7 @@ def test_options_that_change_the_choice_are_the_engine_s_and_drafts_change_nothi
         ({"extra_body": {"stream_options": {"include_usage": True}}}, "stream_options"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_the_field_s_name(client: OpenAI, fields: Any, param: str) -> None:
+def test_unsupported_option_is_rejected_by_field(client: OpenAI, fields: Any, param: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(**{"model": MODEL, "prompt": PROMPT, **fields})
     assert refused.value.param == param
@@ -300,14 +300,14 @@ def test_a_chat_refuses_by_name_too(client: OpenAI, fields: Any, param: str) -> 
     assert (refused.value.param or "").split("[")[0] == param.split("[")[0]
 
 
-def test_fields_that_change_nothing_are_taken(client: OpenAI) -> None:
+def test_no_effect_fields_are_accepted(client: OpenAI) -> None:
     answer = client.chat.completions.create(
         model=MODEL, messages=MESSAGES, max_tokens=2, user="u", store=False, metadata={"a": "b"}, service_tier="auto"
     )
     assert answer.choices
 
 
-def test_stop_ids_allowed_ids_and_bad_words_are_the_engine_s(client: OpenAI, served_engine: Engine) -> None:
+def test_stop_ids_allowed_ids_and_bad_words_reach_the_engine(client: OpenAI, served_engine: Engine) -> None:
     free = served_engine.generate([PROMPT], SamplingParams(max_tokens=24))[0]
     word = next(text for text in free.text.split() if text.isalpha())
     options: list[dict[str, Any]] = [
@@ -360,7 +360,7 @@ def test_a_prompt_is_scored_the_way_evaluation_harnesses_do(client: OpenAI, serv
             assert max(likely.values()) >= value
 
 
-def test_an_echo_is_streamed_before_the_answer_and_says_nothing_of_logprobs_unasked(client: OpenAI) -> None:
+def test_echo_is_streamed_first_without_logprobs(client: OpenAI) -> None:
     asked: dict[str, Any] = {"model": MODEL, "prompt": [PROMPT, "import os"], "max_tokens": 6, "temperature": 0}
     whole = client.completions.create(**asked, echo=True, n=2)
     assert all(choice.logprobs is None for choice in whole.choices)
@@ -383,7 +383,7 @@ def test_an_echo_is_streamed_before_the_answer_and_says_nothing_of_logprobs_unas
     assert "".join(text for text, _ in runs) == answer.choices[0].text
 
 
-def test_prompt_logprobs_are_told_as_vllm_tells_them(client: OpenAI, served_engine: Engine) -> None:
+def test_prompt_logprobs_match_vllm_format(client: OpenAI, served_engine: Engine) -> None:
     extra = {"prompt_logprobs": 2}
     completion = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1, extra_body=extra)
     chat = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1, extra_body=extra)
@@ -401,7 +401,7 @@ def test_prompt_logprobs_are_told_as_vllm_tells_them(client: OpenAI, served_engi
             assert (mine["rank"], mine["logprob"]) == (each.rank, pytest.approx(each.logprob, abs=1e-4))
 
 
-def test_another_model_is_not_found(client: OpenAI) -> None:
+def test_unknown_model_is_not_found(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         client.completions.create(model="gpt-4", prompt=PROMPT)
     assert refused.value.code == "model_not_found"

@@ -68,7 +68,7 @@ def test_a_request_is_answered_to_its_end(
     assert len(utilities.counted["vllm:e2e_request_latency_seconds", ""].seen) == 1
 
 
-def test_many_requests_are_answered_each_with_its_own_text(courier: Courier, tiny_engine: Engine) -> None:
+def test_concurrent_requests_get_their_own_texts(courier: Courier, tiny_engine: Engine) -> None:
     senders = [SenderOf() for _ in range(12)]
     for seed, sender in enumerate(senders):
         courier.take(letter(tiny_engine, sender, temperature=0.9, random_seed=seed, stream=bool(seed % 2)))
@@ -90,9 +90,7 @@ def test_a_client_that_has_gone_frees_its_slot(courier: Courier, utilities: Util
     wait_for(lambda: tiny_engine.load_now.running == 0)
 
 
-def test_what_cannot_be_sent_ends_that_request_alone(
-    courier: Courier, utilities: Utilities, tiny_engine: Engine
-) -> None:
+def test_unsendable_response_ends_only_its_request(courier: Courier, utilities: Utilities, tiny_engine: Engine) -> None:
     broken, whole = SenderOf(fails_at=0), SenderOf()
     courier.take(letter(tiny_engine, broken, stream=True))
     courier.take(letter(tiny_engine, whole))
@@ -104,7 +102,7 @@ def test_what_cannot_be_sent_ends_that_request_alone(
     wait_for(lambda: utilities.value("request_refused_total") == 1)
 
 
-def test_a_refusal_is_an_error_with_what_is_wrong(courier: Courier, utilities: Utilities) -> None:
+def test_rejection_is_an_error_with_a_reason(courier: Courier, utilities: Utilities) -> None:
     sender = SenderOf()
     courier.refuse(sender, UsageError("that is wrong", fix="change it"))
     assert sender.ended.wait(SECONDS)
@@ -125,7 +123,7 @@ def test_a_request_is_stopped_by_its_id_and_others_are_not(courier: Courier, tin
 
 
 @pytest.mark.parametrize("name", ["", "nobody"])
-def test_a_stop_of_nothing_is_refused(courier: Courier, name: str) -> None:
+def test_empty_stop_is_rejected(courier: Courier, name: str) -> None:
     sender = SenderOf()
     courier.stop(sender, name)
     assert sender.ended.wait(SECONDS)
@@ -133,7 +131,7 @@ def test_a_stop_of_nothing_is_refused(courier: Courier, name: str) -> None:
     assert f"no running request has the id {name!r}" in sender.failure.message()
 
 
-def test_what_was_taken_is_answered_before_it_ends(tiny_engine: Engine, utilities: Utilities) -> None:
+def test_accepted_requests_finish_on_shutdown(tiny_engine: Engine, utilities: Utilities) -> None:
     counters = TritonCounters(utilities, {"model_name": "m"}, lambda: tiny_engine.load_now)
     courier, senders = Courier(utilities, counters, 600.0), [SenderOf() for _ in range(5)]
     for sender in senders:

@@ -26,7 +26,7 @@ def text(*values: str) -> np.ndarray:
     return np.array([value.encode() for value in values], np.object_)
 
 
-def test_a_request_that_says_nothing_gets_the_defaults() -> None:
+def test_empty_request_gets_defaults() -> None:
     found = asked(text_input=text("a"))
     assert (found.prompt, found.params, found.streams, found.draft) == ("a", SamplingParams(), False, None)
 
@@ -46,7 +46,7 @@ def test_a_tenth_is_a_tenth() -> None:
     st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "none", "ngram", "7"]),
     st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["", "7", "-1"]), st.integers(), max_size=2),
 )))  # fmt: skip
-def test_no_json_makes_it_fail_otherwise_than_by_refusing(fields: dict[str, Any]) -> None:
+def test_any_json_is_accepted_or_rejected(fields: dict[str, Any]) -> None:
     with contextlib.suppress(UsageError):
         asked(text_input=text("a"), sampling_parameters=text(json.dumps(fields)))
 
@@ -67,12 +67,12 @@ def test_no_json_makes_it_fail_otherwise_than_by_refusing(fields: dict[str, Any]
         ({"text_input": text("a"), "chat_template_kwargs": text("{}")}, "requires messages"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(tensors: dict[str, Any], message: str) -> None:
+def test_unreadable_field_is_rejected_by_name(tensors: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         asked(**tensors)
 
 
-def test_as_many_drafts_as_pay_are_asked_for_by_a_number_or_in_words() -> None:
+def test_adaptive_drafts_can_be_requested_by_number_or_word() -> None:
     def drafts(**tensors: Any) -> object:
         return asked(text_input=text("a"), **tensors).num_speculative_tokens
 

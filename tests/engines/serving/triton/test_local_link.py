@@ -76,7 +76,7 @@ ARRAYS = st.one_of(
 )
 
 
-def test_tensors_arrive_as_they_were() -> None:
+def test_tensors_round_trip() -> None:
     with Model(echo) as model:
 
         @settings(max_examples=30, deadline=None)
@@ -126,7 +126,7 @@ def test_an_end_without_a_last_response_is_noticed() -> None:
         list(asking(model.name, 1, {}, never))
 
 
-def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
     with Model(echo) as model:
         list(asking(model.name, 1, {}, never))
@@ -134,7 +134,7 @@ def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         list(asking(model.name, 1, {}, never))
 
 
-def test_a_model_that_is_loaded_anew_takes_over() -> None:
+def test_reloaded_model_takes_over() -> None:
     def answer(number: int) -> Callable[[LinkSender, Tensors], None]:
         return lambda sender, _: sender.send(response(number=[number]), flags=1)
 
@@ -149,7 +149,7 @@ def test_a_model_that_is_loaded_anew_takes_over() -> None:
             assert asked() == 2
 
 
-def test_every_instance_is_asked() -> None:
+def test_every_instance_is_queried() -> None:
     def answer(number: int) -> Callable[[LinkSender, Tensors], None]:
         return lambda sender, _: sender.send(response(number=[number]), flags=1)
 
@@ -162,7 +162,7 @@ def test_every_instance_is_asked() -> None:
 
 
 @pytest.mark.parametrize("line", [b"no json\n", b"[1]\n", b'{"a": 1}\n', b'{"a": ["int32", [2], [1]]}\n', b""])
-def test_what_is_no_request_is_not_heard(line: bytes) -> None:
+def test_non_request_message_is_ignored(line: bytes) -> None:
     begun: list[Tensors] = []
 
     def begin(sender: LinkSender, tensors: Tensors) -> None:
@@ -194,7 +194,7 @@ print(connection.recv(65536), flush=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
-def test_another_user_who_took_the_address_first_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_of_another_user_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
     model, nobody = uuid.uuid4().hex, 65534
     address = local_link._address(model, os.getppid(), 0).replace("\0", "@")

@@ -58,7 +58,7 @@ def kinds(made: ir.Model) -> list[str]:
     return [node.op_type for node in made.graph]
 
 
-def test_a_run_is_one_node_and_means_what_it_did(cpu_library: Path) -> None:
+def test_fused_region_is_one_node_with_the_same_results(cpu_library: Path) -> None:
     made = model("next = Identity(inner)")
     bodies, nodes = run(made, None), run(made, cpu_library)
     joined = join(made)
@@ -80,7 +80,7 @@ g (float[B,2,S,16] x, float[B,2,S,16] v, float[B,2,T,16] k_cache, float[B,2,T,16
 }"""
 
 
-def test_ancestors_come_into_a_stretch_from_outside(cpu_library: Path) -> None:
+def test_ancestors_are_an_input_of_a_fused_region(cpu_library: Path) -> None:
     """The first row is a tree that ends where its cache does, the second a chain."""
     made = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(FORKING)))
     std.apply(made)
@@ -102,7 +102,7 @@ def test_ancestors_come_into_a_stretch_from_outside(cpu_library: Path) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_no_step_ends_a_stretch_and_is_named(cpu_library: Path) -> None:
+def test_unsupported_node_ends_a_region_and_is_named(cpu_library: Path) -> None:
     made = model("axis = Constant<value = int64 {1}>()\n next = CumSum(inner, axis)")
     nodes = run(made, cpu_library)
     joined = join(made)
@@ -122,11 +122,11 @@ def test_what_is_no_step_ends_a_stretch_and_is_named(cpu_library: Path) -> None:
         ("next = RMSNormalization<axis = 1>(inner, inner)", "RMSNormalization", "not over the last"),
     ],
 )
-def test_a_node_that_is_no_step_says_why(middle: str, kind: str, why: str) -> None:
+def test_unsupported_node_states_the_reason(middle: str, kind: str, why: str) -> None:
     assert why in join(model(middle)).outside[kind]
 
 
-def test_a_few_steps_are_left_alone() -> None:
+def test_short_sequences_are_not_fused() -> None:
     alone = ir.from_proto(onnx.parser.parse_model(
         '<ir_version: 11, opset_import: ["": 24]> g (float[B,S,8] x) => (float[B,S,8] y) { a = Tanh(x)  y = Mul(a, x) }'
     ))  # fmt: skip

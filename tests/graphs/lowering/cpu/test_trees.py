@@ -37,7 +37,7 @@ def window(graph: Graph, ids: tuple[int, ...], **told: Any) -> dict[str, np.ndar
     return graph(**target_inputs(np.array([[7, *ids]]), PROMPT.shape[1], len(ids), len(ids) + 1), **told)
 
 
-def test_the_target_is_told_ancestors_and_walks(qwen3: Traced) -> None:
+def test_target_gets_ancestors_and_walks_the_tree(qwen3: Traced) -> None:
     graph = qwen3.lowered("target", "cpu").model.graph
     assert [value.name for value in graph.inputs][: len(TARGET_INPUTS) + 1] == [*TARGET_INPUTS, ANCESTORS]
     assert str(graph.inputs[len(TARGET_INPUTS)].shape) == "[B,S,S]"
@@ -45,7 +45,7 @@ def test_the_target_is_told_ancestors_and_walks(qwen3: Traced) -> None:
     assert (count["AcceptPrefix"], count["AcceptTree"], count["CachedAttention"]) == (0, 1, LAYERS)
 
 
-def test_every_node_of_a_tree_gets_what_it_would_get_at_the_end_of_a_chain(every: Traced) -> None:
+def test_tree_node_matches_the_end_of_its_chain(every: Traced) -> None:
     forked = window(begun(every, "cpu"), DRAFTS, ancestors=tree())
     for column, path in PATHS.items():
         straight = window(begun(every, "std"), tuple(DRAFTS[each - 1] for each in path))
@@ -53,7 +53,7 @@ def test_every_node_of_a_tree_gets_what_it_would_get_at_the_end_of_a_chain(every
         np.testing.assert_allclose(forked["aux_hidden"][0, column], straight["aux_hidden"][0, len(path)], atol=2e-5)
 
 
-def test_what_is_emitted_is_the_path_of_the_target_s_own_tokens(qwen3: Traced) -> None:
+def test_emitted_tokens_follow_the_targets_own_path(qwen3: Traced) -> None:
     """Each draft that the target would write in place of one that it would not, where the tree forks."""
     first = window(begun(qwen3, "std"), ())["tokens"][0, 0]
     second = window(begun(qwen3, "std"), (int(first),))["tokens"][0, 1]

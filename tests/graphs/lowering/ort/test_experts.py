@@ -24,7 +24,7 @@ from tests.graphs.quantized_graphs import BITS, KINDS, Small, experts, in_blocks
     biased=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_experts_of_codes_compute_what_their_dequantised_weights_do(
+def test_quantized_experts_match_dequantized_weights(
     kind: Codes,
     tokens: int,
     terms: tuple[float, float, float],
@@ -64,9 +64,7 @@ def test_experts_of_codes_compute_what_their_dequantised_weights_do(
         ({"inner_codes": "int8", "inner_scale": 0.1}, 32, "the input of the second matmul is quantized"),
     ],
 )
-def test_experts_that_the_kernel_does_not_take_say_why_and_stay(
-    attributes: dict[str, Any], block: int, reason: str
-) -> None:
+def test_unsupported_experts_are_kept_with_a_reason(attributes: dict[str, Any], block: int, reason: str) -> None:
     model = experts(attributes, biased=False)
     quantize(model, {"gate_up": in_blocks("uint4", block, 4, 64, 64), "down": in_blocks("uint4", 32, 4, 64, 32)})
     node = next(node for node in model.graph if node.op_type == "SparseExperts")

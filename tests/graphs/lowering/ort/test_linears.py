@@ -51,7 +51,7 @@ def test_a_linear_differs_from_its_dequantised_weight_by_how_its_input_is_rounde
 
 
 @pytest.mark.parametrize("block", [16, 32, 64])
-def test_codes_of_four_bits_are_exact_with_a_wide_input(block: int, tmp_path: Path) -> None:
+def test_four_bit_codes_are_exact_with_unquantized_input(block: int, tmp_path: Path) -> None:
     small, x = small_linears("uint4", block, "w"), noise(1, 5, COLUMNS)
     assert small.scales["w"].min() < 0 < small.scales["w"].max()
     model = small.lowered("ort", tmp_path / "model.onnx")
@@ -61,7 +61,7 @@ def test_codes_of_four_bits_are_exact_with_a_wide_input(block: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", BITS)
-def test_the_file_holds_the_codes_and_the_semantic_graph_reads_the_same_bytes(kind: Codes, tmp_path: Path) -> None:
+def test_file_and_semantic_graph_share_the_codes(kind: Codes, tmp_path: Path) -> None:
     names, x = ("q", "k", "v"), noise(1, 5, COLUMNS)
     small, semantic = small_linears(kind, 32, *names), linears(*names)
     quantize(semantic, dict.fromkeys(names, in_blocks(kind, 32, ROWS, COLUMNS)))
@@ -101,14 +101,14 @@ def test_a_tied_matrix_is_stored_once_and_looked_up_in_its_codes(kind: Codes, bl
     check(tmp_path / "model.onnx")
 
 
-def test_an_embedding_is_looked_up_wide_unless_it_is_told(tmp_path: Path) -> None:
+def test_embedding_is_dequantized_by_default(tmp_path: Path) -> None:
     small = Small(tied(), {"w": noise(3, ROWS, COLUMNS)}, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
     assert set(small.made.streams) == {"w.codes", "w_scale"}
     assert "w" in small.model.graph.initializers
 
 
 @pytest.mark.parametrize("kind", BITS)
-def test_packed_linears_compute_what_they_compute_alone_bit_for_bit(kind: Codes, tmp_path: Path) -> None:
+def test_packed_linears_match_single_runs_bit_for_bit(kind: Codes, tmp_path: Path) -> None:
     names, x = ("q", "k", "v"), noise(1, 5, COLUMNS)
     together = small_linears(kind, 32, *names)
     assert ops(together.lowered("ort", tmp_path / "all.onnx")) == {"MatMulNBits": 1, "Split": 1}
@@ -154,7 +154,7 @@ def _reason(model: ir.Model) -> str:
         (96, in_blocks("uint4", 48, ROWS, 96), "a power of two from 16 on must divide them"),
     ],
 )
-def test_a_linear_that_the_kernel_does_not_take_says_why_and_stays(
+def test_unsupported_linear_is_kept_with_a_reason(
     columns: int, how: QuantizedWeight, reason: str, tmp_path: Path
 ) -> None:
     model = linears("w", columns=columns)
@@ -166,7 +166,7 @@ def test_a_linear_that_the_kernel_does_not_take_says_why_and_stays(
     assert (product.stored, product.computed) == (f"int{BITS[how.codes]}", "float32")
 
 
-def test_codes_around_another_middle_are_left_to_who_knows_them() -> None:
+def test_codes_with_another_zero_point_are_kept() -> None:
     model = linears("w")
     quantize(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
     fill = next(node for node in model.graph if node.op_type == "ConstantOfShape")
@@ -174,7 +174,7 @@ def test_codes_around_another_middle_are_left_to_who_knows_them() -> None:
     assert "with a zero point in the middle" in _reason(model)
 
 
-def test_what_else_reads_a_weight_keeps_it_from_the_kernel() -> None:
+def test_shared_weight_is_not_packed() -> None:
     model = linears("w")
     quantize(model, {"w": in_blocks("uint8", 32, ROWS, COLUMNS)})
     wide = next(node for node in model.graph if node.op_type == "DequantizeLinear").outputs[0]

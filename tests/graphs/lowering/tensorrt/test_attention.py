@@ -15,9 +15,7 @@ FAMILIES = ["qwen3", "gpt-oss", "gemma-4"]  # grouped heads; sinks and windows; 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_text_is_what_it_is_however_much_is_read_behind_it(
-    family: str, trace_of: Any, rng: np.random.Generator
-) -> None:
+def test_text_is_independent_of_the_read_length(family: str, trace_of: Any, rng: np.random.Generator) -> None:
     traced = trace_of(family)
     whole, some = (Graph(traced.built("target", "tensorrt"), traced.target.caches, CACHE, rows=2) for _ in range(2))
     for start, width, reach in ((0, 12, 12), (12, 5, 20), (17, 1, 18)):
@@ -28,9 +26,7 @@ def test_a_text_is_what_it_is_however_much_is_read_behind_it(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_row_behind_all_that_is_read_gives_numbers_and_changes_no_other(
-    family: str, trace_of: Any, rng: np.random.Generator
-) -> None:
+def test_row_beyond_the_reach_stays_finite_and_isolated(family: str, trace_of: Any, rng: np.random.Generator) -> None:
     """An idle row's: what it leaves in the caches is multiplied by zero later, so it must be numbers."""
     traced = trace_of(family)
     graphs = [Graph(traced.built("target", "tensorrt"), traced.target.caches, CACHE, rows=2) for _ in range(2)]

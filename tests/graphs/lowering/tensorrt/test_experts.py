@@ -64,7 +64,7 @@ def test_weights_are_stored_as_in_every_other_lowering(trace_of: Any) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_body_says_what_std_says(family: str, trace_of: Any, rng: np.random.Generator) -> None:
+def test_body_matches_std(family: str, trace_of: Any, rng: np.random.Generator) -> None:
     traced = trace_of(family)
     std, ours = (
         Graph(traced.built("target", lowering), traced.target.caches, CACHE, rows=2) for lowering in ("std", LOWERING)
@@ -107,7 +107,7 @@ def _one_layer(attributes: dict[str, float], biased: bool) -> ir.Model:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=20, deadline=None)
-def test_one_layer_is_what_the_reference_says(
+def test_one_layer_matches_the_reference(
     tokens: int, terms: tuple[float, float, float], biased: bool, seed: int
 ) -> None:
     attributes = dict(zip(("alpha", "beta", "limit"), terms, strict=True))

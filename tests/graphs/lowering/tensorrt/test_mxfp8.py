@@ -119,7 +119,7 @@ def blocked(request: pytest.FixtureRequest, blocked_of: Callable[[str], Blocked]
 
 
 @pytest.mark.parametrize("lowering", ["std", "tensorrt", "tensorrt-sm100"])
-def test_the_graph_computes_what_fake_quantisation_in_torch_does(
+def test_graph_matches_fake_quantization_in_torch(
     blocked: Blocked, lowering: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     rows, width = 12, 3
@@ -139,7 +139,7 @@ def test_the_graph_computes_what_fake_quantisation_in_torch_does(
             np.testing.assert_allclose(out[name][row], passes[place].numpy(), atol=1e-4)
 
 
-def test_onnx_runtime_s_graph_computes_the_same(blocked: Blocked, rng: np.random.Generator) -> None:
+def test_onnx_runtime_graph_gives_the_same(blocked: Blocked, rng: np.random.Generator) -> None:
     """All but where the seventh digit of a number decides to which neighbour it is rounded."""
     rows, width = 24, 3
     window = target_inputs(rng.integers(2, VOCAB, (rows, width)), 0, width - 1, width)
@@ -190,7 +190,7 @@ def test_a_weight_takes_a_byte_for_each_number_and_one_for_each_block(blocked: B
     assert not np.any(codes.numpy()[:, hidden:].astype(np.float32))
 
 
-def test_an_input_that_is_shared_is_rounded_once(blocked: Blocked) -> None:
+def test_shared_input_is_rounded_once(blocked: Blocked) -> None:
     kinds = Counter(node.op_type for node in graph_files.load(blocked.graph("tensorrt")).graph)
     dense = 1 if blocked.spec.family == "qwen3-moe" else LAYERS
     assert kinds["TRT_MXFP8DynamicQuantize"] == 2 * LAYERS + 2 * dense  # of q, k and v; of o; of gate and up; of down
@@ -204,9 +204,7 @@ def test_the_checker_passes_both_graphs(blocked: Blocked, lowering: str) -> None
 
 @pytest.mark.parametrize(("columns", "stored"), [(64, 64), (48, 64), (20, 32)])
 @pytest.mark.parametrize("rounds", [True, False])
-def test_an_input_ends_with_as_many_zeros_as_the_codes_or_those_are_cut_off(
-    columns: int, stored: int, rounds: bool
-) -> None:
+def test_input_padding_matches_the_codes(columns: int, stored: int, rounds: bool) -> None:
     model = _product(columns)
     how = QuantizedWeight("float8_e4m3fn", (4, stored // MX_BLOCK), MX_BLOCK, ROUNDED if rounds else None, True)
     quantize(model, {"w": how})

@@ -44,9 +44,7 @@ def _rounding(model: ir.Model, weight: str) -> ir.Node:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt-oss", "gemma-4"])
-def test_q_is_rounded_apart_from_k_and_v_where_a_plugin_stands_between_them(
-    family: str, trace_of: Callable[[str], Traced]
-) -> None:
+def test_q_is_rounded_separately_across_a_plugin(family: str, trace_of: Callable[[str], Traced]) -> None:
     for q, *others in _roundings(trace_of(family), "tensorrt", quantized_cache=True):
         assert len(set(others)) == 1
         assert q not in others

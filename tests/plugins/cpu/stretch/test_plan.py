@@ -94,7 +94,7 @@ def ancestors(rng: Any, batch: int, columns: int) -> Any:
 @given(
     st.integers(1, 3), st.integers(1, 9), st.sampled_from(["int8", "q4_1"]), st.booleans(), st.integers(0, 2**32 - 1)
 )
-def test_a_program_gives_the_bits_of_its_steps(
+def test_program_gives_the_bits_of_its_steps(
     cpu_library: Path, batch: int, columns: int, format: str, forks: bool, seed: int
 ) -> None:
     writer, results = decoder(seed, 1, format, forks)
@@ -153,7 +153,7 @@ def test_a_run_over_the_memory_of_the_last_one_gives_the_bits_of_a_new_session(c
             same_bits(ours, theirs)
 
 
-def test_an_empty_window_is_nothing(cpu_library: Path) -> None:
+def test_empty_window_gives_empty_results(cpu_library: Path) -> None:
     writer, results = decoder(0)
     run = stretch(cpu_library, writer.text(results), writer.inputs, len(results), threads=2)
     there = caches(np.random.default_rng(0), 2)
@@ -162,7 +162,7 @@ def test_an_empty_window_is_nothing(cpu_library: Path) -> None:
     np.testing.assert_array_equal(outputs[1], there["k0"])
 
 
-def test_what_steers_is_looked_at_in_every_run(cpu_library: Path) -> None:
+def test_control_values_are_read_every_run(cpu_library: Path) -> None:
     writer, results = decoder(0)
     run = stretch(cpu_library, writer.text(results), writer.inputs, len(results))
     rng = np.random.default_rng(0)

@@ -81,7 +81,7 @@ def test_two_streams(cpu_library: Path, op: str, width: int, seed: int) -> None:
 
 @pytest.mark.parametrize("shape", [(40,), (1,), (), (1, 1, 40), (3, 1)])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_stream_and_what_meets_each_token(cpu_library: Path, shape: tuple[int, ...], is_first: bool) -> None:
+def test_residual_stream_and_branches(cpu_library: Path, shape: tuple[int, ...], is_first: bool) -> None:
     rng = np.random.default_rng(0)
     x, other = numbers(rng, 2, 3, 40), numbers(rng, *shape).reshape(shape)
     order = "1,0" if is_first else "0,1"
@@ -129,7 +129,7 @@ def test_rows_are_joined(cpu_library: Path, widths: list[int], seed: int) -> Non
     held(cpu_library, program, dict.fromkeys(fed, "float32"), fed, [np.concatenate([*fed.values()], axis=-1)])
 
 
-def test_rows_are_gathered_and_those_that_are_not_there_refused(cpu_library: Path) -> None:
+def test_gather_returns_rows_and_rejects_missing_ones(cpu_library: Path) -> None:
     x, at = numbers(np.random.default_rng(0), 7, 20), np.array([[6, 0, -7], [-1, 3, 3]])
     inputs = {"x": "float32", "at": "int64"}
     run = stretch(cpu_library, "Tanh 0 > 2\nGather 2,1 > 3\nTanh 3 > 4\noutputs 4", inputs, 1, threads=2)
@@ -139,7 +139,7 @@ def test_rows_are_gathered_and_those_that_are_not_there_refused(cpu_library: Pat
             run(x=x, at=np.array([wild]))
 
 
-def test_numbers_that_are_not_finite_stay_in_their_row(cpu_library: Path) -> None:
+def test_non_finite_numbers_stay_in_their_row(cpu_library: Path) -> None:
     x = numbers(np.random.default_rng(1), 1, 3, 40)
     program = f"RMSNormalization 0,1 > 2 epsilon={BITS}\nSigmoid 2 > 3\noutputs 3"
     run = stretch(cpu_library, program, {"x": "float32", "w": np.ones(40, np.float32)}, 1)

@@ -16,7 +16,7 @@ LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
 
 @quick
 @given(trees(tolerances=LOSSY))
-def test_the_body_says_what_the_reference_says(run_body: Any, batch: Arrays) -> None:
+def test_body_matches_the_reference(run_body: Any, batch: Arrays) -> None:
     partings(batch, run_body(OP, inputs_of(OP, batch)))
 
 

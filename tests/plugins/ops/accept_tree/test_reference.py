@@ -46,13 +46,13 @@ def emitted(batch: Arrays) -> list[list[int]]:
         ([4], [], [], [4]),
     ],
 )
-def test_a_row_follows_the_child_that_is_the_targets_own_token(
+def test_row_follows_the_child_with_the_targets_token(
     best: list[int], drafts: list[int], parents: list[int], expected: list[int]
 ) -> None:
     assert emitted(greedy_tree(best, drafts, parents)) == [expected]
 
 
-def test_a_tolerated_child_is_taken_only_where_none_is_the_targets_own() -> None:
+def test_tolerated_child_is_second_choice() -> None:
     batch = greedy_tree(best=[4, 5, 6, 7], drafts=[8, 7, 4], parents=[0, 0, 0])
     batch["logits"][0, 0] = [0, 0, 0, 0, 2, 0, 0, 1.9, 1.8, 0]
     batch["tolerance"][:] = 0.5
@@ -77,7 +77,7 @@ def test_a_chain_is_accepted_like_a_prefix(batch: Arrays, seed: int, wild: bool)
 
 @quick
 @given(trees())
-def test_a_tree_emits_what_its_best_path_would_as_a_chain(batch: Arrays) -> None:
+def test_tree_emits_its_best_path_like_a_chain(batch: Arrays) -> None:
     tokens, num_tokens = reference(OP, batch)
     for b, n in enumerate(num_tokens):
         newest, parents = family(batch, b)
@@ -100,7 +100,7 @@ def test_a_tree_emits_what_its_best_path_would_as_a_chain(batch: Arrays) -> None
 
 @quick
 @given(trees(tolerances=LOSSY), st.integers(0, 2**32 - 1))
-def test_any_ancestors_give_drafts_then_one_token_then_nothing(batch: Arrays, seed: int) -> None:
+def test_any_ancestors_give_drafts_one_token_then_padding(batch: Arrays, seed: int) -> None:
     batch = with_any_ancestors(batch, seed)
     tokens, num_tokens = reference(OP, batch)
     for b, n in enumerate(num_tokens):

@@ -34,7 +34,7 @@ def rows(draw: Any) -> Any:
 
 @few
 @given(rows())
-def test_numbers_are_kept_to_the_nearest_code_of_a_scale_that_fits(numbers: Any) -> None:
+def test_numbers_round_to_the_nearest_code_of_a_fitting_scale(numbers: Any) -> None:
     with np.errstate(all="ignore"):
         codes = codes_of(numbers)
         back, largest = numbers_of(codes), np.abs(numbers).max(axis=-1, keepdims=True)
@@ -63,7 +63,7 @@ def test_kernel_and_body_write_the_codes_of_the_reference(cpu_library: Path, run
         np.testing.assert_array_equal(written, expected)
 
 
-def test_a_position_with_a_flaw_is_nan_to_those_who_see_it_and_to_nobody_else(cpu_library: Path) -> None:
+def test_flawed_position_is_nan_only_to_its_readers(cpu_library: Path) -> None:
     rng = np.random.default_rng(3)
     new = rng.normal(size=(1, 1, 3, 16)).astype(np.float32)
     new[0, 0, 1, 5] = np.inf

@@ -48,7 +48,7 @@ def cases(draw: Any) -> Arrays:
 
 @few
 @given(cases(), attribute_sets)
-def test_the_kernel_gives_the_numbers_of_the_reference_and_the_same_bits_on_every_path(
+def test_kernel_matches_the_reference_with_the_same_bits_on_every_path(
     cpu_library: Path, case: Arrays, attributes: Arrays
 ) -> None:
     y, *caches = reference(case, attributes)
@@ -68,7 +68,7 @@ def test_the_kernel_gives_the_numbers_of_the_reference_and_the_same_bits_on_ever
     st.booleans(),
     st.sampled_from(["float32", "float16", "int8"]),
 )
-def test_a_column_is_the_same_in_a_window_of_any_width(
+def test_column_is_independent_of_the_window_width(
     cpu_library: Path, seed: int, attributes: Arrays, widths: tuple[int, ...], has_sinks: bool, kept_as: str
 ) -> None:
     """Each window also feeds junk behind, as a rejected draft would be; the next one overwrites it."""
@@ -98,9 +98,7 @@ def test_neighbours_and_threads_change_no_bit_of_a_row(cpu_library: Path, case: 
 
 @few
 @given(cases(), attribute_sets, st.sampled_from([np.nan, np.inf, 3e38]))
-def test_what_lies_past_a_query_is_in_nothing_that_it_gives(
-    cpu_library: Path, case: Arrays, attributes: Arrays, wild: float
-) -> None:
+def test_content_past_a_query_is_ignored(cpu_library: Path, case: Arrays, attributes: Arrays, wild: float) -> None:
     """Of the cache, and of the window: a draft that is no number spoils its own column and those behind it."""
     case = {name: array for name, array in case.items() if name != "ancestors"}
     columns = case["q"].shape[2]
@@ -117,7 +115,7 @@ def test_what_lies_past_a_query_is_in_nothing_that_it_gives(
         same_bits(y[:, : columns // 2 + 1], expected[:, : columns // 2 + 1])
 
 
-def test_new_numbers_are_kept_as_the_nearest_of_float16_on_every_path(cpu_library: Path) -> None:
+def test_new_numbers_round_to_float16_on_every_path(cpu_library: Path) -> None:
     """Numbers of every size, the middle of two neighbours, and what float16 has no room for."""
     every = np.arange(0, 2**16, 7, np.uint16).view(np.float16).astype(np.float32)
     every = every[np.isfinite(every)]
@@ -137,7 +135,7 @@ def test_new_numbers_are_kept_as_the_nearest_of_float16_on_every_path(cpu_librar
 
 
 @pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_give_what_the_reference_gives(cpu_library: Path, wild: float) -> None:
+def test_non_finite_numbers_match_the_reference(cpu_library: Path, wild: float) -> None:
     """In one position that is seen: of its key and of its value."""
     for name in ("k_cache", "v_cache"):
         case = case_of(np.random.default_rng(3), 1, 2, 2, 3, 64, [90], 100)
@@ -160,7 +158,7 @@ def test_scores_of_every_size_leave_shares_that_are_right(cpu_library: Path) -> 
     np.testing.assert_allclose(y[0, 0, 0], expected[0, 0, 0], rtol=3e-5, atol=3e-5)
 
 
-def test_caches_are_written_in_place_where_one_buffer_is_bound_on_both_sides(cpu_library: Path) -> None:
+def test_aliased_caches_are_written_in_place(cpu_library: Path) -> None:
     import onnxruntime
 
     case = case_of(np.random.default_rng(5), 2, 2, 3, 4, 64, [0, 60], 64)
@@ -201,7 +199,7 @@ REFUSED: dict[str, tuple[Arrays, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_does_not_fit_is_refused(cpu_library: Path, what: str) -> None:
+def test_misfit_inputs_are_rejected(cpu_library: Path, what: str) -> None:
     change, complaint = REFUSED[what]
     case = case_of(np.random.default_rng(6), 1, 2, 2, 2, 16, [0], 8) | change
     case = {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in case.items()}
@@ -227,7 +225,7 @@ def test_caches_of_int8_go_with_their_attribute(cpu_library: Path) -> None:
         wide.run(None, case)
 
 
-def test_no_rows_and_no_columns_give_nothing(cpu_library: Path) -> None:
+def test_zero_rows_or_columns_give_nothing(cpu_library: Path) -> None:
     rng = np.random.default_rng(8)
     for batch, columns in ((0, 2), (2, 0)):
         case = case_of(rng, batch, 2, 2, columns, 16, [3] * batch, 8)
@@ -254,7 +252,7 @@ def tree_of(rng: Any, columns: int) -> Any:
     st.sampled_from(["float32", "float16", "int8"]),
     st.fixed_dictionaries({"scale": st.just(0.125), "window": st.sampled_from([0, 3, 70]), "softcap": st.just(0.0)}),
 )
-def test_a_column_of_a_tree_has_the_bits_that_it_has_in_a_window_of_its_path(
+def test_tree_column_has_the_bits_of_its_path_window(
     cpu_library: Path, seed: int, columns: int, size: int, kept_as: str, attributes: Arrays
 ) -> None:
     """Whatever is in the columns that it does not see, and on every path through the code."""
@@ -284,7 +282,7 @@ def test_a_column_of_a_tree_has_the_bits_that_it_has_in_a_window_of_its_path(
     st.sampled_from(["float32", "float16", "int8"]),
     st.fixed_dictionaries({"scale": st.just(0.2), "window": st.sampled_from([0, 5, 70])}),
 )
-def test_a_chain_beside_trees_has_the_bits_of_a_window_without_ancestors(
+def test_chain_beside_trees_has_the_bits_of_a_plain_window(
     cpu_library: Path, seed: int, columns: int, kept_as: str, attributes: Arrays
 ) -> None:
     """At the end of its cache as well. Columns behind its own are none of a column's business."""
@@ -299,7 +297,7 @@ def test_a_chain_beside_trees_has_the_bits_of_a_window_without_ancestors(
             same_bits(ours[1:], theirs[1:])
 
 
-def test_a_window_that_names_nobody_is_itself(cpu_library: Path) -> None:
+def test_window_without_ancestors_sees_only_itself(cpu_library: Path) -> None:
     case = case_of(np.random.default_rng(2), 1, 2, 2, 6, 64, [61], 100)
     plain, *caches = attend(cpu_library, case, {"scale": 0.2})
     y, *written = attend(cpu_library, case | {"ancestors": np.zeros((1, 6, 6), bool)}, {"scale": 0.2})

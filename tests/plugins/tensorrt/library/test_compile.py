@@ -30,7 +30,7 @@ from peagle.plugins.tensorrt.library.pack import read_index
 PACK = Pack(tuple(Cubin(op.name, 120, digest_of(op), b"\x7fELF " + op.name.encode(), {}) for op in kernel_ops()))
 
 
-def test_the_kernels_are_in_it_once_and_it_needs_nothing_but_the_c_library(plugin_library: Path) -> None:
+def test_kernels_are_embedded_once_and_only_libc_is_linked(plugin_library: Path) -> None:
     code = plugin_library.read_bytes()
     assert [code.count(cubin.code) for cubin in PACK.cubins] == [1] * len(PACK.cubins)
     dynamic = subprocess.run(["readelf", "-d", plugin_library], capture_output=True, text=True, check=True).stdout
@@ -42,16 +42,16 @@ def test_the_kernels_are_in_it_once_and_it_needs_nothing_but_the_c_library(plugi
 
 
 @pytest.mark.slow
-def test_the_same_text_gives_the_same_bytes(plugin_library: Path) -> None:
+def test_same_source_gives_the_same_bytes(plugin_library: Path) -> None:
     assert compile_library([120], [PACK]).code == plugin_library.read_bytes()
 
 
-def test_another_kernel_gives_another_digest() -> None:
+def test_other_kernel_gives_another_digest() -> None:
     first, *others = PACK.cubins
     assert sources.digest([replace(first, code=b"\x7fELF other"), *others]) != sources.digest(PACK.cubins)
 
 
-def test_the_index_says_what_it_is(plugin_library: Path, tmp_path: Path) -> None:
+def test_index_describes_the_library(plugin_library: Path, tmp_path: Path) -> None:
     index = read_index(plugin_library.parent)
     assert index["gpus"] == ["sm_120"]  # what is for 12.0 runs on 12.1
     assert (index["machine"], index["bytes"]) == (machine_name(), plugin_library.stat().st_size)
@@ -63,12 +63,12 @@ def test_the_index_says_what_it_is(plugin_library: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("sms", "words"), [([], "no GPU"), ([70, 90], "sm_70")])
-def test_a_gpu_that_no_kernel_is_for_is_refused(sms: list[int], words: str) -> None:
+def test_gpu_without_a_kernel_is_rejected(sms: list[int], words: str) -> None:
     with pytest.raises(UsageError, match=f"there is no plugin library for {words}"):
         compile_library(sms, [PACK])
 
 
-def test_without_a_compiler_it_is_said_what_that_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_error_states_the_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.plugins.cpu.compile.is_there", lambda name: False)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
@@ -77,7 +77,7 @@ def test_without_a_compiler_it_is_said_what_that_costs(monkeypatch: pytest.Monke
     assert "only Python programs" in caught.value.why
 
 
-def test_what_a_compiler_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_error_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "files", lambda cubins: {"plugins.cpp": b"no such thing"})
     with pytest.raises(BuildError, match="the plugin library cannot be compiled") as caught:
         compile_library([120], [PACK])
@@ -91,9 +91,12 @@ def with_attribute(op: OpSpec) -> OpSpec:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda op: replace(op, check_dims=lambda dims: None), "its check of dimensions is not in bounds"),
-        (with_attribute, "share is no whole number with a least one"),
-        (lambda op: replace(op, inputs=(replace(op.inputs[0], optional=True), *op.inputs[1:])), "not of a fixed form"),
+        (lambda op: replace(op, check_dims=lambda dims: None), "its check_dims cannot be expressed as bounds"),
+        (with_attribute, "share is not an integer with a lower bound"),
+        (
+            lambda op: replace(op, inputs=(replace(op.inputs[0], optional=True), *op.inputs[1:])),
+            "of variable rank",
+        ),
     ],
 )
 def test_a_spec_that_the_tables_cannot_say_is_refused(
@@ -121,7 +124,7 @@ def test_the_command_writes_it_for_gpus_that_are_named(
 
 
 @pytest.mark.parametrize("arguments", [[], ["folder", "blackwell"], ["folder", "sm_70"]])
-def test_the_command_says_how_it_is_called(tmp_path: Path, arguments: list[str]) -> None:
+def test_command_prints_its_usage(tmp_path: Path, arguments: list[str]) -> None:
     call = [sys.executable, "-m", "peagle.plugins.tensorrt.library", *arguments]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -45,7 +45,7 @@ def opened(library: Path, before: str = "", folder: Path | None = None) -> subpr
     ("name", "version", "position"),
     [("libnvinfer.so.10", 101_500, 12), ("libnvinfer.so.11", 110_100, 8), ("libtensorrt_rtx.so.1", 10_701, 8)],
 )
-def test_the_registry_of_the_tensorrt_that_is_there_gets_every_plugin(
+def test_loaded_tensorrt_registry_gets_every_plugin(
     plugin_library: Path, tmp_path: Path, name: str, version: int, position: int
 ) -> None:
     place = tensorrt(tmp_path / "trt", name, version, position) / name
@@ -53,7 +53,7 @@ def test_the_registry_of_the_tensorrt_that_is_there_gets_every_plugin(
     assert (done.stdout.splitlines(), done.stderr) == (ALL, "")
 
 
-def test_where_none_is_there_the_systems_is_brought(plugin_library: Path, tmp_path: Path) -> None:
+def test_system_tensorrt_is_loaded_when_none_is_present(plugin_library: Path, tmp_path: Path) -> None:
     folder = tensorrt(tmp_path, "libnvinfer.so.11", 110_100, 8)
     assert opened(plugin_library, folder=folder).stdout.splitlines() == ALL
     done = opened(plugin_library)
@@ -62,9 +62,7 @@ def test_where_none_is_there_the_systems_is_brought(plugin_library: Path, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "version"), [("libnvinfer.so.12", 120_000), ("libtensorrt_rtx.so.1", 10_600)])
-def test_a_version_whose_registry_is_not_known_is_left_alone(
-    plugin_library: Path, tmp_path: Path, name: str, version: int
-) -> None:
+def test_unknown_registry_version_is_untouched(plugin_library: Path, tmp_path: Path, name: str, version: int) -> None:
     done = opened(plugin_library, before=str(tensorrt(tmp_path / "trt", name, version, 8) / name))
     assert done.stdout == ""
     assert f"TensorRT {version} is unknown here" in done.stderr

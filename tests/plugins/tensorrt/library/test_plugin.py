@@ -122,7 +122,7 @@ def outputs_of(op: str, sizes: Mapping[str, int] = SIZES, floats: str = "float16
 
 
 @pytest.mark.parametrize("op", [op.name for op in kernel_ops()])
-def test_a_plugin_is_named_and_kept_like_that_of_python(stand_in: StandIn, op: str) -> None:
+def test_plugin_has_the_name_and_storage_of_the_python_plugin(stand_in: StandIn, op: str) -> None:
     spec = OPS[op]
     names = [operand.name for operand in spec.inputs]
     aliases = [-1 if output.aliases is None else names.index(output.aliases) for output in spec.outputs]
@@ -166,7 +166,7 @@ def calls(draw: Any) -> tuple[str, list[str], list[list[int | str]]]:
 
 @settings(max_examples=300, deadline=None)
 @given(calls())
-def test_types_and_shapes_are_inferred_and_refused_as_the_spec_says(
+def test_types_and_shapes_are_inferred_and_rejected_per_spec(
     shared: StandIn, call: tuple[str, Sequence[str], Sequence[Sequence[int | str]]]
 ) -> None:
     op, dtypes, shapes = call
@@ -207,7 +207,7 @@ def test_an_attribute_that_must_be_given_is(stand_in: StandIn) -> None:
     assert stand_in.words() == "PlaceholderDraft: mask_token_id must be given"
 
 
-def test_one_combination_of_types_is_taken_and_only_in_linear_order(stand_in: StandIn) -> None:
+def test_one_type_combination_in_linear_format_is_supported(stand_in: StandIn) -> None:
     for op, floats in (("AcceptPrefix", "bfloat16"), ("CacheWriteFp8", "float32")):
         stand_in.create(op)
         inputs, outputs = inputs_of(op, floats=floats), outputs_of(op, floats=floats)
@@ -296,7 +296,7 @@ def test_attributes_reach_the_kernel(program: Path) -> None:
     assert lines[-2].endswith("params 100 101 102 103 104 105 3 7 5 9 200 201 202 203 204 205 206")
 
 
-def test_a_launch_of_no_rows_is_none(program: Path) -> None:
+def test_empty_launch_is_skipped(program: Path) -> None:
     lines, said = launch(program, "NumbersAt", *inputs_of("NumbersAt", SIZES | {"B": 0}))
     assert (lines[-2:], said) == (["cloned", "launched"], "")
 
@@ -317,9 +317,7 @@ def test_a_launch_of_no_rows_is_none(program: Path) -> None:
         ({"COMPUTE_CAPABILITY": "86"}, "this library has no kernel for sm_86, it has sm_89, sm_100, sm_120"),
     ],
 )
-def test_what_a_launch_lacks_is_said_when_it_is_to_be(
-    program: Path, environment: Mapping[str, str], complaint: str
-) -> None:
+def test_launch_failure_is_reported_at_launch(program: Path, environment: Mapping[str, str], complaint: str) -> None:
     """A build ahead of time attaches plugins where there is no GPU, and launches none."""
     if environment.get("LD_LIBRARY_PATH") == "" and Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA driver")
@@ -344,7 +342,7 @@ def test_sizes_that_no_launch_takes_are_refused(program: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_read_or_written_out_of_place(tmp_path: Path) -> None:
+def test_memory_accesses_stay_in_bounds(tmp_path: Path) -> None:
     program = compiled(tmp_path, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     stand_in = StandIn(program, tmp_path / "said", ASAN_OPTIONS="detect_leaks=1")
     for op in kernel_ops():
