@@ -69,8 +69,8 @@ def _asked(body: Any) -> tuple[Any, ...]:
 
 
 def _rows() -> list[tuple[list[str], str]]:
-    """The fields of each row of the page's table, and what becomes of them."""
-    table = PAGE.read_text().split("## Fields")[1].split("## Metrics")[0]
+    """The fields of each row of the page's table, and how the server treats them."""
+    table = PAGE.read_text().split("\n## Fields\n")[1].split("\n### ")[0]
     cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     return [(re.findall(r"`(\w+)`", names), text.strip()) for names, text in cells]
 
