@@ -28,12 +28,12 @@ from safetensors.numpy import save_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
+from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.precision.rounding import scale_and_least
+from peagle.compiler.precision.rounding import scale_and_min
 from peagle.compiler.precision.rounding.in_order import processors
 from peagle.compiler.precision.rounding.numbers_to_codes import block_scales, rounded, scales_for, values_of
 from peagle.compiler.precision.weight_selection import Selection
-from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization.quantized_weight import QuantizedWeight
 from peagle.graphs.targets.checkpoint_pieces import Array
@@ -63,9 +63,9 @@ def plainly(stored: QuantizedWeight, checkpoint: Checkpoint) -> None:
     for rows in pieces():
         grouped = rows.reshape(len(rows), -1, stored.block or COLUMNS)
         if stored.packed == "q4_1":
-            scales = scale_and_least.fit(grouped, np.ones(grouped.shape[1:], np.float32))
-            codes = scale_and_least.codes_of(grouped, scales)
-            moved = scale_and_least.values_of(codes, scales) - grouped
+            scales = scale_and_min.fit(grouped, np.ones(grouped.shape[1:], np.float32))
+            codes = scale_and_min.codes_of(grouped, scales)
+            moved = scale_and_min.values_of(codes, scales) - grouped
         else:
             if few is not None:
                 scales, at = few[at : at + len(rows), None], at + len(rows)
@@ -79,7 +79,7 @@ def plainly(stored: QuantizedWeight, checkpoint: Checkpoint) -> None:
             np.einsum("ijk,ijk->i", numbers, numbers).sum(dtype=np.float64)
 
 
-def now(source: RoundedHere, shape: tuple[int, ...]) -> None:
+def now(source: OnTheFlyQuantizer, shape: tuple[int, ...]) -> None:
     """Compute the same as a build does."""
     for pieces in (source.codes(NAME, shape), source.scales(NAME, shape)):
         for _ in pieces:
@@ -128,10 +128,10 @@ def main() -> None:
         Path(folder, "config.json").write_text(json.dumps({}))
         checkpoint = Checkpoint.open(Path(folder))
 
-        def source(kind: str, lowering: str) -> RoundedHere:
+        def source(kind: str, lowering: str) -> OnTheFlyQuantizer:
             wide, weight = "bf16" if lowering == "tensorrt" else "fp32", RoledWeight(NAME, shape, "mlp", 1)
             selection = Selection(RECIPES[kind].on(wide, LOWERINGS[lowering]), {NAME: weight})
-            return RoundedHere(selection, LOWERINGS[lowering], lambda name, _: checkpoint.runs(name), ranges)
+            return OnTheFlyQuantizer(selection, LOWERINGS[lowering], lambda name, _: checkpoint.runs(name), ranges)
 
         def turn(kind: str, lowering: str) -> list[float]:
             stored = source(kind, lowering).storage()[0][NAME]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console.progress import Progress
-from .request.verb_options import BUILD, EXPORT, QUANTIZE, Form
+from .request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
 
 if TYPE_CHECKING:
     from .pipeline.assemble_engine import BuildResult
@@ -267,7 +267,7 @@ def verify(
 _OF_A_CALL = ("force", "ignore_limits", "progress")
 
 
-def _request(form: Form, given: dict[str, Any], *, force: bool, ignore_limits: bool) -> CompileRequest:
+def _request(form: VerbOptions, given: dict[str, Any], *, force: bool, ignore_limits: bool) -> CompileRequest:
     """Return the request for the given arguments. Raises ``UsageError`` for one of the wrong type."""
     answers = {name: _plain(value) for name, value in given.items() if value is not None and value != ()}
     return replace(form.request(**answers), force=force, ignore_limits=ignore_limits)

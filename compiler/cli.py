@@ -35,7 +35,7 @@ def run_cli(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         interrupts.check()
     except (Exception, KeyboardInterrupt, interrupts.Termination) as error:
-        stop = interrupts.heard() or (signal.SIGINT if isinstance(error, KeyboardInterrupt) else None)
+        stop = interrupts.consume_signal() or (signal.SIGINT if isinstance(error, KeyboardInterrupt) else None)
         if stop is not None:
             return _report_stop(stop, arguments)
         from .console.printing import report_failure

@@ -8,7 +8,7 @@ from ..plugins.errors import UsageError
 from .draft_methods import METHODS, PLAIN, DraftMethod
 from .folder.manifest import Manifest
 from .policy.adaptive import Adaptive
-from .policy.drafts_per_round import AUTO, DraftsAsked, Fixed, Policy
+from .policy.drafts_per_round import AUTO, Fixed, NumSpeculativeTokens, Policy
 from .policy.prior import measured
 from .requests.arguments import integer, refusal
 
@@ -21,7 +21,7 @@ def decoding(
     policy: Policy,
     adaptive: Policy,
     draft: str | None,
-    k: DraftsAsked | None,
+    k: NumSpeculativeTokens | None,
 ) -> tuple[DraftMethod, Policy]:
     """Return the draft method and policy of a call's ``draft`` and ``k``, by default ``method`` and ``policy``.
 

@@ -351,7 +351,7 @@ class Engine:
     def target_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Return the target's logits after every token of ``token_ids``, f32 [len, V], from one pass between others."""
         ids = self._factory.ids("token_ids", token_ids)
-        return self._loop.alone(lambda: self._backend.target_logits(ids))
+        return self._loop.run_exclusive(lambda: self._backend.target_logits(ids))
 
     def draft_logits(self, token_ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """Return the drafter's logits f32 [K, Vd] after ``token_ids`` and one token of greedy decoding."""
@@ -360,7 +360,7 @@ class Engine:
             raise UsageError("this engine has no drafter", why="draft logits need one", fix="use an engine with a head")
         if k == 0:
             raise UsageError("num_speculative_tokens is 0", why="nothing is drafted then", fix="use 1 or more")
-        return self._loop.alone(lambda: self._backend.draft_logits(ids, k))
+        return self._loop.run_exclusive(lambda: self._backend.draft_logits(ids, k))
 
     def _submitted(self, request: Request, timeout: float | None = None, *, waits: bool) -> Submission:
         if timeout is not None:

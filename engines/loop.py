@@ -54,7 +54,7 @@ class Load:
         return self.cached_tokens / self.cache_tokens if self.cache_tokens else 0.0
 
 
-class _Alone:
+class _ExclusiveCall:
     """A call that runs while every slot is idle."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -83,10 +83,10 @@ class Loop:
             backend, max_seq_len, max_prefill_tokens, prefixes, self._misfit
         )
         self._scheduler: Scheduler | None = None
-        self._inbox: SimpleQueue[Request | _Alone | None] = SimpleQueue()  # None: close
-        self._alone: deque[_Alone] = deque()
+        self._inbox: SimpleQueue[Request | _ExclusiveCall | None] = SimpleQueue()  # None: close
+        self._exclusive: deque[_ExclusiveCall] = deque()
         self._room = threading.Condition()
-        self._here: set[Request | _Alone] = set()  # submitted and not ended; guarded by the lock
+        self._in_flight: set[Request | _ExclusiveCall] = set()  # submitted and not ended; guarded by the lock
         self._count = 0  # requests among them
         self._is_closed = self._is_ending = self._drops = False
         self._failure: BaseException | None = None
@@ -110,21 +110,21 @@ class Loop:
                 self._start()
                 for request in [left.popleft() for _ in range(min(self.limit - self._count, len(left)))]:
                     request.submitted = time.perf_counter()
-                    self._here.add(request)
+                    self._in_flight.add(request)
                     self._count += 1
                     self._inbox.put(request)
 
-    def alone(self, call: Callable[[], T]) -> T:
+    def run_exclusive(self, call: Callable[[], T]) -> T:
         """Run ``call`` in the loop's thread while no request runs, and return its result.
 
         Waiting requests wait for it.
         """
         require_process(self._pid)
-        job = _Alone(call)
+        job = _ExclusiveCall(call)
         with self._room:
             self.require_open()
             self._start()
-            self._here.add(job)
+            self._in_flight.add(job)
             self._inbox.put(job)
         try:
             result: T = job.done.result()
@@ -209,7 +209,7 @@ class Loop:
 
     @property
     def _is_idle(self) -> bool:
-        return not self._alone and (self._scheduler is None or self._scheduler.is_idle)
+        return not self._exclusive and (self._scheduler is None or self._scheduler.is_idle)
 
     def _take_in(self) -> None:
         """Process incoming items; sleep until one arrives if there is nothing to do."""
@@ -222,24 +222,24 @@ class Loop:
             may_sleep = False
             if item is None:
                 self._is_ending = True
-            elif item not in self._here:  # it ended when a pass failed
+            elif item not in self._in_flight:  # it ended when a pass failed
                 continue
-            elif isinstance(item, _Alone):
-                self._alone.append(item)
+            elif isinstance(item, _ExclusiveCall):
+                self._exclusive.append(item)
             else:
                 self._scheduler = self._scheduler or self._new_scheduler()
                 self._scheduler.submit(item)
         if self._drops:
-            for each in self._here:  # nothing is added any more
+            for each in self._in_flight:  # nothing is added any more
                 if isinstance(each, Request):
                     each.delivery.is_unwanted = True
 
     def _advance(self) -> None:
         scheduler = self._scheduler
         if scheduler is not None:
-            scheduler.admits = not self._alone
-        if self._alone and (scheduler is None or scheduler.is_empty):
-            self._run_alone(self._alone.popleft())
+            scheduler.admits = not self._exclusive
+        if self._exclusive and (scheduler is None or scheduler.is_empty):
+            self._call_exclusively(self._exclusive.popleft())
         elif scheduler is not None and not scheduler.is_idle:
             for request in scheduler.step():
                 self._deliver(request)
@@ -256,7 +256,7 @@ class Loop:
             self._ended(request)
             request.delivery.end(output)
 
-    def _run_alone(self, job: _Alone) -> None:
+    def _call_exclusively(self, job: _ExclusiveCall) -> None:
         if job.done.set_running_or_notify_cancel():
             try:
                 job.done.set_result(job.call())
@@ -269,16 +269,16 @@ class Loop:
             for request in waiting:
                 self._scheduler.submit(request)
 
-    def _ended(self, each: Request | _Alone) -> None:
+    def _ended(self, each: Request | _ExclusiveCall) -> None:
         with self._room:
-            self._count -= isinstance(each, Request) and each in self._here
-            self._here.discard(each)
+            self._count -= isinstance(each, Request) and each in self._in_flight
+            self._in_flight.discard(each)
             self._room.notify()
 
     def _begin_anew(self, error: BaseException) -> None:
         """End all requests with the error and reset the scheduler. Raises if that fails."""
         self._scheduler = None
-        self._alone.clear()
+        self._exclusive.clear()
         try:
             self._scheduler = self._new_scheduler()
         except BaseException as again:
@@ -295,7 +295,7 @@ class Loop:
 
     def _end_all(self, error: BaseException, *, usable: bool) -> None:
         with self._room:
-            here = list(self._here)
+            here = list(self._in_flight)
         for each in here:
             self._ended(each)
             with suppress(Exception):  # one failing reader must not block the others

@@ -14,7 +14,7 @@ from .folder.manifest import Manifest
 from .grammars.call_grammar import call_form
 from .grammars.compiled import Grammars
 from .grammars.tally import GrammarTally
-from .policy.drafts_per_round import DraftsAsked, Fixed, Policy
+from .policy.drafts_per_round import Fixed, NumSpeculativeTokens, Policy
 from .requests.arguments import text_of, token_ids_of
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
@@ -35,7 +35,7 @@ Prompt = str | Sequence[int]
 class DraftOptions(TypedDict, total=False):
     """Draft options of a call; missing ones, or None, take the engine's defaults."""
 
-    num_speculative_tokens: DraftsAsked | None
+    num_speculative_tokens: NumSpeculativeTokens | None
     draft: str | None
 
 
@@ -77,7 +77,7 @@ class RequestFactory:
         self.conversations = Chat(folder, tokenizer, manifest.shapes.max_seq_len)
 
     def decoding(
-        self, draft: str | None = None, num_speculative_tokens: DraftsAsked | None = None
+        self, draft: str | None = None, num_speculative_tokens: NumSpeculativeTokens | None = None
     ) -> tuple[DraftMethod, Policy]:
         """Return the draft method and the policy for a call's options."""
         return decoding(self._manifest, self._method, self._policy, self._adaptive, draft, num_speculative_tokens)
@@ -102,7 +102,7 @@ class RequestFactory:
         messages: Sequence[Message],
         params: SamplingParams | None,
         *,
-        num_speculative_tokens: DraftsAsked | None = None,
+        num_speculative_tokens: NumSpeculativeTokens | None = None,
         draft: str | None = None,
         **options: Unpack[TemplateOptions],
     ) -> Request:

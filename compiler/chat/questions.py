@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..console.given_text import decoded
+from ..console.input_text import decoded
 
 _PROMPT, _MORE, _FENCE = "> ", ". ", '"""'
 _MAX_BYTES = 2**24  # of a line: more than any context holds, and a pipe may contain no newline

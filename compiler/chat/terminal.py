@@ -50,7 +50,7 @@ class TerminalChat:
     def talk(self) -> int:
         """Run the chat and return its exit code: 0, or 130 if the user left with Ctrl-C."""
         self._greet()
-        with interrupts.taken(self._interrupted):
+        with interrupts.override_handler(self._interrupted):
             while True:
                 try:
                     question = self._question()

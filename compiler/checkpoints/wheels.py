@@ -20,7 +20,7 @@ from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import is_there
 from ...plugins.problems import shown
-from ..console.half_made import ours
+from ..console.exit_cleanup import kill_on_exit
 from ..console.progress import Advance, Progress, Quiet
 from ..store.made_for import MadeFor
 from ..store.stages import Stage, StageStore, content_key
@@ -83,7 +83,7 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
             start_new_session=True,
             text=True,
         )
-        with ours(child), _ended(child):
+        with kill_on_exit(child), _ended(child):
             _watch(child, folder, wheel.size, advance)
         log.seek(0)
         said = log.read().decode(errors="replace")

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from . import half_made
+from . import exit_cleanup
 
 PATIENCE = 5.0
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -66,8 +66,8 @@ _taken: Callable[[], object] | None = None
 _taken_signals: frozenset[int] = frozenset()
 
 
-def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
-    """Start handling stop signals. ``last_words`` is called with the signal's number if the program does not unwind."""
+def watch(on_forced_exit: Callable[[int], object] = lambda number: None) -> None:
+    """Handle stop signals. ``on_forced_exit`` is called with the signal's number if the program does not unwind."""
     global _is_watched
     if _is_watched:
         return
@@ -76,7 +76,7 @@ def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     sys.unraisablehook = _quiet_about_stops(sys.unraisablehook)
-    threading.Thread(target=_see_to_it, args=(reader, last_words), name="stops", daemon=True).start()
+    threading.Thread(target=_see_to_it, args=(reader, on_forced_exit), name="stops", daemon=True).start()
     signal.signal(_AGAIN, _obey)
     for number in _STOPS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
@@ -85,7 +85,7 @@ def watch(last_words: Callable[[int], object] = lambda number: None) -> None:
 
 
 @contextmanager
-def taken(handler: Callable[[], object], signals: Iterable[int] = (signal.SIGINT,)) -> Iterator[None]:
+def override_handler(handler: Callable[[], object], signals: Iterable[int] = (signal.SIGINT,)) -> Iterator[None]:
     """Call ``handler`` in the main thread for ``signals`` inside the block, instead of stopping the program."""
     global _taken, _taken_signals
     before = {number: signal.getsignal(number) for number in signals}
@@ -106,12 +106,12 @@ def check() -> None:
         raise _stop.exception()
 
 
-def asked() -> int | None:
+def requested_signal() -> int | None:
     """Return the signal of the requested stop; None if there is none."""
     return _stop.number
 
 
-def heard() -> int | None:
+def consume_signal() -> int | None:
     """Mark the stop as handled, since the program has unwound, and return its signal; None if there was none."""
     _stop.is_heard = True
     return _stop.number
@@ -119,9 +119,9 @@ def heard() -> int | None:
 
 def leave(code: int) -> NoReturn:
     """End the process, immediately after a stop, since half-imported libraries need no cleanup."""
-    if heard() is None:
+    if consume_signal() is None:
         sys.exit(code)
-    half_made.remove_all()
+    exit_cleanup.remove_all()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -141,7 +141,7 @@ def _obey(number: int, frame: FrameType | None) -> None:
         return
     if _stop.number is None and number in _STOPS:
         _stop.number = number
-    if _stop.is_due and not half_made.is_held() and not _is_importing(frame):
+    if _stop.is_due and not exit_cleanup.stops_are_deferred() and not _is_importing(frame):
         raise _stop.exception()
 
 
@@ -167,7 +167,7 @@ def _quiet_about_stops(hook: Callable[[Any], object]) -> Callable[[Any], object]
     return quiet
 
 
-def _see_to_it(reader: int, last_words: Callable[[int], object]) -> None:
+def _see_to_it(reader: int, on_forced_exit: Callable[[int], object]) -> None:
     """Thread body: wait for a stop signal, raise it until it takes effect, and end the process if it does not."""
     number = _first(reader)
     main, deadline = threading.main_thread().ident, time.monotonic() + PATIENCE
@@ -176,8 +176,8 @@ def _see_to_it(reader: int, last_words: Callable[[int], object]) -> None:
             break  # second stop signal
         if main is not None and _stop.is_due:
             signal.pthread_kill(main, _AGAIN)
-    half_made.remove_all()
-    last_words(number)
+    exit_cleanup.remove_all()
+    on_forced_exit(number)
     os._exit(128 + number)
 
 

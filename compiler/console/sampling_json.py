@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ...plugins.errors import UsageError, nearest
-from .given_text import argument_text
+from .input_text import argument_text
 
 
 def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict[str, Any]:

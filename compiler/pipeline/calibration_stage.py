@@ -8,7 +8,7 @@ from ...plugins.errors import BuildError, UsageError
 from ...plugins.problems import counted
 from ..checkpoints.target import Target
 from ..console.progress import Progress
-from ..precision.calibration.calibration_options import CalibrationAsked
+from ..precision.calibration.calibration_options import CalibrationOptions
 from ..precision.recipes import Recipe
 from ..store.phase_clock import Phases
 from ..store.stages import StageStore
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def calibrated(
-    asked: CalibrationAsked,
+    asked: CalibrationOptions,
     target: Target,
     recipe: Recipe,
     lowering: Lowering,

@@ -11,7 +11,7 @@ from ...plugins.number_formats import FP32, format_stored_as, kernels_of
 from ...plugins.number_types import E4M3
 from ..hardware.gpus import supports
 from .allowed_recipes import available, require_known, require_legal, wide_names
-from .precision_options import PrecisionAsked
+from .precision_options import PrecisionOptions
 from .recipes import RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _ON_CPU = FP32.name  # the compute type of ONNX Runtime
 
 
 def decide(
-    asked: PrecisionAsked,
+    asked: PrecisionOptions,
     lowering: Lowering,
     target: Target | None = None,
     gpus: Sequence[str] = (),
@@ -46,7 +46,7 @@ def decide(
     return recipe
 
 
-def with_drafter(recipe: Recipe, asked: PrecisionAsked, lowering: Lowering, head: DrafterSpec | None) -> Recipe:
+def with_drafter(recipe: Recipe, asked: PrecisionOptions, lowering: Lowering, head: DrafterSpec | None) -> Recipe:
     """Return the recipe with default types for the drafter, unless the user chose them.
 
     Where ONNX Runtime's kernels compute the target in integers, the drafter's matrices are integers too; a head whose
@@ -55,8 +55,8 @@ def with_drafter(recipe: Recipe, asked: PrecisionAsked, lowering: Lowering, head
     kernels = kernels_of(recipe.weights)
     if head is None or asked.drafter is not None or not lowering.has_kernels or kernels is None:
         return recipe
+    from .on_the_fly_quantizer import unblocked
     from .weight_selection import Selection
-    from .weights_rounded_here import unblocked
 
     narrow = replace(recipe, drafter=kernels.drafter)
     selection = Selection.of_drafter(head, narrow, lowering)
@@ -65,7 +65,7 @@ def with_drafter(recipe: Recipe, asked: PrecisionAsked, lowering: Lowering, head
 
 
 def precision_of(
-    asked: PrecisionAsked,
+    asked: PrecisionOptions,
     lowering: Lowering,
     target: Target | None = None,
     gpus: Sequence[str] = (),
@@ -89,7 +89,7 @@ def precision_of(
     return wide_type(target.checkpoint)
 
 
-def table_of(asked: PrecisionAsked, lowering: Lowering, wide: str | None) -> Recipe:
+def table_of(asked: PrecisionOptions, lowering: Lowering, wide: str | None) -> Recipe:
     """Return the table of the requested recipe over a wide type; BF16 if that is not known yet.
 
     The table may be illegal. Raises ``UsageError`` for a recipe that does not exist.

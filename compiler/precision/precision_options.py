@@ -34,7 +34,7 @@ _QUANTIZED = _or(each.name for each in quantized_formats())
 
 
 @dataclass(frozen=True)
-class PrecisionAsked:
+class PrecisionOptions:
     """A recipe by ``name``, and changes to its table; None keeps the recipe's value.
 
     ``exclude`` are module patterns.
@@ -84,7 +84,7 @@ class PrecisionAsked:
             )
 
     @classmethod
-    def recorded(cls, table: Mapping[str, str]) -> PrecisionAsked:
+    def recorded(cls, table: Mapping[str, str]) -> PrecisionOptions:
         """Return the options that give the table recorded in a manifest."""
         from .recipes import patterns
 

@@ -10,7 +10,7 @@ from ...plugins.errors import BuildError
 from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.number_types import BY_NUMPY
 from ...plugins.problems import listed
-from .multiplied_share import Shares, is_emulated, names_inputs, shares, shortfall, too_little
+from .quantized_compute import Shares, is_emulated, names_inputs, shares, shortfall, too_little
 from .recipes import DRAFTER_ROLE, LM_HEAD
 
 if TYPE_CHECKING:

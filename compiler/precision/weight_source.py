@@ -13,9 +13,9 @@ from ...plugins.problems import counted
 from ..checkpoints.gguf.weights import rounded_types
 from ..checkpoints.target import Target
 from .kv_cache_scales import stored_cache_scales
+from .on_the_fly_quantizer import OnTheFlyQuantizer
 from .recipes import RECIPES, Recipe
 from .weight_selection import Selection
-from .weights_rounded_here import RoundedHere
 from .weights_stored_quantized import StoredFp8
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class WeightSource(Protocol):
 
 def of_target(
     target: Target, recipe: Recipe, lowering: Lowering, ranges: Scales | None = None
-) -> StoredFp8 | RoundedHere | None:
+) -> StoredFp8 | OnTheFlyQuantizer | None:
     """Return the source for a target in ``recipe``; None if it quantizes nothing.
 
     ``ranges`` are calibrated input ranges. Raises ``BuildError`` for a checkpoint in another quantized type, because
@@ -75,7 +75,7 @@ def of_target(
         return StoredFp8(target, selection, lowering, ranges)
     if stored:
         raise _twice(target, recipe, stored)
-    return RoundedHere(selection, lowering, target.runs, ranges, target.blocks)
+    return OnTheFlyQuantizer(selection, lowering, target.runs, ranges, target.blocks)
 
 
 def selection_of(target: Target, recipe: Recipe) -> Selection:
@@ -88,11 +88,11 @@ def selection_of(target: Target, recipe: Recipe) -> Selection:
 
 def of_drafter(
     head: DrafterSpec, recipe: Recipe, lowering: Lowering, runs: Callable[[str, Shape], Iterator[UnreadRows]]
-) -> RoundedHere | None:
+) -> OnTheFlyQuantizer | None:
     """Return the source for a drafter; None if it is not quantized. The inputs of its matrices are not quantized."""
     if recipe.drafter == recipe.wide:
         return None
-    return RoundedHere(Selection.of_drafter(head, recipe, lowering), lowering, runs)
+    return OnTheFlyQuantizer(Selection.of_drafter(head, recipe, lowering), lowering, runs)
 
 
 def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
@@ -105,14 +105,14 @@ def uncalibrated(target: Target, recipe: Recipe, lowering: Lowering) -> list[str
 def unweighted(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
     """Return the weights that would lose less if the magnitudes of their inputs were measured."""
     source = of_target(target, recipe, lowering)
-    return source.unweighted() if isinstance(source, RoundedHere) else []
+    return source.unweighted() if isinstance(source, OnTheFlyQuantizer) else []
 
 
 def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
     """Return the weights that ``recipe`` uses as stored in a GGUF file, with the type of their blocks."""
     if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
         return {}
-    return RoundedHere(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).kept()
+    return OnTheFlyQuantizer(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).kept()
 
 
 def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[s
     checkpoint, sources = target.checkpoint, target.sources
     if not (lowering.packs and checkpoint.rounded and recipe.quantized_type):
         return checkpoint.rounded
-    again = RoundedHere(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).rounds()
+    again = OnTheFlyQuantizer(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).rounds()
     pieces = (piece for weight in again for piece in sources.pieces(weight.name, weight.shape))
     keys = {sources.key(key) for piece in pieces for key in piece.keys}
     return rounded_types({key: checkpoint.tensors[key] for key in keys if key in checkpoint.tensors})

@@ -15,7 +15,7 @@ from ..precision.decide_recipe import decide
 from ..precision.recipes import Recipe
 from ..store.made_for import MadeFor
 from .build_platform import BuildPlatform
-from .experts_form import suited
+from .expert_lowering import select_expert_lowering
 from .refusals import export_lowering
 from .request import DEFAULT_BATCH_SIZE, ONNXRUNTIME, CompileRequest
 
@@ -97,7 +97,7 @@ def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inpu
         request=request,
         platform=platform,
         recipe=recipe,
-        speculation=inputs.speculation(request.drafts_asked),
+        speculation=inputs.speculation(request.requested_drafts),
         max_seq_len=inputs.max_seq_len,
         names=inputs.resolved.repeatable(),
         warnings=(*inputs.warnings, *request.unused(), *said),
@@ -133,6 +133,6 @@ def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
 
 def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:
     """Return the platform with a lowering that supports the target's experts and its head, and warnings."""
-    lowering, said = suited(platform.lowering, request.backend.experts, inputs.target.family)
+    lowering, said = select_expert_lowering(platform.lowering, request.backend.experts, inputs.target.family)
     require_runner(inputs.head, lowering)
     return replace(platform, lowering=lowering), said

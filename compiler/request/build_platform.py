@@ -12,9 +12,9 @@ from ..hardware.machine import Machine, look
 from ..precision.decide_recipe import decide
 from ..precision.recipes import emulated, is_emulated_format
 from .choose_backend import choose_backend
-from .experts_form import as_asked
+from .expert_lowering import lowering_with_experts
 from .refusals import check_build
-from .request import ONNXRUNTIME, CompileRequest, PlanAsked
+from .request import ONNXRUNTIME, CompileRequest, PlanOptions
 
 _MOE_LAYER_SINCE = 11
 _TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
@@ -57,7 +57,7 @@ def platform_of(request: CompileRequest) -> BuildPlatform:
     return platform
 
 
-def foretold(request: CompileRequest) -> list[str]:
+def expected_warnings(request: CompileRequest) -> list[str]:
     """Return the warnings to print before a build. Raises what ``build`` raises before it reads a checkpoint."""
     check_build(request)
     platform = platform_of(request)
@@ -71,11 +71,11 @@ def _platform(request: CompileRequest) -> BuildPlatform:
     if choice.backend == ONNXRUNTIME:
         _refuse_tensorrts(asked.gpus, request.plans)
         lowering, lacks = _on_cpu(asked.lowering, request.precision.name)
-        as_asked(lowering, asked.experts)
+        lowering_with_experts(lowering, asked.experts)
         return BuildPlatform(ONNXRUNTIME, version(ONNXRUNTIME), (), lowering, True, lacks)
     here = bool({sm_name(sm) for sm in machine.sms} & set(choice.gpus))
     installed = version_of(choice.backend, machine)
-    lowering = as_asked(lowering_of(choice.backend, installed, choice.gpus), asked.experts)
+    lowering = lowering_with_experts(lowering_of(choice.backend, installed, choice.gpus), asked.experts)
     platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering, here)
     if asked.lowering is not None:
         raise UsageError(
@@ -132,7 +132,7 @@ def lowering_of(backend: str, installed: str, gpus: tuple[str, ...]) -> Lowering
     return lowering_named(export_form([*map(sm_number, gpus)])) if native else TENSORRT
 
 
-def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanAsked) -> None:
+def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanOptions) -> None:
     flags = (["--gpu"] if gpus else []) + plans.given()
     if flags:
         raise UsageError(

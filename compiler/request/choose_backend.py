@@ -23,7 +23,7 @@ from ..hardware.gpus import (
 from ..hardware.machine import LocalGpu, Machine
 from ..precision.allowed_recipes import available, why_not
 from ..precision.recipes import is_emulated_format
-from .request import BackendAsked
+from .request import BackendOptions
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def choose_backend(
     to choose. Raises ``UsageError`` in that case and for what no machine can build, and ``EnvironmentProblem``, with
     alternatives, for what this machine lacks.
     """
-    BackendAsked(requested).check_known()
+    BackendOptions(requested).check_known()
     named = sm_names(gpus)
     if requested is None:
         return _choose(precision, named, machine, model)

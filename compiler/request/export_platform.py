@@ -12,11 +12,11 @@ from ..hardware.gpus import RTX_SMS, export_form, lacks, require_targets, sm_nam
 from ..hardware.machine import Machine, look
 from .build_platform import BuildPlatform, lowering_of, version_of
 from .choose_backend import choose_backend
-from .request import ONNXRUNTIME, BackendAsked
+from .request import ONNXRUNTIME, BackendOptions
 
 
 def platform_of_export(
-    asked: BackendAsked, form: str, gpus: Sequence[str], types: Collection[str], where: str
+    asked: BackendOptions, form: str, gpus: Sequence[str], types: Collection[str], where: str
 ) -> BuildPlatform:
     """Return the platform of a build from an export of this ``form`` (``tensorrt-sm100``), made for ``gpus`` if any.
 
@@ -56,7 +56,7 @@ def platform_of_export(
 
 
 def planned_platform(
-    asked: BackendAsked, form: str, gpus: Sequence[str], types: Collection[str], where: str
+    asked: BackendOptions, form: str, gpus: Sequence[str], types: Collection[str], where: str
 ) -> BuildPlatform | None:
     """Return the platform of the same build on a machine that supports it; None if no GPU is known.
 
@@ -76,7 +76,7 @@ def planned_platform(
     return BuildPlatform(backend, "", named, lowering, False)
 
 
-def _check(asked: BackendAsked) -> None:
+def _check(asked: BackendOptions) -> None:
     """Raise ``UsageError`` for a backend that cannot build from an export."""
     asked.check_known()
     if asked.name == ONNXRUNTIME:

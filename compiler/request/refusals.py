@@ -10,7 +10,7 @@ from ..hardware.gpus import export_form, sm_names, sm_number
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
 from ..store.destination import require_apart, require_publishable
-from .experts_form import as_asked
+from .expert_lowering import lowering_with_experts
 from .request import CompileRequest
 
 
@@ -43,7 +43,7 @@ def check_export(request: CompileRequest) -> None:
 
 def export_lowering(request: CompileRequest) -> Lowering:
     """Return the lowering of an export; for TensorRT, the one of the GPU. Raises ``UsageError`` for an unknown one."""
-    return as_asked(_form_of_export(request), request.backend.experts)
+    return lowering_with_experts(_form_of_export(request), request.backend.experts)
 
 
 def _form_of_export(request: CompileRequest) -> Lowering:

@@ -22,8 +22,8 @@ from ...engines.draft_methods import (
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import MAX_DRAFTS
 from ..console.option_fields import option, option_of
-from ..precision.calibration.calibration_options import CalibrationAsked
-from ..precision.precision_options import PrecisionAsked
+from ..precision.calibration.calibration_options import CalibrationOptions
+from ..precision.precision_options import PrecisionOptions
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
@@ -59,7 +59,7 @@ class ModelRef:
 
 
 @dataclass(frozen=True)
-class BackendAsked:
+class BackendOptions:
     """The backend that runs the engine; None and no GPU select one for this machine.
 
     ``lowering`` is for ONNX Runtime.
@@ -169,7 +169,7 @@ class HeadOptions:
 
 
 @dataclass(frozen=True)
-class PlanAsked:
+class PlanOptions:
     """Options of TensorRT plans; None selects the default."""
 
     max_batch_size: int | None = option(
@@ -204,11 +204,11 @@ class CompileRequest:
         "checkpoints, torch or transformers.",
         name="from_export",
     )
-    backend: BackendAsked = field(default=BackendAsked())
-    precision: PrecisionAsked = field(default=PrecisionAsked())
-    calibration: CalibrationAsked = field(default=CalibrationAsked())
+    backend: BackendOptions = field(default=BackendOptions())
+    precision: PrecisionOptions = field(default=PrecisionOptions())
+    calibration: CalibrationOptions = field(default=CalibrationOptions())
     sizes: SizeOptions = field(default=SizeOptions())
-    plans: PlanAsked = field(default=PlanAsked())
+    plans: PlanOptions = field(default=PlanOptions())
     head: HeadOptions = field(default=HeadOptions())
     force: bool = False
     ignore_limits: bool = False
@@ -224,7 +224,7 @@ class CompileRequest:
         return self.headless is None or self.headless.drafts
 
     @property
-    def drafts_asked(self) -> int | None:
+    def requested_drafts(self) -> int | None:
         """The requested number of speculative tokens; None if the build measures it."""
         return self.sizes.num_speculative_tokens if self.drafts else 0
 
@@ -242,7 +242,7 @@ class CompileRequest:
         return [f"{', '.join(named)} has no effect with --num-speculative-tokens 0"]
 
 
-def _given(options: PlanAsked | HeadOptions) -> list[str]:
+def _given(options: PlanOptions | HeadOptions) -> list[str]:
     return [option_of(each).flag for each in fields(options) if getattr(options, each.name) != each.default]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
-from ..precision.calibration.calibration_options import CalibrationAsked
+from ..precision.calibration.calibration_options import CalibrationOptions
 from .build_plan import BuildPlan
 from .request import CompileRequest
 from .verb_options import BUILD
@@ -36,7 +36,7 @@ def resolved_config(plan: BuildPlan, manifest: Manifest) -> str:
     return json.dumps(content | {"recipe": manifest.precision}, indent=2, default=str) + "\n"
 
 
-def calibration_of(config: Mapping[str, Any]) -> CalibrationAsked:
+def calibration_of(config: Mapping[str, Any]) -> CalibrationOptions:
     """Return the calibration options of a resolved configuration."""
     names = {entry.option.name for entry in BUILD if entry.group == "calibration"}
     answers = {name: value for name, value in config.items() if name in names}

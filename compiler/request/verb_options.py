@@ -11,14 +11,14 @@ from typing import Any, get_type_hints
 from ...plugins.errors import UsageError, nearest
 from ...plugins.number_formats import FP8
 from ..console.option_fields import Option, named, option_of
-from ..precision.calibration.calibration_options import CalibrationAsked
-from ..precision.precision_options import PrecisionAsked
+from ..precision.calibration.calibration_options import CalibrationOptions
+from ..precision.precision_options import PrecisionOptions
 from .config_file import typed
-from .request import BackendAsked, CompileRequest, HeadOptions, ModelRef, PlanAsked, SizeOptions
+from .request import BackendOptions, CompileRequest, HeadOptions, ModelRef, PlanOptions, SizeOptions
 
 GROUPS = {
-    "pair": ModelRef, "": CompileRequest, "backend": BackendAsked, "precision": PrecisionAsked,
-    "calibration": CalibrationAsked, "sizes": SizeOptions, "plans": PlanAsked, "head": HeadOptions,
+    "pair": ModelRef, "": CompileRequest, "backend": BackendOptions, "precision": PrecisionOptions,
+    "calibration": CalibrationOptions, "sizes": SizeOptions, "plans": PlanOptions, "head": HeadOptions,
 }  # fmt: skip
 _RECORDS = ("recipe",)  # entries of a resolved configuration that are not options
 # The options of a build from an export; the export fixes all others.
@@ -30,7 +30,7 @@ _WITHDRAWN = ("weight_streaming",)  # removed options; a file that sets one to a
 
 
 @dataclass(frozen=True)
-class Entry:
+class VerbOption:
     """An option of a verb and the request field that stores its value."""
 
     group: str
@@ -46,9 +46,9 @@ class Entry:
         return self.option.name, *map(named, flags)
 
 
-def ask(
+def declare_options(
     group: str, *names: str, flag: str = "", help: str = "", default: str = "", former: str = ""
-) -> tuple[Entry, ...]:
+) -> tuple[VerbOption, ...]:
     """Return the entries of a group, or only those of the named fields.
 
     A verb may use its own ``flag`` or ``help``, append a ``default`` to the help, or accept a ``former`` flag.
@@ -61,19 +61,19 @@ def ask(
         declared = option_of(declarations[name])
         text = help or f"{declared.help} (default: {default})" if default else help or declared.help
         changed = replace(declared, flag=flag or declared.flag, help=text, former=former)
-        entries.append(Entry(group, name, changed, types[name], declarations[name].default))
+        entries.append(VerbOption(group, name, changed, types[name], declarations[name].default))
     return tuple(entries)
 
 
 @dataclass(frozen=True)
-class Form:
+class VerbOptions:
     """The options of a ``verb``. The default output folder is named after the model and ``suffix``."""
 
     verb: str
     suffix: str
-    parts: tuple[tuple[Entry, ...], ...] = field(repr=False)
+    parts: tuple[tuple[VerbOption, ...], ...] = field(repr=False)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[VerbOption]:
         return (entry for part in self.parts for entry in part)
 
     def request(self, **values: Any) -> CompileRequest:
@@ -128,7 +128,7 @@ class Form:
                 answers[self.find(str(key), where).option.name] = value
         return answers
 
-    def find(self, key: str, where: str) -> Entry:
+    def find(self, key: str, where: str) -> VerbOption:
         """Return the entry for a name such as ``max_seq_len`` or ``sizes.max_seq_len``.
 
         Raises ``UsageError``, with similar names, for an unknown one.
@@ -149,82 +149,84 @@ class Form:
         )
 
 
-BUILD = Form(
+BUILD = VerbOptions(
     "build",
     "engine",
     (
-        ask("pair"),
-        ask("head"),
-        ask("", "source"),
-        ask("", "out", help="Engine folder to write. (default: MODEL-engine)"),
-        ask("backend", "name", "gpus"),
-        ask(
+        declare_options("pair"),
+        declare_options("head"),
+        declare_options("", "source"),
+        declare_options("", "out", help="Engine folder to write. (default: MODEL-engine)"),
+        declare_options("backend", "name", "gpus"),
+        declare_options(
             "precision",
             "name",
             default="fp32 for onnxruntime; for TensorRT, fp8 if the checkpoint is FP8 with input scales, else bf16 if "
             "it has BF16 weights, else fp16",
         ),
-        ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
-        ask("calibration"),
-        ask("sizes"),
-        ask("backend", "lowering", "experts"),
-        ask("plans"),
+        declare_options("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
+        declare_options("calibration"),
+        declare_options("sizes"),
+        declare_options("backend", "lowering", "experts"),
+        declare_options("plans"),
     ),
 )
 
-EXPORT = Form(
+EXPORT = VerbOptions(
     "export",
     "onnx",
     (
-        ask("pair"),
-        ask("head"),
-        ask("", "out", default="MODEL-onnx"),
-        ask(
+        declare_options("pair"),
+        declare_options("head"),
+        declare_options("", "out", default="MODEL-onnx"),
+        declare_options(
             "backend",
             "lowering",
             flag="--for",
             help="Runtime of the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with --gpu, "
             "the form that TensorRT builds for that GPU)",
         ),
-        ask(
+        declare_options(
             "backend",
             "gpus",
             help="GPU that TensorRT will build for, such as b200; selects the form of `--for tensorrt` graphs for "
             "`build --from`. With --dry-run, also report whether the engine fits.",
         ),
-        ask("backend", "experts"),
-        ask("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
-        ask("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
-        ask("calibration"),
-        ask(
+        declare_options("backend", "experts"),
+        declare_options("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
+        declare_options("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
+        declare_options("calibration"),
+        declare_options(
             "sizes",
             "num_speculative_tokens",
             help="Maximum number of drafts per round that the caches have room for. (default: the trained depth)",
         ),
-        ask("sizes", "max_seq_len"),
+        declare_options("sizes", "max_seq_len"),
     ),
 )
 
-QUANTIZE = Form(
+QUANTIZE = VerbOptions(
     "quantize",
     FP8.name,
     (
-        ask("pair", "model", "revision"),
-        ask("", "out", default="MODEL-fp8"),
-        ask("precision", "name", help="Type of the quantized matrices: fp8. (default: fp8)"),
-        ask("calibration", "data"),
-        ask("calibration", "method", former="--method"),
-        ask("calibration", "num_samples", former="--num-samples"),
-        ask("calibration", "max_length", former="--max-length"),
-        ask("calibration", "device"),
-        ask(
+        declare_options("pair", "model", "revision"),
+        declare_options("", "out", default="MODEL-fp8"),
+        declare_options("precision", "name", help="Type of the quantized matrices: fp8. (default: fp8)"),
+        declare_options("calibration", "data"),
+        declare_options("calibration", "method", former="--method"),
+        declare_options("calibration", "num_samples", former="--num-samples"),
+        declare_options("calibration", "max_length", former="--max-length"),
+        declare_options("calibration", "device"),
+        declare_options(
             "precision",
             "exclude",
             help="Modules not to quantize, such as 'layers.0.*'. Can be repeated. The LM head, the embedding, routers "
             "and norms are never quantized.",
         ),
-        ask("precision", "kv_cache", help="fp8: also store scales for cached keys and values. (default: none)"),
-        ask(
+        declare_options(
+            "precision", "kv_cache", help="fp8: also store scales for cached keys and values. (default: none)"
+        ),
+        declare_options(
             "calibration",
             "scales",
             help="Use the ranges of an earlier run (its calibration/ folder) instead of calibrating.",

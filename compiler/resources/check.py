@@ -29,7 +29,7 @@ _SCALES = "use --scales with ranges calibrated on a machine with more memory, wh
 _ELSEWHERE = "run `peagle-compile export` here and `build --from` on a machine with more memory"
 
 
-class TooLittleRoom(EnvironmentProblem):
+class InsufficientResources(EnvironmentProblem):
     """This machine certainly has too little disk or memory (exit code 3)."""
 
 
@@ -143,14 +143,14 @@ def builder_needs(builder: BuilderWork) -> tuple[Need, ...]:
     return (Need("memory to build plans", count, at_least, basis, HERE, free, least_basis=least, instead=_ELSEWHERE),)
 
 
-def refusal_of(needs: Iterable[Need]) -> TooLittleRoom | None:
+def refusal_of(needs: Iterable[Need]) -> InsufficientResources | None:
     """Return the error for needs that certainly do not fit; None if all may fit."""
     short = [need for need in needs if need.is_short]
     if not short:
         return None
     kinds = dict.fromkeys(need.name.partition(" ")[0] for need in short)
     fixes = dict.fromkeys(need.instead for need in short)
-    return TooLittleRoom(
+    return InsufficientResources(
         f"this machine has too little {' and '.join(kinds)}",
         why="; ".join(need.said(least=True) for need in short),
         fix=f"{'; '.join(filter(None, fixes))}; or add --ignore-limits to start anyway",
@@ -163,7 +163,7 @@ def tight(needs: Iterable[Need]) -> list[str]:
 
 
 def check_needs(needs: Sequence[Need], *, ignored: bool) -> list[str]:
-    """Raise ``TooLittleRoom`` for needs that certainly do not fit, unless limits are ``ignored``; return warnings."""
+    """Raise ``InsufficientResources`` if a need certainly does not fit, unless ``ignored``; return warnings."""
     refusal = refusal_of(needs)
     if refusal and not ignored:
         raise refusal

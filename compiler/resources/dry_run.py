@@ -28,9 +28,9 @@ from ..precision.weight_source import of_target, rounded_again
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_plan import BuildPlan, Command, platform_of_graphs
 from ..request.build_platform import BuildPlatform, platform_of
-from ..request.experts_form import as_asked, suited
+from ..request.expert_lowering import lowering_with_experts, select_expert_lowering
 from ..request.refusals import check_build
-from ..request.request import BackendAsked, CompileRequest, ModelRef
+from ..request.request import BackendOptions, CompileRequest, ModelRef
 from ..store.stages import StageStore
 from .check import Need, Outcome, needs_of, refusal_of, tight
 from .download import UNKNOWN_SIZE, download_need, forbidden, has_unknown_size
@@ -88,7 +88,7 @@ def decide_build(request: CompileRequest) -> Decided:
     try:
         platform = platform_of(request)
         notes += [platform.lacks] if platform.lacks else []
-        if platform.makes_plans and platform.runs_here and request.drafts_asked is None:
+        if platform.makes_plans and platform.runs_here and request.requested_drafts is None:
             notes.append(
                 "the build measures K here; if another K than the trained depth is fastest, plans are built twice"
             )
@@ -116,7 +116,7 @@ def decide_export(request: CompileRequest) -> Decided:
     return Decided(plan, head, verdict)
 
 
-def _platform_elsewhere(asked: BackendAsked) -> BuildPlatform:
+def _platform_elsewhere(asked: BackendOptions) -> BuildPlatform:
     """Return the platform of a machine that has the GPUs and the backend."""
     gpus = sm_names(asked.gpus)
     sms = [sm_number(gpu) for gpu in gpus]
@@ -133,8 +133,8 @@ def _plan(
     request.precision.check()
     model, asked = request.pair.model, request.precision
     config = target_config(model, request.pair.revision)[0]
-    form = as_asked(platform.lowering, request.backend.experts)
-    lowering, said = suited(form, request.backend.experts, family_for(config))
+    form = lowering_with_experts(platform.lowering, request.backend.experts)
+    lowering, said = select_expert_lowering(form, request.backend.experts, family_for(config))
     notes += said
     known = available(lowering)
     target = _local_target(request.pair)
@@ -188,7 +188,7 @@ def _speculation(request: CompileRequest, head: DrafterSpec | None) -> Speculati
     """Return the number of drafts per round, from the head, the registry or the draft method."""
     if not request.drafts:
         return Speculation(0, 0, None)
-    pair, asked = known_pair(request.pair.model), request.drafts_asked
+    pair, asked = known_pair(request.pair.model), request.requested_drafts
     trained = (head.trained_depth if head else None) or (pair.trained_depth if pair else None)
     depth = request.headless.depth if request.headless else trained or ASSUMED_DEPTH
     return Speculation(depth if asked is None else asked, max(depth, asked or 0), trained, adapts=asked is None)

@@ -15,7 +15,7 @@ from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.progress import Progress, Quiet
 from ..hardware.gpus import find_gpu
-from ..precision.multiplied_share import foreseen_refusal, foretold
+from ..precision.quantized_compute import expected_refusal, expected_warning
 from ..precision.recipes import MULTIPLIED
 from ..precision.rounding.in_order import ROOM
 from .check import NO_BLOCKER, Need, Outcome
@@ -101,7 +101,7 @@ class Estimate:
 
     ``refusal`` and ``multiplied`` are printed first: the reason why a build would fail because too few matmuls run in
     the recipe's type, or the share that does. ``disk``, ``needs`` and ``outcome`` are for a request with an output
-    folder. The caches have room for ``num_speculative_tokens`` drafts; a round has ``drafts_asked``, or an adaptive
+    folder. The caches have room for ``num_speculative_tokens`` drafts; a round has ``requested_drafts``, or an adaptive
     number if that is None.
     """
 
@@ -129,12 +129,12 @@ class Estimate:
     disk: Disk | None = None
     needs: tuple[Need, ...] = ()
     outcome: Outcome = NO_BLOCKER
-    drafts_asked: int | None = None
+    requested_drafts: int | None = None
 
     @property
     def drafts(self) -> str:
         """The number of drafts per round, in words."""
-        most, asked = self.num_speculative_tokens, self.drafts_asked
+        most, asked = self.num_speculative_tokens, self.requested_drafts
         if most == 0:
             return "no drafts"
         if asked is None:
@@ -210,7 +210,7 @@ def estimate(
     weights = (*workload.lines, line(TABLES, recipe.wide, tables // int(bytes_of(recipe.wide))))
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
     types = sorted({recipe.weights, recipe.experts, recipe.lm_head, recipe.drafter, recipe.kv_cache})
-    refusal = foreseen_refusal(census, recipe, lowering)
+    refusal = expected_refusal(census, recipe, lowering)
     return Estimate(
         model=model,
         origin=origin,
@@ -221,7 +221,7 @@ def estimate(
         lowering=lowering.name,
         max_seq_len=possible,
         num_speculative_tokens=most,
-        drafts_asked=None if speculation.adapts else speculation.num_speculative_tokens,
+        requested_drafts=None if speculation.adapts else speculation.num_speculative_tokens,
         cache_length=length,
         weights=weights,
         drafter=drafter,
@@ -231,7 +231,7 @@ def estimate(
         time=Time(written / WRITTEN_BYTES_PER_SECOND, WRITTEN_BYTES_PER_SECOND),
         work=workload.work,
         gpu=fit(known_gpu, types, written, token * length + (head_slot or 0)) if known_gpu else None,
-        multiplied=foretold(census, recipe, lowering),
+        multiplied=expected_warning(census, recipe, lowering),
         refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",
         notes=(*cut, *(too_wide(census, head, recipe, lowering) if recipe.is_quantized else ()), *notes),
     )

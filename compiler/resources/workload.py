@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.targets.weight_roles import RoledWeight
     from ..checkpoints.target import Target
-    from ..precision.calibration.calibration_options import CalibrationAsked
+    from ..precision.calibration.calibration_options import CalibrationOptions
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[
 
     Raises ``BuildError`` if too few matmuls would run in the recipe's type.
     """
-    from ..precision.multiplied_share import require_multiplied
+    from ..precision.quantized_compute import require_multiplied
     from ..precision.weight_source import selection_of
 
     target, request = inputs.target, plan.request
@@ -131,7 +131,7 @@ def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[
 
 
 def calibration_of(
-    asked: CalibrationAsked, config: Mapping[str, Any], lowering: Lowering = TENSORRT
+    asked: CalibrationOptions, config: Mapping[str, Any], lowering: Lowering = TENSORRT
 ) -> Calibration | None:
     """Return the calibration of a decoder with this ``config``; None if ranges are given."""
     if asked.scales is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
-from ..console.half_made import held
+from ..console.exit_cleanup import defer_stops
 from .copy_file import nearest
 from .leftovers import moved_aside, remove
 
@@ -43,7 +43,7 @@ def flush(*paths: Path) -> None:
 def move_into_place(ready: Path, final: Path) -> None:
     """Replace ``final`` with ``ready``. An older ``final`` stays intact until then."""
     old = moved_aside(ready)
-    with held():
+    with defer_stops():
         if final.exists():
             final.rename(old)
         try:

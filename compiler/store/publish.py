@@ -17,7 +17,7 @@ from ...engines.text import template_files
 from ...engines.text.template_files import read_templates
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ..console import interrupts
-from ..console.half_made import half_made
+from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress
 from .atomic_files import flush_tree, move_into_place, require_space, writing
 from .copy_file import copy_file, nearest, shares_blocks
@@ -174,7 +174,7 @@ def folder_beside(final: Path) -> Iterator[Path]:
     """Create a locked folder; it is removed on exit unless it was moved."""
     while True:
         folder = made_aside(final)
-        with half_made(folder), ExitStack() as stack:
+        with remove_on_exit(folder), ExitStack() as stack:
             folder.mkdir()
             try:
                 stack.enter_context(locked(folder))

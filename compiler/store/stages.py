@@ -18,7 +18,7 @@ from typing import Any
 
 from ...engines.folder.records import FileEntry
 from ..console import interrupts
-from ..console.half_made import half_made
+from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress, Quiet
 from .atomic_files import flush_tree, move_into_place, writing
 from .cache_folder import cache_root, make_private, require_trusted
@@ -108,7 +108,7 @@ class StageStore:
     def _make(self, final: Path, make: Callable[[Path], None]) -> Stage:
         clear_killed_of(final)
         temporary = step_aside(final)
-        with half_made(temporary):
+        with remove_on_exit(temporary):
             temporary.mkdir(mode=0o700)
             make(temporary)
             interrupts.check()

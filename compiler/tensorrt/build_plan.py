@@ -17,7 +17,7 @@ from typing import IO, Any
 from ...plugins.errors import BuildError
 from ...plugins.tensorrt.import_tensorrt import child_environment
 from ..console import interrupts
-from ..console.half_made import half_made, ours
+from ..console.exit_cleanup import kill_on_exit, remove_on_exit
 from ..console.logbook import OURS
 from ..console.progress import Advance, Progress
 from ..hardware.gpus import sm_name
@@ -41,7 +41,7 @@ def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     with writing(out.parent, _weight_bytes(request.graph)), tempfile.TemporaryFile(prefix="peagle-plan-") as log:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with half_made(temporary):
+        with remove_on_exit(temporary):
             with progress.step(f"build {request.name} plan", STEPS) as advance:
                 facts = _run(request, temporary, log, advance)
             interrupts.check()
@@ -77,7 +77,7 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
 
     command = [sys.executable, "-P", "-m", worker.__name__, str(out), str(_severity())]
     pipe = subprocess.PIPE
-    with tempfile.TemporaryDirectory(prefix="peagle-library-") as private, half_made(Path(private)):
+    with tempfile.TemporaryDirectory(prefix="peagle-library-") as private, remove_on_exit(Path(private)):
         environment = child_environment(Path(private)) if request.product == "tensorrt-rtx" else _on_its_gpu(request)
         child = subprocess.Popen(
             command,
@@ -88,7 +88,7 @@ def _child(request: PlanRequest, out: Path, log: IO[bytes]) -> Iterator[subproce
             start_new_session=True,
             env=os.environ | environment,
         )
-        with ours(child), _ended(child):
+        with kill_on_exit(child), _ended(child):
             yield child
 
 
@@ -115,7 +115,7 @@ def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
                 with suppress(OSError):  # unread input
                     stream.close()
         try:
-            child.wait(_PATIENCE if interrupts.asked() is None else _PATIENCE / 5)
+            child.wait(_PATIENCE if interrupts.requested_signal() is None else _PATIENCE / 5)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -73,7 +73,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
     )
 
 
-def settle_unlike(product: str, parsed: Parsed, path: Path) -> list[str]:
+def cast_mismatched_types(product: str, parsed: Parsed, path: Path) -> list[str]:
     """Return warnings if the numbers of layers differ from the graph.
 
     Raises ``BuildError`` for TensorRT-RTX, whose layer types are known. Those of the full TensorRT are not: another

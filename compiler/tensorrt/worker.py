@@ -25,7 +25,7 @@ from ..store.atomic_files import writing
 from .builder_config import configure, load_timings, save_timings
 from .callbacks import Log, logger, monitor, writer
 from .inspector import inspected
-from .parse_network import Parsed, parse, plugin_complaint, require_layers, settle_unlike
+from .parse_network import Parsed, cast_mismatched_types, parse, plugin_complaint, require_layers
 from .plan_products import as_built, of_network
 from .plan_programs import read_programs
 from .preflight import Survey, survey
@@ -72,7 +72,7 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     log_to = logger(trt, log, channel.log)
     builder = _builder(trt, log_to, log)
     parsed = parse(trt, builder, log_to, log, surveyed)
-    notes = settle_unlike(request.product, parsed, request.graph)
+    notes = cast_mismatched_types(request.product, parsed, request.graph)
     require_layers(parsed.layers, request.layers)
     products = of_network(trt, parsed.network)
     config = configure(trt, builder, surveyed, request)

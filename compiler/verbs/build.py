@@ -9,9 +9,9 @@ from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import BUILD
+from .flags.options_signature import takes_options
 from .flags.shared_flags import DryRun, Force, IgnoreLimits, Json
-from .flags.signature import asks
-from .flags.speaks import Voice, speaks
+from .flags.verbosity import Verbosity, with_verbosity
 
 if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
@@ -22,11 +22,11 @@ _RESUME = "nothing was published; finished steps are cached, and the same comman
 
 
 @interruptible(_RESUME)
-@asks(BUILD)
-@speaks
+@takes_options(BUILD)
+@with_verbosity
 def build(
     request: CompileRequest,
-    voice: Voice,
+    verbosity: Verbosity,
     dry_run: DryRun = False,
     ignore_limits: IgnoreLimits = False,
     force: Force = False,
@@ -40,7 +40,7 @@ def build(
     """
     request = replace(request, force=force, ignore_limits=ignore_limits)
     if dry_run and request.source is not None:
-        with voice.work() as progress:
+        with verbosity.work() as progress:
             rows = _plans_of_export(request, progress)
         emit(dict(rows)) if as_json else print(columns(rows))
         return
@@ -49,7 +49,7 @@ def build(
         from ..resources.dry_run import estimate_build
         from ..resources.page import render
 
-        with voice.work() as progress:
+        with verbosity.work() as progress:
             found = estimate_build(request, progress)
         emit(found.as_json()) if as_json else print(render(found))
         return
@@ -57,16 +57,16 @@ def build(
         from ..pipeline.build_from_export import build_from
 
         told: list[str] = []
-        with voice.work() as progress:
+        with verbosity.work() as progress:
             result = build_from(request, progress)
     else:
         from ..pipeline.build import build as run_build
-        from ..request.build_platform import foretold
+        from ..request.build_platform import expected_warnings
 
-        told = foretold(request)
+        told = expected_warnings(request)
         for text in told:
             note(f"note: {text}")
-        with voice.work() as progress:
+        with verbosity.work() as progress:
             result = run_build(request, progress)
     for warning in result.report["warnings"]:
         if warning not in told:

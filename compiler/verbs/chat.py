@@ -12,7 +12,7 @@ from ..chat.answer_view import colours_wanted
 from ..chat.dialogue import Dialogue
 from ..chat.questions import piped
 from ..chat.terminal import TerminalChat
-from ..console.given_text import argument_text
+from ..console.input_text import argument_text
 from ..console.printing import interruptible, note
 from ..console.result_record import lossy, record
 from ..console.streams import reader_has_gone
@@ -32,7 +32,7 @@ from .flags.shared_flags import (
     Threads,
     TopK,
     TopP,
-    drafts_asked,
+    requested_drafts,
 )
 
 
@@ -84,7 +84,7 @@ def chat(
         stop=stop or (),
         acceptance_tolerance=acceptance_tolerance,
     )
-    k = drafts_asked(num_speculative_tokens)
+    k = requested_drafts(num_speculative_tokens)
     loaded = Engine.load(engine, threads=threads, check=check)
     dialogue = Dialogue(loaded, None if system is None else argument_text("--system", system), max_tokens)
     dialogue.check()

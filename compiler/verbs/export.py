@@ -9,9 +9,9 @@ from ...plugins.optional_packages import require
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import EXPORT
+from .flags.options_signature import takes_options
 from .flags.shared_flags import DryRun, Force, IgnoreLimits, Json
-from .flags.signature import asks
-from .flags.speaks import Voice, speaks
+from .flags.verbosity import Verbosity, with_verbosity
 
 if TYPE_CHECKING:
     from ..pipeline.export import ExportResult
@@ -20,11 +20,11 @@ _RESUME = "nothing was published; finished steps are cached, and the same comman
 
 
 @interruptible(_RESUME)
-@asks(EXPORT)
-@speaks
+@takes_options(EXPORT)
+@with_verbosity
 def export(
     request: CompileRequest,
-    voice: Voice,
+    verbosity: Verbosity,
     dry_run: DryRun = False,
     ignore_limits: IgnoreLimits = False,
     force: Force = False,
@@ -43,13 +43,13 @@ def export(
         from ..resources.dry_run import estimate_export
         from ..resources.page import render
 
-        with voice.work() as progress:
+        with verbosity.work() as progress:
             found = estimate_export(request, progress)
         emit(found.as_json()) if as_json else print(render(found))
         return
     from ..pipeline.export import export as run_export
 
-    with voice.work() as progress:
+    with verbosity.work() as progress:
         result = run_export(request, progress)
     for warning in result.report["warnings"]:
         note(f"warning: {warning}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ..console.printing import columns, emit, interruptible, note, size
 from ..request.request import CompileRequest
 from ..request.verb_options import QUANTIZE
+from .flags.options_signature import takes_options
 from .flags.shared_flags import Force, IgnoreLimits, Json
-from .flags.signature import asks
-from .flags.speaks import Voice, speaks
+from .flags.verbosity import Verbosity, with_verbosity
 
 if TYPE_CHECKING:
     from ..pipeline.quantize import QuantizeResult
@@ -19,11 +19,11 @@ _RESUME = "nothing was published; calibrated layers are cached, and the same com
 
 
 @interruptible(_RESUME)
-@asks(QUANTIZE)
-@speaks
+@takes_options(QUANTIZE)
+@with_verbosity
 def quantize(
     request: CompileRequest,
-    voice: Voice,
+    verbosity: Verbosity,
     ignore_limits: IgnoreLimits = False,
     force: Force = False,
     as_json: Json = False,
@@ -36,7 +36,7 @@ def quantize(
     """
     from ..pipeline.quantize import quantize as run_quantize
 
-    with voice.work() as progress:
+    with verbosity.work() as progress:
         result = run_quantize(replace(request, force=force, ignore_limits=ignore_limits), progress)
     for warning in result.report["warnings"]:
         note(f"warning: {warning}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...plugins.errors import UsageError
-from ..console.given_text import argument_text, decoded, file_text
+from ..console.input_text import argument_text, decoded, file_text
 from ..console.printing import columns, emit, interruptible, note
 from ..console.result_record import decoding_speed, lossy, record
 from ..console.sampling_json import more_parameters
@@ -32,7 +32,7 @@ from .flags.shared_flags import (
     Threads,
     TopK,
     TopP,
-    drafts_asked,
+    requested_drafts,
 )
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def run(
             raise UsageError("--json-schema and --sampling both set an output format", fix="give only one of them")
         more["structured_outputs"] = {"json": file_text("--json-schema", json_schema)}
     params = SamplingParams(**flags, **more)
-    k = drafts_asked(num_speculative_tokens)
+    k = requested_drafts(num_speculative_tokens)
     loaded = Engine.load(engine, threads=threads, check=check)
     if chat:
         first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]

@@ -10,17 +10,17 @@ import typer
 from ..console.printing import columns, emit, interruptible, size
 from .flags.help_text import RUN
 from .flags.shared_flags import EngineFolder, Json
-from .flags.speaks import Voice, speaks
+from .flags.verbosity import Verbosity, with_verbosity
 
 if TYPE_CHECKING:
     from ..deploy.sagemaker_archive import Archive
 
 
 @interruptible("no archive was written")
-@speaks
+@with_verbosity
 def sagemaker(
     engine: EngineFolder,
-    voice: Voice,
+    verbosity: Verbosity,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Archive to write; its name ends in .tar.gz.")] = Path(
         "model.tar.gz"
     ),
@@ -39,7 +39,7 @@ def sagemaker(
     """
     from ..deploy.sagemaker_archive import write_archive
 
-    with voice.work() as progress:
+    with verbosity.work() as progress:
         archive = write_archive(engine, out, progress, level=level, force=force)
     content = _content(archive)
     if as_json:

@@ -200,7 +200,7 @@ def _run(server: Server, said: str) -> None:
         stop_signals += 1
         server.stop(at_once=stop_signals > 1)
 
-    with interrupts.taken(stop, (signal.SIGINT, signal.SIGTERM)):
+    with interrupts.override_handler(stop, (signal.SIGINT, signal.SIGTERM)):
         server.start()
         print(said, flush=True)
         while not server.wait(1.0):

@@ -11,17 +11,17 @@ from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
 from .flags.help_text import RUN
 from .flags.shared_flags import EngineFolder, Json, Threads
-from .flags.speaks import Voice, speaks
+from .flags.verbosity import Verbosity, with_verbosity
 
 
 @interruptible("models written so far are complete, and the same command resumes from them")
-@speaks
+@with_verbosity
 def triton(
     engine: EngineFolder,
     repository: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Model repository; other models in it are left unchanged.")
     ],
-    voice: Voice,
+    verbosity: Verbosity,
     name: Annotated[
         str | None, typer.Option(help="Model name. (default: the name of the engine folder)", show_default=False)
     ] = None,
@@ -71,7 +71,7 @@ def triton(
         instances=instances,
         gpus=_ids(gpus),
     )
-    with voice.work() as progress:
+    with verbosity.work() as progress:
         written = write_repository(engine, repository, options, progress, force=force)
     if as_json:
         emit(

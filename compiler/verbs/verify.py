@@ -12,14 +12,14 @@ from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
 from .flags.help_text import PRECISION
 from .flags.shared_flags import EngineFolder, Json, Threads
-from .flags.speaks import Voice, speaks
+from .flags.verbosity import Verbosity, with_verbosity
 
 
 @interruptible("verify.json in the engine folder holds the checks completed so far")
-@speaks
+@with_verbosity
 def verify(
     engine: EngineFolder,
-    voice: Voice,
+    verbosity: Verbosity,
     prompts: Annotated[int, typer.Option(min=1, help="Number of bundled prompts to use.")] = 24,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per prompt.")] = 128,
     num_speculative_tokens: Annotated[
@@ -130,7 +130,7 @@ def verify(
         only=parts,
         threads=threads,
     )
-    with voice.work() as progress:
+    with verbosity.work() as progress:
         verification = verify_path(engine, options, progress)
     if as_json:
         emit(verification.as_json())

@@ -21,7 +21,7 @@ from ..precision.recipes import RECIPES, Recipe
 from .engine_origin import reference_recipe
 from .held_out_texts import Texts
 from .logits import Array, LogitsComparison, compare_logits
-from .unpublished_pairs import Workshop, scratch
+from .unpublished_pairs import UnpublishedPairs, scratch
 from .weight_groups import Group, groups_of, patterns_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Goal:
 class BisectTrial:
     """The target with any of its quantized weights, against FP32."""
 
-    def __init__(self, shop: Workshop, recipe: Recipe, lowering: Lowering, texts: Texts) -> None:
+    def __init__(self, shop: UnpublishedPairs, recipe: Recipe, lowering: Lowering, texts: Texts) -> None:
         self._shop, self._recipe, self._lowering = shop, recipe, lowering
         self._all, self._few = texts, texts.first(_TEXTS, _TOKENS)
         self._half = shop.half(recipe, lowering)

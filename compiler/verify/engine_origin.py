@@ -15,7 +15,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import read_head
 from ..precision.decide_recipe import table_of, wide_of
-from ..precision.precision_options import PrecisionAsked
+from ..precision.precision_options import PrecisionOptions
 from ..precision.recipes import DTYPES, MULTIPLIED, RECIPES, STORED, Recipe, patterns
 from .parity import drafter_of, gone
 
@@ -51,7 +51,7 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
     Raises ``EnvironmentProblem`` where this version makes another table of it.
     """
     recorded, lowering = _types(manifest.precision), lowering_named(manifest.backend.lowering)
-    asked = PrecisionAsked.recorded(recorded)
+    asked = PrecisionOptions.recorded(recorded)
     recipe = table_of(asked, lowering, wide_of(target, lowering)) if asked.name in RECIPES else None
     if recipe is None or _comparable(recipe.record()) != _comparable(recorded):
         raise EnvironmentProblem(

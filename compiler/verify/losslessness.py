@@ -84,7 +84,7 @@ class Losslessness:
 
 
 @dataclass(frozen=True)
-class Beginnings:
+class Prefixes:
     """Token ids of every prompt, by its name; ``max_tokens`` is generated after each. ``notes``: what was cut."""
 
     ids: tuple[tuple[str, tuple[int, ...]], ...]
@@ -169,7 +169,7 @@ def compare_on_and_off(
 
 def fitted(
     prompts: Sequence[Prompt], encode: Callable[[str], Sequence[int]], max_tokens: int, max_seq_len: int
-) -> Beginnings:
+) -> Prefixes:
     """Cut prompts so that each and its new tokens are at most ``max_seq_len``.
 
     What is generated is cut first, to half of that.
@@ -183,7 +183,7 @@ def fitted(
         notes.append(f"{most} tokens instead of {max_tokens} after each prompt: the engine holds {max_seq_len}")
     if longer:
         notes.append(f"{longer} of {len(whole)} prompts were cut to {room} tokens: the engine holds {max_seq_len}")
-    return Beginnings(tuple((name, ids[:room]) for name, ids in whole), most, tuple(notes))
+    return Prefixes(tuple((name, ids[:room]) for name, ids in whole), most, tuple(notes))
 
 
 def is_tie(engine: Engine, ids: Sequence[int], token: int, params: SamplingParams) -> bool:

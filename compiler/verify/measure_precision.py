@@ -29,7 +29,7 @@ from .logits import Array, LayerError, LogitsTally, compare_layers, compare_logi
 from .parity import Passes, whole_passes
 from .precision_cost import EMULATED, RUN, STREAMED, Precision
 from .precision_limits import checks_of, limits_of
-from .unpublished_pairs import Workshop, scratch
+from .unpublished_pairs import UnpublishedPairs, scratch
 
 if TYPE_CHECKING:
     from ...engines import Engine
@@ -100,7 +100,7 @@ def measure(
         store = replace(request.store or StageStore.default(), made_for=made_for)
         if engine and request.reference_of(manifest) == "streamed":
             return _against_streamed(engine, origins, recipe, texts, request, progress)
-        workshop = Workshop(folder, manifest, origins, store, progress)
+        workshop = UnpublishedPairs(folder, manifest, origins, store, progress)
         return _Measurement(workshop, recipe, engine, texts, request).result()
     except (EnvironmentProblem, BuildError) as error:
         return Precision(name, skipped=_said(error), texts=texts.name)
@@ -152,7 +152,7 @@ class _Measurement:
     """The measurement of one engine: the pair in FP32 beside it, and what else has to be made on the way."""
 
     def __init__(
-        self, workshop: Workshop, recipe: Recipe, engine: Engine | None, texts: Texts, request: MeasureRequest
+        self, workshop: UnpublishedPairs, recipe: Recipe, engine: Engine | None, texts: Texts, request: MeasureRequest
     ) -> None:
         self._shop, self._recipe, self._texts, self._request = workshop, recipe, texts, request
         self._cpu = on_cpu(recipe)

@@ -18,7 +18,7 @@ from ...engines.folder.records import BackendRecord, Part
 from ...engines.requests.params import SamplingParams, policy_of
 from ...plugins.graph_contract import ANCESTORS, POSITIONS, is_cache, written
 from ..checkpoints.target_and_drafter import cache_length
-from ..console.half_made import half_made
+from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
 from ..pipeline.model_half import Half, drafter_half, target_half
@@ -45,7 +45,7 @@ _SHORT = 64  # T of a graph that only ever sees one text is a multiple of it
 
 
 @dataclass(frozen=True)
-class Workshop:
+class UnpublishedPairs:
     """Makes pairs and targets for one engine: of its checkpoints, in its sizes, with its tokenizer in ``folder``."""
 
     folder: Path
@@ -240,5 +240,5 @@ def scratch(root: Path) -> Iterator[StageStore]:
     with locked_file(root / SCRATCH_LOCK):
         for left_over in root.glob(f"{SCRATCH}*"):
             remove(left_over)
-        with tempfile.TemporaryDirectory(dir=root, prefix=SCRATCH) as folder, half_made(Path(folder)):
+        with tempfile.TemporaryDirectory(dir=root, prefix=SCRATCH) as folder, remove_on_exit(Path(folder)):
             yield StageStore(Path(folder))

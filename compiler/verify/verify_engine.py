@@ -13,7 +13,7 @@ from ...engines.folder.manifest import Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
-from ..console.half_made import half_made
+from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress, Quiet
 from ..precision.recipes import MULTIPLIED, first_words
 from .engine_origin import is_reference
@@ -328,7 +328,7 @@ def _kept(folder: Path, verification: Verification) -> Verification:
     """
     path = folder / FILE_NAME
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with half_made(temporary):
+    with remove_on_exit(temporary):
         temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
         _list(folder, None)
         temporary.replace(path)

@@ -35,7 +35,7 @@ class AutoregressiveDrafting:
             for _ in range(k - 1):
                 lanes.extend()
         else:
-            lanes.hold()
+            lanes.defer()
         lanes.advance(k)
 
 

@@ -51,7 +51,7 @@ class Lanes(Protocol):
         """
         ...
 
-    def branch(self, k: int) -> None:
+    def draft_tree(self, k: int) -> None:
         """Run ``draft`` for a tree of ``k`` nodes; for a chain if the graphs or the request do not support trees."""
         ...
 
@@ -59,7 +59,7 @@ class Lanes(Protocol):
         """Run an autoregressive drafter once more, over its last draft and hidden state, to get the next draft."""
         ...
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """Skip drafting: defer what ``verify(0)`` committed to the drafter's next pass, which may run immediately."""
         ...
 

@@ -33,9 +33,9 @@ class TreeDrafting:
         """Verify, draft and lay out the next windows; emits between 1 and ``k`` + 1 tokens per row."""
         lanes.verify(k)
         if k:
-            lanes.branch(k)
+            lanes.draft_tree(k)
         else:
-            lanes.hold()
+            lanes.defer()
         lanes.advance(k)
 
 

@@ -40,7 +40,7 @@ class ParallelDrafting:
         if k:
             lanes.draft(k)
         else:
-            lanes.hold()
+            lanes.defer()
         lanes.advance(k)
 
 

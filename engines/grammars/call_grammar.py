@@ -13,7 +13,7 @@ from ...plugins.errors import UsageError
 from ..requests.structured_outputs import MOST_CHARACTERS, MOST_LEVELS, StructuredOutputsParams, levels_of
 from ..text.answer_styles import Style
 from ..text.channels import CHANNEL, CONSTRAIN, END, FUNCTIONS, MESSAGE, START
-from ..text.tool_calls import CLOSE, OPEN, is_told_as_text
+from ..text.tool_calls import CLOSE, OPEN, is_returned_as_text
 from .declared_keys import keep_to_declared_keys
 from .grammar_text import WHITESPACE
 
@@ -102,7 +102,7 @@ def _in_tags(at: int, name: str, schema: Mapping[str, Any], json_of: Callable[[A
         one, rule = properties.get(key, {}), f"c{at}_p{number}"
         begin = _quoted(f"<parameter={_tag(key, f'a property of {place}')}>\n")
         parts.append(rule if key in required else f"{rule}?")
-        if is_told_as_text(one):
+        if is_returned_as_text(one):
             rules.append(f"{rule}: {begin} {rule.upper()}")
             rules.append(f'{rule.upper()}: {_text(f"{place}.properties.{key}", one)} "\\n</parameter>\\n"')
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 AUTO: Literal["auto"] = "auto"
-DraftsAsked = int | Literal["auto"]  # a caller's K: a number, or as many as pay off
+NumSpeculativeTokens = int | Literal["auto"]  # a caller's K: a number, or as many as pay off
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from ...plugins.errors import UsageError
-from ..policy.drafts_per_round import DraftsAsked
+from ..policy.drafts_per_round import NumSpeculativeTokens
 from ..requests.params import SamplingParams
 from ..running.submission import AsyncSubmission
 from ..text.answer_styles import READ, Style
@@ -57,7 +57,7 @@ class Generation:
     params: SamplingParams
     choices: int = 1
     streams: bool = False
-    num_speculative_tokens: DraftsAsked | None = None
+    num_speculative_tokens: NumSpeculativeTokens | None = None
     draft: str | None = None
     echoes: bool = False
     shows_answer: bool = True

@@ -16,9 +16,9 @@ from ...plugins.errors import UsageError, nearest
 from ..draft_methods import methods_in_vllm
 from ..draft_options import is_auto
 from ..folder.manifest import Manifest
-from ..policy.drafts_per_round import DraftsAsked
+from ..policy.drafts_per_round import NumSpeculativeTokens
 from ..requests.arguments import number
-from .speculative_words import NO_COUNTERPARTS, OF_A_BUILD, by_key
+from .speculative_option_map import NO_COUNTERPARTS, OF_A_BUILD, by_key
 
 VARIABLES = ("SM_VLLM_SPECULATIVE_CONFIG", "OPTION_SPECULATIVE_CONFIG")
 _READ = ("method", "num_speculative_tokens", "acceptance_tolerance")
@@ -32,20 +32,20 @@ class DefaultDrafts:
     ``acceptance_tolerance`` above 0 makes requests lossy unless they set it to 0.
     """
 
-    num_speculative_tokens: DraftsAsked | None = None
+    num_speculative_tokens: NumSpeculativeTokens | None = None
     draft: str | None = None
     acceptance_tolerance: float = 0.0
 
 
 @dataclass(frozen=True)
-class SpeculationSaid:
+class SpeculationSettings:
     """The configured ``drafts``, and one sentence per reason about ``left_out`` keys."""
 
     drafts: DefaultDrafts = DefaultDrafts()
     left_out: tuple[str, ...] = ()
 
 
-def speculation_of(text: str | None, environment: Mapping[str, str], manifest: Manifest) -> SpeculationSaid:
+def speculation_of(text: str | None, environment: Mapping[str, str], manifest: Manifest) -> SpeculationSettings:
     """Parse the JSON ``text``, or the first variable of ``VARIABLES`` that is set.
 
     Raises ``UsageError`` that names the key.
@@ -54,7 +54,7 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
     if text is None:
         where = next((name for name in VARIABLES if environment.get(name)), "")
         if not where:
-            return SpeculationSaid()
+            return SpeculationSettings()
         text = environment[where]
     try:
         given = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
@@ -64,7 +64,7 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
         raise UsageError(f"{where} is not a JSON object", fix='use one, such as {"num_speculative_tokens": 3}')
     left_out = _left_out(where, given)
     drafts = DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
-    return SpeculationSaid(drafts, left_out)
+    return SpeculationSettings(drafts, left_out)
 
 
 def _left_out(where: str, given: dict[str, Any]) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def _left_out(where: str, given: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{where}: ignored: {', '.join(left)} ({why})" for why, left in names.items())
 
 
-def _count(where: str, given: dict[str, Any], manifest: Manifest) -> DraftsAsked | None:
+def _count(where: str, given: dict[str, Any], manifest: Manifest) -> NumSpeculativeTokens | None:
     count = given.get("num_speculative_tokens")
     if count is None or is_auto(count):
         return count

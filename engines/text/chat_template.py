@@ -12,7 +12,7 @@ from jinja2.exceptions import SecurityError
 
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .answer_styles import Style, style_of
-from .meter import TooMuchError
+from .meter import TemplateLimitExceeded
 from .sandbox import Sandbox, TemplateRefusal
 from .template_files import DEFAULT, read_special_tokens, read_templates
 
@@ -141,7 +141,7 @@ def _typed(error: Exception) -> PeagleError:
             why=f"it says {_said(error)!r}",
             fix="change the messages",
         )
-    if isinstance(error, TooMuchError):
+    if isinstance(error, TemplateLimitExceeded):
         return EnvironmentProblem("the model's chat template was stopped", why=_said(error), fix=_REBUILD)
     if isinstance(error, SecurityError):
         return EnvironmentProblem(

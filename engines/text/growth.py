@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .meter import MOST_COUNT, TooMuchError
+from .meter import MOST_COUNT, TemplateLimitExceeded
 
 Size = Callable[[Any], int]
 
@@ -29,11 +29,11 @@ _LONG_NUMBER = re.compile(r"\d{6}")  # a width or precision in a format
 def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any], size: Size) -> int:
     """Return how many characters the method or filter ``name`` of ``value`` may add to those of its arguments.
 
-    Raises ``TooMuchError`` for an unreasonably large number among the arguments that means a length.
+    Raises ``TemplateLimitExceeded`` for an unreasonably large number among the arguments that means a length.
     """
     given = [*args, *kwargs.values()]
     if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in given):
-        raise TooMuchError(f"it calls {name} with a number above {MOST_COUNT:,}")
+        raise TemplateLimitExceeded(f"it calls {name} with a number above {MOST_COUNT:,}")
     if name in ("format", "format_map", "tojson"):
         return _of_format(str(value), given, size) if name != "tojson" else _of_json(given, size)
     texts = [each for each in given if isinstance(each, str)]
@@ -44,17 +44,17 @@ def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, A
 def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
     """Return the approximate number of characters of an operator's result.
 
-    Raises ``TooMuchError`` for huge integers.
+    Raises ``TemplateLimitExceeded`` for huge integers.
     """
     if operator == "%" and isinstance(left, str):
         values = right if isinstance(right, tuple | list) else [right]
         if "*" in left and any(isinstance(each, int) and abs(each) > MOST_COUNT for each in values):
-            raise TooMuchError(f"it formats a value to a width above {MOST_COUNT:,}")
+            raise TemplateLimitExceeded(f"it formats a value to a width above {MOST_COUNT:,}")
         return _of_format(left, [right], size)
     if isinstance(left, int) and isinstance(right, int):
         bits = {"**": left.bit_length() * right, "*": left.bit_length() + right.bit_length()}.get(operator, 0)
         if bits > _MOST_BITS:
-            raise TooMuchError(f"it computes integers of more than {_MOST_BITS:,} bits")
+            raise TemplateLimitExceeded(f"it computes integers of more than {_MOST_BITS:,} bits")
         return 0
     if operator == "*":
         text, times = (right, left) if isinstance(left, int) else (left, right)
@@ -64,14 +64,14 @@ def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
 
 def _of_format(form: str, given: Sequence[Any], size: Size) -> int:
     if _LONG_NUMBER.search(form):
-        raise TooMuchError("it formats a value to a width of more than five digits")
+        raise TemplateLimitExceeded("it formats a value to a width of more than five digits")
     places = form.count("{") + form.count("%")
     return places * (size(list(given)) + (MOST_COUNT if re.search(r"\d{3}|\*|:[^}]*{", form) else 1000))
 
 
 def _of_json(given: Sequence[Any], size: Size) -> int:
     if any(size(each) > _MOST_JSON or (isinstance(each, int) and each > _MOST_JSON) for each in given):
-        raise TooMuchError(f"it writes JSON with an indent or separators of more than {_MOST_JSON} characters")
+        raise TemplateLimitExceeded(f"it writes JSON with an indent or separators of more than {_MOST_JSON} characters")
     return 0
 
 

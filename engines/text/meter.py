@@ -18,12 +18,12 @@ _EACH = 16  # minimum size of a value inside another one, because traversing it 
 _SEVERAL = (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
 
 
-class TooMuchError(Exception):
+class TemplateLimitExceeded(Exception):
     """A template exceeded its limits."""
 
 
 class Meter:
-    """Counts the resources of one rendering, and raises ``TooMuchError`` beyond the limits."""
+    """Counts the resources of one rendering, and raises ``TemplateLimitExceeded`` beyond the limits."""
 
     def __init__(self) -> None:
         self.begin(0)
@@ -38,14 +38,14 @@ class Meter:
         """Count an iteration, a call or a comparison."""
         self._steps -= 1
         if self._steps < 0:
-            raise TooMuchError(f"it takes more than {MOST_STEPS:,} steps")
+            raise TemplateLimitExceeded(f"it takes more than {MOST_STEPS:,} steps")
         if self._steps % 16 == 0 and time.thread_time() > self._until:
-            raise TooMuchError(f"it runs for more than {MOST_SECONDS:g} seconds")
+            raise TemplateLimitExceeded(f"it runs for more than {MOST_SECONDS:g} seconds")
 
     def require(self, characters: int) -> None:
         """Raise if this many more characters would exceed the limit; called before they are created."""
         if characters > self._left:
-            raise TooMuchError(f"it creates more than {self._most:,} characters of text")
+            raise TemplateLimitExceeded(f"it creates more than {self._most:,} characters of text")
 
     def charge(self, characters: int) -> None:
         """Count created characters."""

@@ -24,7 +24,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from .growth import METHODS, growth_of, growth_of_operator
-from .meter import Meter, TooMuchError
+from .meter import Meter, TemplateLimitExceeded
 
 _STEPS, _JOINED, _MADE = "<steps>", "<joined>", "<made>"
 _NOT_OF_USE = ("urlize", "xmlattr", "pprint")  # removed: their growth is hard to bound, and no prompt is HTML
@@ -217,7 +217,7 @@ def _raise_exception(message: Any) -> None:
 
 def _strftime_now(form: str) -> str:
     if len(form) > _MOST_FORMAT:
-        raise TooMuchError("it asks for an overlong date format")
+        raise TemplateLimitExceeded("it asks for an overlong date format")
     return datetime.now().strftime(form)
 
 

@@ -106,7 +106,7 @@ class ToolCallReader:
         value = text.removeprefix("\n").removesuffix("\n")
         schema = self._schemas.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        if is_told_as_text(properties.get(key) if isinstance(properties, Mapping) else None):
+        if is_returned_as_text(properties.get(key) if isinstance(properties, Mapping) else None):
             return value
         try:
             return json.loads(value, parse_constant=_no_number, parse_float=_finite)
@@ -114,7 +114,7 @@ class ToolCallReader:
             return value
 
 
-def is_told_as_text(schema: Any) -> bool:
+def is_returned_as_text(schema: Any) -> bool:
     """Return whether a parameter with this schema is written as plain text between its tags, not as JSON."""
     if not isinstance(schema, Mapping) or "type" in schema:
         return not isinstance(schema, Mapping) or schema["type"] == "string"

@@ -86,9 +86,9 @@ def _cpu(model: ir.Model) -> None:
 
 
 def _join(model: ir.Model) -> object:
-    from .cpu import stretches
+    from .cpu import fused_regions
 
-    return stretches.join(model)
+    return fused_regions.join(model)
 
 
 def _tensorrt(model: ir.Model) -> None:

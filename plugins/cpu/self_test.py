@@ -18,9 +18,9 @@ import numpy as np
 from ..errors import EnvironmentProblem
 from ..number_types import BY_NAME, BY_NUMPY
 from ..op_spec import CpuCase, OpSpec
+from .fused_region_trial import check_fused_region
 from .one_node_model import one_node_model
 from .sources import cpu_ops
-from .stretch_trial import check_stretch
 
 _LIMIT_SECONDS = 120  # seconds; importing ONNX Runtime is slow on a busy machine
 
@@ -98,7 +98,7 @@ def main() -> int:
         for op in cpu_ops():
             for case in op.cpu_cases() if op.cpu_cases else ():
                 _check_op(onnxruntime, options, op, case)
-        check_stretch(onnxruntime, options)
+        check_fused_region(onnxruntime, options)
     except Exception as error:
         print(" ".join(f"{type(error).__name__}: {error}".split()), file=sys.stderr)
         return 1

@@ -143,11 +143,11 @@ def _value(rng: random.Random, world: World, parameter: Parameter) -> str:
 
 
 def _name(rng: random.Random) -> str:
-    from peagle.compiler.request.neighbours.words import WORDS
+    from peagle.compiler.request.compat.option_map import OPTION_MAP
     from peagle.compiler.request.verb_options import BUILD, GROUPS
 
     if rng.random() < 0.3:
-        return rng.choice(list(WORDS))
+        return rng.choice(list(OPTION_MAP))
     names = [entry.option.name for entry in BUILD]
     one = rng.choice(names) if rng.random() < 0.9 else nasty.argument(rng)
     return f"{rng.choice(list(GROUPS))}.{one}" if rng.random() < 0.2 else one
@@ -170,8 +170,8 @@ def _config(rng: random.Random, world: World) -> str:
 
 def _document(rng: random.Random, path: Path) -> bytes:
     """Options, in groups or not, as JSON, which is YAML as well."""
-    from peagle.compiler.request.neighbours.words import BUILD_CONFIG
-    from peagle.compiler.request.neighbours.words import GROUPS as OTHERS
+    from peagle.compiler.request.compat.option_map import BUILD_CONFIG
+    from peagle.compiler.request.compat.option_map import GROUPS as OTHERS
     from peagle.compiler.request.verb_options import GROUPS
 
     content: dict[str, Any] = {_name(rng): nasty.value(rng) for _ in range(rng.randint(1, 3))}

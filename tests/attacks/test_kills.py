@@ -25,8 +25,8 @@ BUILD = ("build", "demo", "--num-speculative-tokens", "4", "--quiet")
 PROGRAM = """
 from peagle.compiler.console import interrupts
 watch = interrupts.watch
-def watched(last_words):
-    watch(last_words)
+def watched(on_forced_exit):
+    watch(on_forced_exit)
     print(".", flush=True)
 interrupts.watch = watched
 from peagle.compiler.cli import main
@@ -61,7 +61,7 @@ class Place:
                 _, said = process.communicate(timeout=120)
         return process.returncode, said.decode()
 
-    def half_made(self) -> list[str]:
+    def remove_on_exit(self) -> list[str]:
         """What an unfinished build has left."""
         folders = [self.out.parent, *(path for path in self.cache.glob("*") if path.is_dir())]
         return [str(path) for folder in folders for path in folder.glob(".*") if not path.name.endswith(".lock")]
@@ -75,7 +75,7 @@ def _text(engine: Path) -> str:
 
 def _kill(place: Place, number: signal.Signals, after: float, right: str, had_one: bool) -> str:
     """Kill one build and look at what is left; returns how it ended."""
-    killed_before = place.half_made()
+    killed_before = place.remove_on_exit()
     code, said = place.killed(number, after)
     assert code in (0, -number if number == signal.SIGKILL else 128 + number), said
     assert "Traceback" not in said
@@ -87,7 +87,7 @@ def _kill(place: Place, number: signal.Signals, after: float, right: str, had_on
         # SIGKILL may fall between the two renames of a swap: the next build brings the engine back
         assert not had_one or number == signal.SIGKILL
     if number != signal.SIGKILL:
-        assert set(place.half_made()) <= set(killed_before)
+        assert set(place.remove_on_exit()) <= set(killed_before)
     return "done" if code == 0 else number.name
 
 
@@ -117,7 +117,7 @@ def _attack(place: Place, engine: Path, kinds: Mapping[int, str], seed: int) -> 
         _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said.decode()
     assert _text(place.out) == right
-    assert place.half_made() == []
+    assert place.remove_on_exit() == []
     return ended
 
 

@@ -17,12 +17,12 @@ import pytest
 import peagle
 from peagle.compiler import api
 from peagle.compiler.console.progress import Advance, Quiet
-from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, Form
+from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
 from peagle.compiler.verbs.verify import verify as verify_verb
 from peagle.compiler.verify.verify_path import VerifyOptions
 from tests.models import Pair
 
-FORMS: dict[str, tuple[Callable[..., Any], Form]] = {
+FORMS: dict[str, tuple[Callable[..., Any], VerbOptions]] = {
     "build": (api.build, BUILD), "export": (api.export, EXPORT), "quantize": (api.quantize, QUANTIZE),
 }  # fmt: skip
 RESERVED = {"from": "from_export", "for": "lowering"}  # words of Python, called as in a file of options

@@ -62,7 +62,7 @@ def _held(engine: Engine) -> Iterator[None]:
         begun.set()
         released.wait()
 
-    holder = threading.Thread(target=engine._loop.alone, args=(wait,))
+    holder = threading.Thread(target=engine._loop.run_exclusive, args=(wait,))
     holder.start()
     begun.wait()
     try:
@@ -74,7 +74,7 @@ def _held(engine: Engine) -> Iterator[None]:
 
 def _require_nothing_left(engine: Engine) -> None:
     loop = engine._loop
-    assert (loop._count, loop._here) == (0, set())
+    assert (loop._count, loop._in_flight) == (0, set())
     assert loop._scheduler is None or loop._scheduler.is_idle
     assert not engine._backend._lanes.windows()  # type: ignore[attr-defined]
 
@@ -280,7 +280,7 @@ def test_no_request_hangs_on_any_failure(tiny_engine: Engine, error: BaseExcepti
 
     alone = threading.Thread(target=logits)
     alone.start()
-    while len(engine._loop._here) < 9:
+    while len(engine._loop._in_flight) < 9:
         time.sleep(0.001)
     backend.goes_on.set()
     for submission in submissions:
@@ -300,7 +300,7 @@ def test_no_request_hangs_on_any_failure(tiny_engine: Engine, error: BaseExcepti
     engine.close()
     assert not engine._loop._thread.is_alive()  # type: ignore[union-attr]
     tiny_engine._backend.begin()
-    assert (engine._loop._count, engine._loop._here) == (0, set())
+    assert (engine._loop._count, engine._loop._in_flight) == (0, set())
 
 
 def test_dead_thread_leaves_no_waiter(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,12 +473,12 @@ from peagle.engines import Engine, SamplingParams
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs behind it without one
 engine = Engine.load(sys.argv[1], threads=1, check="sizes")
 begun = threading.Event()
-alone = threading.Thread(target=engine._loop.alone, args=(lambda: (begun.set(), time.sleep(60)),), daemon=True)
+alone = threading.Thread(target=engine._loop.run_exclusive, args=(lambda: (begun.set(), time.sleep(60)),), daemon=True)
 alone.start()
 begun.wait()  # the engine is busy, so that what is submitted waits
 
 def interrupt(count):
-    while len(engine._loop._here) < count:
+    while len(engine._loop._in_flight) < count:
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -497,7 +497,7 @@ for name, (call, count) in calls.items():
         files = {frame.filename.rpartition("/")[2] for frame in frames}
         kept = error
         print(name, len(frames), "threading.py" in files, error.__context__ is None or error.__suppress_context__)
-unwanted = [each.delivery.is_unwanted for each in engine._loop._here if hasattr(each, "delivery")]
+unwanted = [each.delivery.is_unwanted for each in engine._loop._in_flight if hasattr(each, "delivery")]
 print(unwanted[:2], flush=True)
 os._exit(0)
 """

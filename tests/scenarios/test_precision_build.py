@@ -14,9 +14,9 @@ import pytest
 
 from peagle.compiler.pipeline.assemble_engine import BuildResult
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
 from peagle.compiler.precision.calibration.obtain_ranges import obtain
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import patterns
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
@@ -71,15 +71,15 @@ def built(
     pair: Pair,
     out: Path,
     precision: str,
-    overrides: PrecisionAsked | None = None,
-    ranges: CalibrationAsked | None = None,
+    overrides: PrecisionOptions | None = None,
+    ranges: CalibrationOptions | None = None,
 ) -> BuildResult:
     request = BUILD.request(
         model=str(pair.target), out=out, draft=str(pair.head), backend="onnxruntime", max_seq_len=64,
         num_speculative_tokens=3,
     )  # fmt: skip
-    asked = replace(overrides or PrecisionAsked(), name=precision)
-    return build(replace(request, precision=asked, calibration=ranges or CalibrationAsked()))
+    asked = replace(overrides or PrecisionOptions(), name=precision)
+    return build(replace(request, precision=asked, calibration=ranges or CalibrationOptions()))
 
 
 def generated(out: Path) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ def stored(result: BuildResult, half: str = "target") -> dict[str, str]:
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, texts: Path, tmp_path: Path) -> None:
-    ranges = CalibrationAsked(data=texts) if precision == "int4" else CalibrationAsked()
+    ranges = CalibrationOptions(data=texts) if precision == "int4" else CalibrationOptions()
     result = built(dense, tmp_path / "engine", precision, ranges=ranges)
     assert result.report["precision"]["target"]["share"] == 1
     assert result.report["precision"]["drafter"]["share"] == 1
@@ -115,7 +115,7 @@ def test_integer_weights_take_effect_and_generate(dense: Pair, precision: str, t
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "int4", "fp8"])
 def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, texts: Path, tmp_path: Path) -> None:
-    ranges = CalibrationAsked() if precision == "int8" else CalibrationAsked(data=texts)
+    ranges = CalibrationOptions() if precision == "int8" else CalibrationOptions(data=texts)
     result = built(sparse, tmp_path / "engine", precision, ranges=ranges)
     record = result.report["precision"]["target"]
     assert (record["share"], record["stored_share"]) == (0 if precision == "fp8" else 1, 1), "fp8 is emulated"
@@ -124,8 +124,8 @@ def test_routed_experts_take_effect_and_generate(sparse: Pair, precision: str, t
 
 
 def test_explicit_part_precision_appears_in_table_graphs_and_record(dense: Pair, texts: Path, tmp_path: Path) -> None:
-    overrides = PrecisionAsked(lm_head="int8", drafter="int4", exclude=("layers.0.*", "*.down_proj"))
-    result = built(dense, tmp_path / "engine", "int4", overrides=overrides, ranges=CalibrationAsked(data=texts))
+    overrides = PrecisionOptions(lm_head="int8", drafter="int4", exclude=("layers.0.*", "*.down_proj"))
+    result = built(dense, tmp_path / "engine", "int4", overrides=overrides, ranges=CalibrationOptions(data=texts))
     target, drafter = stored(result), stored(result, "drafter")
     wide = {name for name, kind in target.items() if kind == "float32"}
     assert wide == {name for name in target if ".layers.0." in name or name.endswith("down_proj.weight")}
@@ -155,14 +155,14 @@ def test_explicit_part_precision_appears_in_table_graphs_and_record(dense: Pair,
 
 def test_drafter_precision_does_not_change_the_target(dense: Pair, tmp_path: Path) -> None:
     for drafter, reused in ((None, False), ("fp32", True), ("int4", True)):
-        result = built(dense, tmp_path / "engine", "int8", overrides=PrecisionAsked(drafter=drafter))
+        result = built(dense, tmp_path / "engine", "int8", overrides=PrecisionOptions(drafter=drafter))
         steps = {phase["phase"]: phase.get("reused") for phase in result.report["phases"]}
         assert steps["attach target"] or not reused
         assert result.report["precision"]["target"]["recipe"]["drafter"] == (drafter or "int8")
 
 
 def test_unquantized_target_supports_a_quantized_drafter(dense: Pair, tmp_path: Path) -> None:
-    result = built(dense, tmp_path / "engine", "fp32", overrides=PrecisionAsked(drafter="int8"))
+    result = built(dense, tmp_path / "engine", "fp32", overrides=PrecisionOptions(drafter="int8"))
     assert set(result.report["precision"]) == {"drafter"}
     assert (result.manifest.precision["weights"], result.manifest.precision["drafter"]) == ("fp32", "int8")
 
@@ -215,8 +215,10 @@ def test_resolved_config_records_the_sample_count(dense: Pair, tmp_path: Path, c
 
 
 def test_engine_keeps_its_ranges_for_other_builds(dense: Pair, texts: Path, tmp_path: Path) -> None:
-    first = built(dense, tmp_path / "first", "fp8", ranges=CalibrationAsked(data=texts))
-    again = built(dense, tmp_path / "again", "fp8", ranges=CalibrationAsked(scales=tmp_path / "first" / "calibration"))
+    first = built(dense, tmp_path / "first", "fp8", ranges=CalibrationOptions(data=texts))
+    again = built(
+        dense, tmp_path / "again", "fp8", ranges=CalibrationOptions(scales=tmp_path / "first" / "calibration")
+    )
     assert first.report["graphs"] == again.report["graphs"]
     assert {"calibration/scales.safetensors", "calibration/scales.json"} <= set(first.manifest.files)
 
@@ -234,7 +236,7 @@ def test_interrupted_calibration_resumes(
         steps.append(index)
         return layer(work, target, states, index, *more)
 
-    ranges = CalibrationAsked(data=texts, num_samples=2)
+    ranges = CalibrationOptions(data=texts, num_samples=2)
     monkeypatch.setattr(module, "_layer", counted)
     with pytest.raises(KeyboardInterrupt):
         built(dense, tmp_path / "engine", "fp8", ranges=ranges)
@@ -248,42 +250,42 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
     from peagle.compiler.checkpoints.target import Target
     from peagle.compiler.console.progress import Quiet
 
-    found = obtain(CalibrationAsked(data=texts), Target.open(dense.target), StageStore.default(), Quiet())
+    found = obtain(CalibrationOptions(data=texts), Target.open(dense.target), StageStore.default(), Quiet())
     found.save(tmp_path / "ranges")
-    result = built(dense, tmp_path / "engine", "fp8", ranges=CalibrationAsked(scales=tmp_path / "ranges"))
+    result = built(dense, tmp_path / "engine", "fp8", ranges=CalibrationOptions(scales=tmp_path / "ranges"))
     assert result.report["calibration"]["samples"] == found.facts.samples
     with pytest.raises(BuildError, match="cannot be used"):
-        built(sparse, tmp_path / "other", "fp8", ranges=CalibrationAsked(scales=tmp_path / "ranges"))
+        built(sparse, tmp_path / "other", "fp8", ranges=CalibrationOptions(scales=tmp_path / "ranges"))
     changed = Pair(Path(shutil.copytree(dense.target, tmp_path / "changed")), dense.head)
     weights = changed.target / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(BuildError, match="not to these weights"):
-        built(changed, tmp_path / "other", "fp8", ranges=CalibrationAsked(scales=tmp_path / "ranges"))
+        built(changed, tmp_path / "other", "fp8", ranges=CalibrationOptions(scales=tmp_path / "ranges"))
     assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
     ("precision", "overrides", "ranges", "says"),
     [
-        ("int4", PrecisionAsked(exclude=("layer.0.*",)), CalibrationAsked(), "matches none of the matrices"),
-        ("int4", PrecisionAsked(exclude=("*",)), CalibrationAsked(), "leaves nothing to quantize"),
-        ("int8", PrecisionAsked(), CalibrationAsked(method="mse"), "nothing is calibrated for --precision int8"),
-        ("fp8", PrecisionAsked(), CalibrationAsked(method="median"), "'median' does not exist"),
-        ("fp8", PrecisionAsked(), CalibrationAsked(scales=Path("nowhere")), "nowhere does not exist"),
+        ("int4", PrecisionOptions(exclude=("layer.0.*",)), CalibrationOptions(), "matches none of the matrices"),
+        ("int4", PrecisionOptions(exclude=("*",)), CalibrationOptions(), "leaves nothing to quantize"),
+        ("int8", PrecisionOptions(), CalibrationOptions(method="mse"), "nothing is calibrated for --precision int8"),
+        ("fp8", PrecisionOptions(), CalibrationOptions(method="median"), "'median' does not exist"),
+        ("fp8", PrecisionOptions(), CalibrationOptions(scales=Path("nowhere")), "nowhere does not exist"),
         (
             "fp8",
-            PrecisionAsked(),
-            CalibrationAsked(scales=Path(__file__).parent, method="max"),
+            PrecisionOptions(),
+            CalibrationOptions(scales=Path(__file__).parent, method="max"),
             "does not go with --calib-method",
         ),
-        ("int8", PrecisionAsked(kv_cache="fp8"), CalibrationAsked(), "not available with ONNX Runtime"),
-        ("int8", PrecisionAsked(drafter="bf16"), CalibrationAsked(), "does not go with a target in fp32"),
+        ("int8", PrecisionOptions(kv_cache="fp8"), CalibrationOptions(), "not available with ONNX Runtime"),
+        ("int8", PrecisionOptions(drafter="bf16"), CalibrationOptions(), "does not go with a target in fp32"),
     ],
 )
 def test_unsupported_request_is_rejected_without_leftovers(
-    dense: Pair, precision: str, overrides: PrecisionAsked, ranges: CalibrationAsked, says: str, tmp_path: Path
+    dense: Pair, precision: str, overrides: PrecisionOptions, ranges: CalibrationOptions, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
         built(dense, tmp_path / "engine", precision, overrides=overrides, ranges=ranges)
@@ -296,13 +298,13 @@ def test_malformed_samples_are_refused_with_their_line(dense: Pair, tmp_path: Pa
     data = tmp_path / "bad.jsonl"
     data.write_text('{"text": "fine"}\n{"text": \n')
     with pytest.raises(UsageError, match="line 2"):
-        built(dense, tmp_path / "engine", "fp8", ranges=CalibrationAsked(data=data))
+        built(dense, tmp_path / "engine", "fp8", ranges=CalibrationOptions(data=data))
     assert not (tmp_path / "engine").exists()
 
 
 def test_partly_excluded_experts_are_rejected(sparse: Pair, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"weights that --precision int8 quantizes are INT8") as caught:
-        built(sparse, tmp_path / "engine", "int8", overrides=PrecisionAsked(exclude=("*.experts.down_proj",)))
+        built(sparse, tmp_path / "engine", "int8", overrides=PrecisionOptions(exclude=("*.experts.down_proj",)))
     assert "for routed experts, both stacks must qualify" in caught.value.why
     assert not (tmp_path / "engine").exists()
 
@@ -310,4 +312,4 @@ def test_partly_excluded_experts_are_rejected(sparse: Pair, tmp_path: Path) -> N
 def test_unquantized_checkpoint_head_cannot_be_requested_quantized(dense: Pair, tmp_path: Path) -> None:
     pair = fp8_pair(dense, tmp_path / "fp8")
     with pytest.raises(BuildError, match="--lm-head-precision fp8 has no effect"):
-        built(pair, tmp_path / "engine", "fp8", overrides=PrecisionAsked(lm_head="fp8"))
+        built(pair, tmp_path / "engine", "fp8", overrides=PrecisionOptions(lm_head="fp8"))

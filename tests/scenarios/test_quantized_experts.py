@@ -18,9 +18,9 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import Half, target_half
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
+from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounding.numbers_to_codes import LARGEST, values_of
-from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import QuantizedWeight, Rounding
@@ -60,10 +60,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return make
 
 
-def half_of(folder: Path, precision: str, lowering: str) -> RoundedHere:
+def half_of(folder: Path, precision: str, lowering: str) -> OnTheFlyQuantizer:
     """The narrow weights of ``whole_half``."""
     narrow = whole_half(folder, precision, lowering).quantized
-    assert isinstance(narrow, RoundedHere)
+    assert isinstance(narrow, OnTheFlyQuantizer)
     return narrow
 
 

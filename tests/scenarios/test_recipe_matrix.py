@@ -15,8 +15,8 @@ import pytest
 from peagle.compiler.hardware.machine import look
 from peagle.compiler.pipeline.assemble_engine import BuildResult
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from peagle.plugins.cpu.compile import find_compilers
@@ -103,11 +103,11 @@ def made(models: Models, texts: Path, tmp_path: Path) -> Callable[..., BuildResu
     """Builds a model in a recipe, calibrated with few samples where it has to be."""
 
     def run(
-        model: str, precision: str, backend: str, overrides: PrecisionAsked | None = None, lowering: str | None = None
+        model: str, precision: str, backend: str, overrides: PrecisionOptions | None = None, lowering: str | None = None
     ) -> BuildResult:
         target, draft = models(model)
         tensorrt = backend == RTX
-        asked = replace(overrides or PrecisionAsked(), name=precision)
+        asked = replace(overrides or PrecisionOptions(), name=precision)
         request = BUILD.request(
             model=target, out=tmp_path / "engine", draft=draft, backend=backend, lowering=lowering, max_seq_len=64,
             num_speculative_tokens=3, gpus=("sm_120",) if tensorrt else (), max_batch_size=2 if tensorrt else None,
@@ -119,12 +119,12 @@ def made(models: Models, texts: Path, tmp_path: Path) -> Callable[..., BuildResu
 
 
 def _ranges(
-    texts: Path, precision: str, overrides: PrecisionAsked, backend: str, lowering: str | None
-) -> CalibrationAsked:
+    texts: Path, precision: str, overrides: PrecisionOptions, backend: str, lowering: str | None
+) -> CalibrationOptions:
     rounded = {"fp8", "int8"} if backend == RTX else {"fp8"}  # with scales that were measured before
     if backend == ORT and lowering is None and _has_compiler():  # for our kernels, by what is measured before
         rounded |= {"int4"}
-    return CalibrationAsked(data=texts if {precision, overrides.lm_head, overrides.kv_cache} & rounded else None)
+    return CalibrationOptions(data=texts if {precision, overrides.lm_head, overrides.kv_cache} & rounded else None)
 
 
 def _has_compiler() -> bool:
@@ -215,7 +215,10 @@ def test_head_and_drafter_can_be_quantized_separately(
     """FP8 is no type of a drafter for TensorRT."""
     drafter = None if (backend, kind) == (RTX, "fp8") else kind
     result = made(
-        "qwen3", "fp16" if backend == RTX else "fp32", backend, overrides=PrecisionAsked(lm_head=kind, drafter=drafter)
+        "qwen3",
+        "fp16" if backend == RTX else "fp32",
+        backend,
+        overrides=PrecisionOptions(lm_head=kind, drafter=drafter),
     )
     expected = EXPECTED[backend, kind]
     shares = "stored_share" if (backend, kind) == (ORT, "fp8") else "share"
@@ -237,7 +240,7 @@ def test_head_and_drafter_can_be_quantized_separately(
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "precision"), [("qwen3", "fp16"), ("gemma-4", "fp8"), ("gpt-oss", "int4")])
 def test_fp8_caches_combine_with_any_recipe(model: str, precision: str, made: Callable[..., BuildResult]) -> None:
-    result = made(model, precision, RTX, overrides=PrecisionAsked(kv_cache="fp8"))
+    result = made(model, precision, RTX, overrides=PrecisionOptions(kv_cache="fp8"))
     plan = result.manifest.target.plan
     assert plan is not None
     caches = {tensor.name: tensor.dtype for tensor in plan.tensors if "_cache." in tensor.name}
@@ -252,7 +255,7 @@ def test_fp8_caches_combine_with_any_recipe(model: str, precision: str, made: Ca
 def test_excluded_parts_are_unquantized_in_the_build(
     model: str, precision: str, backend: str, made: Callable[..., BuildResult]
 ) -> None:
-    result = made(model, precision, backend, overrides=PrecisionAsked(exclude=(f"{FIRST}*",)))
+    result = made(model, precision, backend, overrides=PrecisionOptions(exclude=(f"{FIRST}*",)))
     rows = {row["weight"]: row["stored"] for row in result.report["matmuls"]["target"]["list"]}
     first = {name for name in rows if FIRST in name}
     assert first

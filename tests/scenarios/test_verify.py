@@ -15,10 +15,10 @@ from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
 from peagle.compiler.precision.calibration.obtain_ranges import describe, obtain
 from peagle.compiler.precision.calibration.saved_ranges import Scales
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES, wide_type
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
@@ -203,8 +203,8 @@ def test_quantized_caches_of_an_unrunnable_plan_are_emulated_and_bisected(
 ) -> None:
     """With nothing narrow but the caches, everything is lost in them; beside weights they have a cost of their own."""
     wide = wide_type(Checkpoint.open(tiny.target))
-    alone = PrecisionAsked(kv_cache="fp8").of(RECIPES[wide])
-    both = PrecisionAsked(kv_cache="fp8").of(RECIPES["int4"].on(wide, LOWERINGS["tensorrt"]))
+    alone = PrecisionOptions(kv_cache="fp8").of(RECIPES[wide])
+    both = PrecisionOptions(kv_cache="fp8").of(RECIPES["int4"].on(wide, LOWERINGS["tensorrt"]))
     divergences = []
     for recipe in (alone, both):
         engine = Path(shutil.copytree(int8, tmp_path / f"{recipe.name}-engine"))
@@ -230,7 +230,7 @@ def test_quantized_caches_of_an_unrunnable_plan_are_emulated_and_bisected(
 
 
 def bundled_ranges(pair: Pair) -> Scales:
-    return obtain(CalibrationAsked(), Target.open(pair.target), StageStore.default(), Quiet())
+    return obtain(CalibrationOptions(), Target.open(pair.target), StageStore.default(), Quiet())
 
 
 @pytest.mark.slow

@@ -14,16 +14,16 @@ import numpy as np
 from ....graphs.names import LM_HEAD, layer_prefix, weight_name
 from ...checkpoints.target import Target
 from ...console import interrupts
-from ...console.half_made import half_made
+from ...console.exit_cleanup import remove_on_exit
 from ...console.progress import Advance, Progress, Quiet
 from ...store.atomic_files import require_space
 from ...store.stages import StageStore
 from .dataset import Samples
 from .range_methods import Max, Method
+from .rarely_used_experts import fill_unseen, warn_rarely_used
 from .resume import Array, Kept, States
 from .saturation import Saturation
 from .saved_ranges import Facts, Scales
-from .seldom_experts import fill_unseen, say_seldom
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +96,7 @@ def calibrate(
         num_samples=len(samples.ids),
         num_tokens=samples.tokens,
         versions=versions,
-        warnings=(*samples.warnings, *say_seldom(tokens), *saturation.warnings()),
+        warnings=(*samples.warnings, *warn_rarely_used(tokens), *saturation.warnings()),
         device=settings.kind,
     )
     scales = Scales(
@@ -133,7 +133,7 @@ def _run(work: _Calibration, done: int, progress: Progress) -> None:
     text = f"calibrate layers {first} to {layers - 1}" if first < layers else "calibrate the head"
     tokens = work.samples.tokens * max(layers - first, 1)
     calm = _threads_for(work.target) if work.settings.kind == "cpu" else nullcontext()
-    with calm, half_made(work.kept.scratch), torch.no_grad(), progress.step(text, tokens) as advance:
+    with calm, remove_on_exit(work.kept.scratch), torch.no_grad(), progress.step(text, tokens) as advance:
         for step in range(done, layers + 2):
             interrupts.check()
             if step == 0:

@@ -20,7 +20,7 @@ _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
 @dataclass(frozen=True)
-class CalibrationAsked:
+class CalibrationOptions:
     """The origin of calibrated ranges; ``scales`` is a folder of saved ones, instead of a calibration.
 
     None selects the bundled samples, the method max, the CPU, and the lowering's default number of samples and tokens

@@ -10,7 +10,7 @@ from ...checkpoints.target import Target
 from ...console.progress import Progress
 from ...store.publish import TOKENIZER
 from ...store.stages import StageStore
-from .calibration_options import CPU, METHODS, CalibrationAsked
+from .calibration_options import CPU, METHODS, CalibrationOptions
 from .dataset import FOR_PLANS, SampleLimits
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def obtain(
-    asked: CalibrationAsked,
+    asked: CalibrationOptions,
     target: Target,
     store: StageStore,
     progress: Progress,
@@ -61,13 +61,13 @@ def obtain(
     return calibrate(target, samples, settings, store, progress, model=model)
 
 
-def limits_of(asked: CalibrationAsked, defaults: SampleLimits) -> SampleLimits:
+def limits_of(asked: CalibrationOptions, defaults: SampleLimits) -> SampleLimits:
     """Return the limits of the request, or the ``defaults``."""
     count, length = asked.num_samples or defaults.max_samples, asked.max_length or defaults.max_length
     return replace(defaults, max_samples=count, max_length=length)
 
 
-def settled(asked: CalibrationAsked, defaults: SampleLimits) -> CalibrationAsked:
+def settled(asked: CalibrationOptions, defaults: SampleLimits) -> CalibrationOptions:
     """Return the request with the ``defaults`` for the bundled samples filled in."""
     if asked.scales is not None or asked.data is not None:
         return asked
@@ -89,10 +89,10 @@ def origin(scales: Scales) -> dict[str, Any]:
 
 def describe(scales: Scales) -> dict[str, Any]:
     """Return the origin of ranges, and notes on them, for a report."""
+    from .rarely_used_experts import FEWEST, rarely_used_experts
     from .saturation import Saturation
-    from .seldom_experts import FEWEST, seldom_experts
 
-    few = seldom_experts(scales.expert_tokens)
+    few = rarely_used_experts(scales.expert_tokens)
     record = origin(scales) | {"device": scales.facts.device}
     if scales.peaks:
         record["saturation"] = Saturation.of(scales.ranges, scales.clipped, scales.peaks).record()

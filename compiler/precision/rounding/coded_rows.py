@@ -13,7 +13,7 @@ from ....plugins.errors import BuildError
 from ....plugins.number_formats import AFFINE, NUMBER_FORMATS, Scheme
 from ....plugins.number_types import E4M3, FLOAT16, powers_of_two
 from ...checkpoints.formats.fp8_with_scales import Loss
-from . import scale_and_least
+from . import scale_and_min
 from .codes_of_bf16 import CodesOfBf16, codes_of_bf16, is_bf16, upper_halves
 from .numbers_to_codes import block_scales, magnitudes, rounded, values_of
 
@@ -75,8 +75,8 @@ class Coding:
     def _nearest(self, grouped: Array, scales: Array) -> tuple[Array, Array]:
         """Return the codes of groups for given scales, and their dequantized values."""
         if self.how.packed == AFFINE:
-            codes = scale_and_least.codes_of(grouped, scales)
-            return codes, scale_and_least.values_of(codes, scales)
+            codes = scale_and_min.codes_of(grouped, scales)
+            return codes, scale_and_min.values_of(codes, scales)
         codes = rounded(grouped, scales[..., None], self.how.codes, self.how.largest)
         return codes, values_of(codes, scales[..., None], self.how.codes)
 
@@ -105,7 +105,7 @@ class Coding:
             return self.few.reshape(-1)[np.arange(first, first + len(rows)) // self._of_group][:, None]
         blocks = self._grouped(rows)
         if self.how.packed == AFFINE:
-            return scale_and_least.fit(blocks, self.importance)
+            return scale_and_min.fit(blocks, self.importance)
         if self.how.powers:
             return powers_of_two(magnitudes(blocks))
         return self._as_stored(block_scales(blocks, self.how.codes, self.how.largest))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ....plugins.number_formats import NUMBER_FORMATS, quantized_formats
-from ...request.verb_options import Entry
+from ...request.verb_options import VerbOption
 
 Complete = Callable[[str], list[str]]
 
 
-def completion(entry: Entry) -> Complete | None:
+def completion(entry: VerbOption) -> Complete | None:
     """Return the completer of an option's value; None leaves it to the shell, which completes file names."""
     names = _NAMES.get((entry.group, entry.field))
     if names is None:
@@ -80,7 +80,7 @@ def _lowerings() -> Iterable[str]:
 
 
 def _forms() -> Iterable[str]:
-    from ...request.experts_form import FORMS
+    from ...request.expert_lowering import FORMS
 
     return FORMS
 

@@ -120,7 +120,7 @@ System = Annotated[
 ]
 
 
-def drafts_asked(text: str | None) -> int | Literal["auto"] | None:
+def requested_drafts(text: str | None) -> int | Literal["auto"] | None:
     """Parse ``--num-speculative-tokens``. Raises ``UsageError`` unless it is a number or ``auto``."""
     if text is None:
         return None

@@ -15,11 +15,11 @@ from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptPrompt, Steps
-from .held_columns import HeldColumns
 from .kernels import library_of
 from .lanes import SessionLanes
 from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, open_session, tensors_of
 from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
+from .pending_columns import PendingColumns
 from .prefill import SessionPrompt
 from .prompt_row import PromptRow
 from .sessions import Emitted, Sessions
@@ -40,7 +40,7 @@ class KeptRow:
     """A saved prompt: rows of the caches, and columns that the drafter has not read yet."""
 
     arrays: KeptArrays
-    held: HeldColumns
+    held: PendingColumns
 
     @property
     def num_bytes(self) -> int:
@@ -119,7 +119,7 @@ class OnnxRuntimeBackend:
 
     def keep(self, slot: int, length: int) -> KeptRow:
         """Copy the slot's cache rows up to ``length``, and the columns of these that the drafter has not read."""
-        held = HeldColumns(length)
+        held = PendingColumns(length)
         held.take(self._lanes.held(slot), length)
         return KeptRow(self._lanes.arrays(slot).keep(length), held)
 

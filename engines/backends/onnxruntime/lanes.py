@@ -31,10 +31,10 @@ from ...requests.params import SamplingParams
 from ...running.token_choice import TokenChoice
 from ..base import Chunk
 from ..draft_tree import DraftTree, chain_ancestors
-from .held_columns import HeldColumns, read_held
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 from .pass_arrays import PassArrays
+from .pending_columns import PendingColumns, read_held
 from .sessions import HELD, Emitted, Sessions
 from .slot_row import SlotRow
 
@@ -94,7 +94,7 @@ class SessionLanes:
         """Assign a cache row to the slot: the one after those in use, or its own."""
         self.retire(slot)
         row = len(self._requests) if self.takes_rows else slot
-        held = HeldColumns(self._sessions.most_held)
+        held = PendingColumns(self._sessions.most_held)
         self._requests[slot] = SlotRow(SlotArrays(self._caches, row), RowWindow(self._columns), row, held)
         self._requests[slot].arrays.admit(params, numbers, choice)
 
@@ -106,7 +106,7 @@ class SessionLanes:
         """Return the slot's window, which the end of a prompt lays out."""
         return self._requests[slot].window
 
-    def held(self, slot: int) -> HeldColumns:
+    def held(self, slot: int) -> PendingColumns:
         """Return the slot's deferred columns, which the drafter has not read."""
         return self._requests[slot].held
 
@@ -181,7 +181,7 @@ class SessionLanes:
         """Run the drafter over all rows, for the columns that it has not read."""
         self._draft_all(k, size=0)
 
-    def branch(self, k: int) -> None:
+    def draft_tree(self, k: int) -> None:
         """Run the drafter like ``draft``, but build trees of ``k`` drafts in the rows whose tokens the graph chooses.
 
         Rows that run one by one get chains, because their kernels do not support trees.
@@ -218,7 +218,7 @@ class SessionLanes:
             for request, draft in zip(rows, made, strict=True):
                 request.following = [*request.following[0], draft], request.following[1]
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """Defer the committed columns of every row to its next drafter pass; if they do not fit, run that pass now."""
         for group, rows in self._grouped():
             ids, features = group.made["input_ids"], group.made["aux_hidden"]

@@ -34,7 +34,7 @@ class SessionPrompt:
         """Run the drafter over the whole chunk."""
         self._row.draft(k)
 
-    def branch(self, k: int) -> None:
+    def draft_tree(self, k: int) -> None:
         """Run the drafter over the whole chunk: the first drafts form a chain."""
         self.draft(k)
 
@@ -43,9 +43,9 @@ class SessionPrompt:
         if self._chunk.is_last:
             self._row.extend()
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """Defer the chunk to the drafter's next pass, if there will be one."""
-        self._row.hold()
+        self._row.defer()
 
     def advance(self, k: int) -> None:
         """Lay out the slot's first window after the last chunk; do nothing after other chunks."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from ....plugins.graph_contract import ANCESTORS, written
 from ..draft_tree import chain_ancestors
-from .held_columns import HeldColumns, read_held
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, RowWindow, SlotArrays
+from .pending_columns import PendingColumns, read_held
 from .sessions import Sessions
 
 
@@ -30,7 +30,7 @@ class PromptRow:
         self._next = RowWindow(emitted)
         self._committed: Arrays = {"window_len": np.zeros(1, i32), "draft_len": np.zeros(1, i32)}
         self._sessions, self._slot = sessions, slot
-        self.held = HeldColumns(sessions.most_held)  # shared by all rows of a request
+        self.held = PendingColumns(sessions.most_held)  # shared by all rows of a request
         self._chain = sessions.chain(1)
         self._chained = 0  # drafts made by further passes of an autoregressive drafter
         self._targets: dict[tuple[int, int, bool], Any] = {}
@@ -99,7 +99,7 @@ class PromptRow:
             self._chained = made + 1
             following.input_ids[0, self._chained] = draft
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """Defer the columns that ``verify`` committed to the next drafter pass.
 
         If they do not fit, run that pass now.

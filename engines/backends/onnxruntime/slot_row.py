@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..draft_tree import DraftTree
-from .held_columns import HeldColumns
 from .memory import RowWindow, SlotArrays
+from .pending_columns import PendingColumns
 
 
 @dataclass
@@ -17,7 +17,7 @@ class SlotRow:
     arrays: SlotArrays
     window: RowWindow
     row: int
-    held: HeldColumns
+    held: PendingColumns
     is_busy: bool = False  # active: its prompt has been read
     known: int = 0  # cache positions that its prompt has written so far
     tokens: Sequence[int] = ()  # emitted

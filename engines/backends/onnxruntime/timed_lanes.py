@@ -25,17 +25,17 @@ class TimedLanes:
         """Run ``draft`` and count its time as the drafter's."""
         self._drafting(lambda: self.lanes.draft(k))
 
-    def branch(self, k: int) -> None:
+    def draft_tree(self, k: int) -> None:
         """Run ``branch`` and count its time as the drafter's."""
-        self._drafting(lambda: self.lanes.branch(k))
+        self._drafting(lambda: self.lanes.draft_tree(k))
 
     def extend(self) -> None:
         """Run ``extend`` and count its time as the drafter's."""
         self._drafting(self.lanes.extend)
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """Run ``hold`` and count its time as the drafter's."""
-        self._drafting(self.lanes.hold)
+        self._drafting(self.lanes.defer)
 
     def advance(self, k: int) -> None:
         """Run ``advance``."""

@@ -145,7 +145,7 @@ class PlanLanes:
         """Enqueue the drafter over the windows; it writes the next windows itself."""
         self._pass("drafter", WindowSizes(self._rows, self._verified + 1, k + 1, self.positions)).enqueue()
 
-    def branch(self, k: int) -> None:
+    def draft_tree(self, k: int) -> None:
         """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
@@ -153,7 +153,7 @@ class PlanLanes:
         """Raise ``EnvironmentProblem``: plans have no hidden state input."""
         raise no_further_passes()
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """Enqueue the narrowest drafter pass at once: a CUDA graph cannot know where to defer features to."""
         self.draft(1)
 

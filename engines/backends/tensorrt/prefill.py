@@ -73,7 +73,7 @@ class PlanPrompt:
         """Enqueue the drafter over the chunk."""
         self._enqueue("drafter", WindowSizes(1, self._columns, k + 1, self._reach.holding(self._end + k)))
 
-    def branch(self, k: int) -> None:
+    def draft_tree(self, k: int) -> None:
         """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
@@ -81,7 +81,7 @@ class PlanPrompt:
         """Raise ``EnvironmentProblem``, like ``PlanLanes``."""
         raise no_further_passes()
 
-    def hold(self) -> None:
+    def defer(self) -> None:
         """Enqueue the narrowest drafter pass, because the drafter must read every chunk."""
         self.draft(1)
 

@@ -18,10 +18,10 @@ from ...requests.params import SamplingParams
 from ...running.submission import Submission
 from .backend_utilities import backend_utilities, require_whole_tensors
 from .counters import TritonCounters
-from .courier import Courier, Letter
 from .fields import InputTensors, TensorOptions, parse_tensors, require_known
 from .local_link import Listener, Tensors
 from .model_settings import ModelSettings, inputs_of, settings_of
+from .response_sender import PendingRequest, ResponseSender
 
 
 class EngineModel:
@@ -44,7 +44,7 @@ class EngineModel:
         utilities.Logger.log_info(
             f"{settings.name}: loaded {settings.engine}, up to {settings.max_batch_size} concurrent requests"
         )
-        self._courier = Courier(utilities, counters, settings.request_seconds)
+        self._courier = ResponseSender(utilities, counters, settings.request_seconds)
         self._listener = Listener(settings.name, settings.instances, self._begin)
         self._forms = threading.Thread(target=engine.prepare_forms, name="forms")
         self._forms.start()
@@ -76,7 +76,7 @@ class EngineModel:
                 self._courier.stop(sender, name)
                 return
             asked = parse_tensors(inputs)
-            self._courier.take(Letter(sender, self._submitted(asked), asked, name))
+            self._courier.take(PendingRequest(sender, self._submitted(asked), asked, name))
         except Exception as error:
             if not isinstance(error, PeagleError):
                 self._utilities.Logger.log_error(f"a request failed: {traceback.format_exc()}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....plugins.errors import UsageError, nearest
-from ...policy.drafts_per_round import AUTO, DraftsAsked
+from ...policy.drafts_per_round import AUTO, NumSpeculativeTokens
 from ...requests.params import SamplingParams
 
 # Tensor -> sampling parameter. Tensor names are those of TensorRT-LLM's models, and vLLM's for the rest.
@@ -42,7 +42,7 @@ class TensorOptions:
     messages: Any
     template_arguments: Any
     params: SamplingParams
-    num_speculative_tokens: DraftsAsked | None
+    num_speculative_tokens: NumSpeculativeTokens | None
     draft: str | None
     streams: bool
     shows_ids: bool

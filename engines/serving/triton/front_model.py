@@ -14,7 +14,7 @@ import numpy as np
 from ....plugins.errors import PeagleError, UsageError
 from .backend_utilities import backend_utilities, error_of, require_whole_tensors
 from .fields import InputTensors, require_known
-from .local_link import LinkError, Tensors, asking
+from .local_link import LinkError, Tensors, send_request
 from .model_settings import inputs_of, parameters_of, places_of
 
 LOOK_SECONDS = 0.05  # between two polls for cancellation
@@ -83,7 +83,7 @@ class FrontModel(ABC):
     def pieces(self, client: Client, tensors: Tensors) -> Iterator[Tensors]:
         """Yield the responses of the engine's model. Raises ``LinkError`` and ``EnvironmentProblem``."""
         wanted = {**tensors, "stream": np.array([[True]])}
-        return asking(self._engine_model, self._places, wanted, client.is_unwanted)
+        return send_request(self._engine_model, self._places, wanted, client.is_unwanted)
 
     def send(self, client: Client, tensors: Mapping[str, np.ndarray], *, is_last: bool) -> None:
         """Send a response."""

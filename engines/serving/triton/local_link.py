@@ -127,7 +127,7 @@ class LinkError(Exception):
         self.code = code
 
 
-def asking(
+def send_request(
     model: str, places: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
 ) -> Iterator[Tensors]:
     """Send a request to ``model`` and yield its responses. Once ``is_unwanted`` returns true, the request is cancelled.

@@ -24,7 +24,7 @@ PROGRAM = "program"  # its attribute
 
 
 @dataclass(frozen=True)
-class Spelled:
+class EncodedStep:
     """A step: the inputs of its kernel (the first ``inputs`` of the node's) and its attributes, as text."""
 
     inputs: int
@@ -42,12 +42,12 @@ class StepRule:
         del node
         return None
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Return the step for a node without complaints."""
-        return Spelled(len(node.inputs))
+        return EncodedStep(len(node.inputs))
 
 
-class Ours(StepRule):
+class CustomOp(StepRule):
     """Ops of this project whose kernel can be a step; weights must be constants that the spec marks as packed."""
 
     domain = DOMAIN
@@ -56,19 +56,21 @@ class Ours(StepRule):
         """Reject an op that is not supported in regions."""
         return None if OPS[node.op_type].in_stretches else "its kernel is a separate node"
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode every attribute, with the spec's defaults."""
         given = {name: attribute.value for name, attribute in node.attributes.items()}
-        return Spelled(len(node.inputs), {n: text_of(v) for n, v in OPS[node.op_type].check_attributes(given).items()})
+        return EncodedStep(
+            len(node.inputs), {n: text_of(v) for n, v in OPS[node.op_type].check_attributes(given).items()}
+        )
 
 
-class OfTwo(StepRule):
+class BinaryOp(StepRule):
     """Sums and products of two streams, or of a stream and a value that is broadcast over its tokens."""
 
     ops = ("Add", "Sub", "Mul", "Div")
 
 
-class OfOne(StepRule):
+class UnaryOp(StepRule):
     """Elementwise activations."""
 
     ops = ("Sigmoid", "Tanh", "Gelu")
@@ -94,9 +96,9 @@ class Norm(StepRule):
             return "its weight does not have one value per element of the last dimension"
         return None
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode its epsilon."""
-        return Spelled(2, {"epsilon": text_of(node.attributes.get_float("epsilon", 1e-5))})
+        return EncodedStep(2, {"epsilon": text_of(node.attributes.get_float("epsilon", 1e-5))})
 
 
 class NormOfSum(Norm):
@@ -108,9 +110,9 @@ class NormOfSum(Norm):
         """Reject a bias."""
         return "it adds a bias" if len(node.inputs) > 3 and node.inputs[3] is not None else None
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode its epsilon."""
-        return Spelled(3, {"epsilon": text_of(node.attributes.get_float("epsilon", 1e-12))})
+        return EncodedStep(3, {"epsilon": text_of(node.attributes.get_float("epsilon", 1e-12))})
 
 
 class Rotary(StepRule):
@@ -129,9 +131,9 @@ class Rotary(StepRule):
             return "it rotates adjacent pairs"
         return None
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode no attributes: the tables determine how much of a head is rotated."""
-        return Spelled(4)
+        return EncodedStep(4)
 
 
 class Concat(StepRule):
@@ -170,9 +172,9 @@ class Split(StepRule):
             return "it is not along the last dimension"
         return None if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None else "its sizes are not constants"
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode the sizes."""
-        return Spelled(1, {"sizes": text_of(_constant(node.inputs[1]))})
+        return EncodedStep(1, {"sizes": text_of(_constant(node.inputs[1]))})
 
 
 class Reshape(StepRule):
@@ -180,11 +182,11 @@ class Reshape(StepRule):
 
     ops = ("Reshape",)
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode the shape if it is constant; otherwise it is read when the region starts."""
         zero = {"allowzero": text_of(node.attributes.get_int("allowzero", 0))}
         shape = _constant(node.inputs[1])
-        return Spelled(2, zero) if shape is None else Spelled(1, zero | {"shape": text_of(shape)})
+        return EncodedStep(2, zero) if shape is None else EncodedStep(1, zero | {"shape": text_of(shape)})
 
 
 class Transpose(StepRule):
@@ -197,24 +199,24 @@ class Transpose(StepRule):
         order = node.attributes.get_ints("perm", [])
         return None if order and order[-1] == len(order) - 1 else "it moves the last dimension"
 
-    def spelled(self, node: ir.Node) -> Spelled:
+    def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode the permutation."""
-        return Spelled(1, {"perm": text_of(list(node.attributes.get_ints("perm", [])))})
+        return EncodedStep(1, {"perm": text_of(list(node.attributes.get_ints("perm", [])))})
 
 
-class Nothing(StepRule):
+class NoOp(StepRule):
     """``Identity``."""
 
     ops = ("Identity",)
 
 
 RULES: Sequence[StepRule] = (
-    OfTwo(), OfOne(), Norm(), NormOfSum(), Rotary(),
-    Concat(), Gather(), Split(), Reshape(), Transpose(), Nothing(),
+    BinaryOp(), UnaryOp(), Norm(), NormOfSum(), Rotary(),
+    Concat(), Gather(), Split(), Reshape(), Transpose(), NoOp(),
 )  # fmt: skip
-_OURS = Ours()
+_OURS = CustomOp()
 _BY_OP = {(rule.domain, op): rule for rule in RULES for op in rule.ops}
-VIEWS = (*Split.ops, *Reshape.ops, *Transpose.ops, *Nothing.ops)
+VIEWS = (*Split.ops, *Reshape.ops, *Transpose.ops, *NoOp.ops)
 
 
 def rule_of(node: ir.Node) -> StepRule | None:

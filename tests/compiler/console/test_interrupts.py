@@ -12,7 +12,7 @@ from types import FrameType, FunctionType
 
 import pytest
 
-from peagle.compiler.console import half_made, interrupts
+from peagle.compiler.console import exit_cleanup, interrupts
 
 SWALLOWED = """
 import os, signal, sys
@@ -201,7 +201,7 @@ def test_one_stop_is_raised_once_while_it_is_on_its_way(monkeypatch: pytest.Monk
 
 def test_stop_waits_for_held_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_stop", interrupts._Stop())
-    with half_made.held():
+    with exit_cleanup.defer_stops():
         interrupts._obey(signal.SIGINT, None)
     with pytest.raises(KeyboardInterrupt):
         interrupts._obey(interrupts._AGAIN, None)
@@ -211,8 +211,8 @@ def test_process_removes_partial_files_on_every_kind_of_exit(tmp_path: Path) -> 
     code = f"""
 import os
 from pathlib import Path
-from peagle.compiler.console.half_made import half_made
-with half_made(Path({str(tmp_path / "folder")!r})):
+from peagle.compiler.console.exit_cleanup import remove_on_exit
+with remove_on_exit(Path({str(tmp_path / "folder")!r})):
     os.makedirs({str(tmp_path / "folder" / "below")!r})
     raise SystemExit(3)
 """

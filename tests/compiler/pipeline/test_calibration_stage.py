@@ -10,7 +10,7 @@ import pytest
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.calibration_stage import calibrated
-from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
 from peagle.compiler.precision.calibration.dataset import Samples
 from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.precision.recipes import RECIPES
@@ -29,14 +29,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("tiny"), "llama")
 
 
-def run(pair: Pair, work: Path, phases: Phases, asked: CalibrationAsked | None = None) -> Scales | None:
-    asked = asked or CalibrationAsked()
+def run(pair: Pair, work: Path, phases: Phases, asked: CalibrationOptions | None = None) -> Scales | None:
+    asked = asked or CalibrationOptions()
     target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", CPU)
     return calibrated(asked, target, recipe, CPU, StageStore(work / "store"), phases, Quiet())
 
 
 def test_four_bit_cpu_recipe_is_calibrated_by_default(pair: Pair, tmp_path: Path) -> None:
-    scales = run(pair, tmp_path, phases := Phases(), CalibrationAsked(num_samples=6, max_length=64))
+    scales = run(pair, tmp_path, phases := Phases(), CalibrationOptions(num_samples=6, max_length=64))
     target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", CPU)
     assert scales is not None
     source = of_target(target, recipe, CPU, scales)
@@ -55,7 +55,7 @@ def test_checkpoint_without_tokenizer_is_rounded_uncalibrated_with_a_note(pair: 
         assert source is not None
         assert "quantized to 4 bits without calibration" in source.notes()[0]
         with pytest.raises(BuildError, match=r"tokenizer\.json"):
-            run(pair, tmp_path, Phases(), CalibrationAsked(num_samples=4))
+            run(pair, tmp_path, Phases(), CalibrationOptions(num_samples=4))
     finally:
         aside.rename(tokenizer)
 
@@ -74,18 +74,18 @@ def test_an_engine_for_the_cpu_is_calibrated_with_few_tokens(
     how, target, store = LOWERINGS[lowering], Target.open(pair.target), StageStore(tmp_path / "store")
     for name, wide in (("int4", "fp32"), ("fp8", "fp32"), ("int8", "fp32")):
         recipe = RECIPES[name].on(wide, how)
-        calibrated(CalibrationAsked(), target, recipe, how, store, Phases(), Quiet())
+        calibrated(CalibrationOptions(), target, recipe, how, store, Phases(), Quiet())
     needed = {"cpu": 2, "ort": 1, "tensorrt": 2}[lowering]  # of the recipes; the others measure nothing
     assert len(seen) == needed
     assert all(0.9 * tokens < each <= tokens for each in seen)
-    calibrated(CalibrationAsked(num_samples=2, max_length=300), target, RECIPES["fp8"].on("fp32", how), how, store,
+    calibrated(CalibrationOptions(num_samples=2, max_length=300), target, RECIPES["fp8"].on("fp32", how), how, store,
                Phases(), Quiet())  # fmt: skip
     assert seen[-1] == 600
 
 
 def test_calibration_free_recipe_takes_no_samples(pair: Pair, tmp_path: Path) -> None:
     target, recipe = Target.open(pair.target), RECIPES["int4"].on("fp32", ORT)
-    store, asked = StageStore(tmp_path / "store"), CalibrationAsked(num_samples=4)
-    assert calibrated(CalibrationAsked(), target, recipe, ORT, store, Phases(), Quiet()) is None
+    store, asked = StageStore(tmp_path / "store"), CalibrationOptions(num_samples=4)
+    assert calibrated(CalibrationOptions(), target, recipe, ORT, store, Phases(), Quiet()) is None
     with pytest.raises(UsageError, match="--calib-samples cannot be used"):
         calibrated(asked, target, recipe, ORT, store, Phases(), Quiet())

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.compiler.hardware.gpus import supports
 from peagle.compiler.precision.allowed_recipes import available, lowering_for, require_known, require_legal, wide_names
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES, Recipe
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import UsageError
@@ -19,7 +19,7 @@ ORT, CPU, RTX = "ort", "cpu", "tensorrt"
 
 def table(name: str, lowering: str, **overrides: str) -> Recipe:
     wide = "bf16" if lowering == RTX else "fp32"
-    return PrecisionAsked(**overrides).of(RECIPES[name].on(wide, LOWERINGS[lowering]))
+    return PrecisionOptions(**overrides).of(RECIPES[name].on(wide, LOWERINGS[lowering]))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_every_suggested_recipe_is_accepted(
         if lowering == RTX:  # whichever wide type the checkpoint turns out to have
             chosen = RECIPES[precision or "fp16"].on("fp16", LOWERINGS[lowering])
             others = {key: "fp16" if kind == "bf16" else kind for key, kind in others.items()}
-            require_legal(PrecisionAsked(**others).of(chosen), LOWERINGS[lowering], on)
+            require_legal(PrecisionOptions(**others).of(chosen), LOWERINGS[lowering], on)
 
 
 @pytest.mark.parametrize("overrides", [{"drafter": "fp16"}, {"kv_cache": "fp16"}, {"lm_head": "fp16"}])
@@ -131,9 +131,9 @@ def test_our_kernels_read_narrower_caches(name: str) -> None:
 
 def test_there_must_be_something_to_exclude_from() -> None:
     with pytest.raises(UsageError, match="nothing to exclude from"):
-        require_legal(PrecisionAsked(exclude=("layers.0.*",)).of(RECIPES["fp32"]), LOWERINGS[ORT])
+        require_legal(PrecisionOptions(exclude=("layers.0.*",)).of(RECIPES["fp32"]), LOWERINGS[ORT])
     ort = LOWERINGS[ORT]
-    require_legal(PrecisionAsked(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", ort)), ort)
+    require_legal(PrecisionOptions(exclude=("layers.0.*",)).of(RECIPES["int4"].on("fp32", ort)), ort)
 
 
 def test_unknown_names_are_rejected_with_valid_ones() -> None:

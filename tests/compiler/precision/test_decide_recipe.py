@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.precision.allowed_recipes import available, wide_names
 from peagle.compiler.precision.decide_recipe import decide, precision_of, table_of, wide_of
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.graphs.lowering import LOWERINGS, ORT, TENSORRT, Lowering
 from peagle.plugins.errors import UsageError
@@ -33,13 +33,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @given(_LOWERINGS, st.none() | st.sampled_from(sorted(RECIPES)))
 def test_explicit_recipe_wins_over_the_default(lowering: Lowering, name: str | None) -> None:
-    assert precision_of(PrecisionAsked(name), lowering) == (name or available(lowering)[0])
+    assert precision_of(PrecisionOptions(name), lowering) == (name or available(lowering)[0])
     if name is None or name in available(lowering):
-        recipe = decide(PrecisionAsked(name), lowering)
+        recipe = decide(PrecisionOptions(name), lowering)
         assert (recipe.name, recipe.exclude) == (name or available(lowering)[0], ())
     else:
         with pytest.raises(UsageError, match="is not available with"):
-            decide(PrecisionAsked(name), lowering)
+            decide(PrecisionOptions(name), lowering)
 
 
 @given(_LOWERINGS, st.sampled_from(sorted(RECIPES)), _KINDS, _KINDS, _KINDS)
@@ -49,7 +49,7 @@ def test_possible_recipe_is_not_rejected_before_reading_the_checkpoint(
     """Whatever wide type turns out to be the checkpoint's: a recipe that is legal then is not refused early."""
     from peagle.compiler.precision.allowed_recipes import require_legal
 
-    asked = PrecisionAsked(name, kv_cache, lm_head, drafter)
+    asked = PrecisionOptions(name, kv_cache, lm_head, drafter)
     for wide in lowering.wide_types if lowering.is_tensorrt else ["fp32"]:
         try:
             require_legal(table_of(asked, lowering, wide), lowering)
@@ -70,10 +70,10 @@ def test_the_precision_of_a_plan_is_the_checkpoint_s_own(tiny: Pair, stored: str
     dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[stored]
     weights = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(weights, folder / "model.safetensors")
-    recipe = decide(PrecisionAsked(), TENSORRT, Target.open(folder), ("sm_120",), keeps_own=True)
+    recipe = decide(PrecisionOptions(), TENSORRT, Target.open(folder), ("sm_120",), keeps_own=True)
     assert (recipe.name, recipe.wide) == (chosen, chosen)
-    assert decide(PrecisionAsked(), TENSORRT, Target.open(folder)).name == "bf16", "of an export"
-    assert decide(PrecisionAsked(), ORT, Target.open(folder), keeps_own=True).name == "fp32"
+    assert decide(PrecisionOptions(), TENSORRT, Target.open(folder)).name == "bf16", "of an export"
+    assert decide(PrecisionOptions(), ORT, Target.open(folder), keeps_own=True).name == "fp32"
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(("sm_89", "sm_120"), "fp8"), (("sm_80", "sm_120"), "fp16")])
@@ -81,12 +81,12 @@ def test_fp8_checkpoint_stays_fp8_when_all_gpus_support_it(
     tiny: Pair, gpus: tuple[str, ...], chosen: str, tmp_path: Path
 ) -> None:
     checkpoint = Target.open(fp8_target(tiny.target, tmp_path / "target"))
-    assert decide(PrecisionAsked(), TENSORRT, checkpoint, gpus, keeps_own=True).name == chosen
+    assert decide(PrecisionOptions(), TENSORRT, checkpoint, gpus, keeps_own=True).name == chosen
 
 
 def test_unquantized_parts_of_an_fp8_checkpoint_are_decided_after_reading(tiny: Pair, tmp_path: Path) -> None:
     asked, quantized = (
-        PrecisionAsked(exclude=("layers.0.*",)),
+        PrecisionOptions(exclude=("layers.0.*",)),
         Target.open(fp8_target(tiny.target, tmp_path / "fp8")),
     )
     decide(asked, TENSORRT, keeps_own=True)
@@ -107,7 +107,7 @@ def test_drafter_uses_integers_when_target_kernels_support_them(
     tiny: Pair, name: str, lowering: str, asked: str | None, drafter: str
 ) -> None:
     _, head = tiny.specs()
-    options = PrecisionAsked(name, drafter=asked)
+    options = PrecisionOptions(name, drafter=asked)
     assert decide(options, LOWERINGS[lowering], head=head).drafter == drafter
     alone = decide(options, LOWERINGS[lowering])
     assert alone.drafter == (asked or alone.wide), "there is none"
@@ -115,4 +115,4 @@ def test_drafter_uses_integers_when_target_kernels_support_them(
 
 def test_drafter_with_indivisible_widths_stays_unquantized() -> None:
     odd = FORMS["qkv biases, odd widths, linear rope"].make().spec
-    assert decide(PrecisionAsked("int8"), ORT, head=odd).drafter == "fp32"
+    assert decide(PrecisionOptions("int8"), ORT, head=odd).drafter == "fp32"

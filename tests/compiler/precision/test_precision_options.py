@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES, patterns
 
 QUANTIZED = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
@@ -21,7 +21,7 @@ def test_overrides_only_change_named_parts(
     name: str, kv_cache: str | None, lm_head: str | None, drafter: str | None
 ) -> None:
     before = RECIPES[name]
-    after = PrecisionAsked(None, kv_cache, lm_head, drafter).of(before)
+    after = PrecisionOptions(None, kv_cache, lm_head, drafter).of(before)
     given_ = {"kv_cache": kv_cache, "lm_head": lm_head, "drafter": drafter}
     for kind in ("weights", "activations", "kv_cache", "lm_head", "router", "drafter", "experts"):
         assert getattr(after, kind) == (given_.get(kind) or getattr(before, kind)), kind
@@ -31,4 +31,4 @@ def test_overrides_only_change_named_parts(
 
 @given(st.lists(st.text(min_size=1)).map(tuple))
 def test_exclusions_are_read_back_from_the_record(exclude: tuple[str, ...]) -> None:
-    assert patterns(PrecisionAsked(exclude=exclude).of(RECIPES["int4"]).record()) == exclude
+    assert patterns(PrecisionOptions(exclude=exclude).of(RECIPES["int4"]).record()) == exclude

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES, emulated, patterns
 from peagle.graphs.lowering import LOWERINGS
 
@@ -50,7 +50,7 @@ def test_integers_on_a_cpu_take_the_head_along(name: str) -> None:
     assert RECIPES[name].on("fp32", LOWERINGS["ort"]).lm_head == "int8"
     assert RECIPES[name].on("fp32", LOWERINGS["std"]).lm_head == "fp32"
     assert RECIPES[name].on("fp16", LOWERINGS["tensorrt"]).lm_head == "fp16"
-    asked = PrecisionAsked(lm_head="fp32").of(RECIPES[name].on("fp32", LOWERINGS["ort"]))
+    asked = PrecisionOptions(lm_head="fp32").of(RECIPES[name].on("fp32", LOWERINGS["ort"]))
     assert (asked.lm_head, asked.weights) == ("fp32", name)
 
 
@@ -63,7 +63,7 @@ def test_standard_onnx_integers_are_dequantized_for_matmuls(name: str) -> None:
 
 
 def test_a_drafter_s_own_table_narrows_its_matrices_alone() -> None:
-    table = PrecisionAsked(drafter="int4").of(RECIPES["bf16"]).of_drafter()
+    table = PrecisionOptions(drafter="int4").of(RECIPES["bf16"]).of_drafter()
     assert (table.name, table.precision("drafter"), table.wide, table.share) == ("int4", "int4", "bf16", 0.9)
     assert {table.weights, table.activations, table.lm_head, table.kv_cache} == {"bf16"}
     assert RECIPES["fp8"].of_drafter().share == 0
@@ -78,4 +78,4 @@ def test_emulation_is_reported() -> None:
     assert said.startswith("fp8 is emulated")
     ort = LOWERINGS["ort"]
     assert emulated(RECIPES["fp8"], LOWERINGS["tensorrt"]) == emulated(RECIPES["int4"].on("fp32", ort), ort) == []
-    assert len(emulated(PrecisionAsked(drafter="fp8").of(RECIPES["fp32"]), ort)) == 1
+    assert len(emulated(PrecisionOptions(drafter="fp8").of(RECIPES["fp32"]), ort)) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_selection import Selection, WideWeight
 from peagle.graphs.lowering import LOWERINGS
@@ -36,7 +36,7 @@ def test_selected_matrices_follow_recipe_roles_and_others_are_listed() -> None:
 
 
 def test_a_tied_head_is_the_embedding_by_the_head_s_name() -> None:
-    quantized = Selection.of_target(CENSUS, PrecisionAsked(lm_head="int8").of(RECIPES["int8"]))
+    quantized = Selection.of_target(CENSUS, PrecisionOptions(lm_head="int8").of(RECIPES["int8"]))
     assert quantized.weights["lm_head.weight"].shape == (96, 48)
     assert set(quantized.wide) == {"model.norm.weight"}
     wide = Selection.of_target(CENSUS, RECIPES["int8"])
@@ -44,11 +44,11 @@ def test_a_tied_head_is_the_embedding_by_the_head_s_name() -> None:
 
 
 def test_exclusion_names_its_pattern() -> None:
-    selection = Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
+    selection = Selection.of_target(CENSUS, PrecisionOptions(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
     assert set(selection.weights) == {Q}
     assert selection.wide[UP] == WideWeight("mlp", "excluded by '*.mlp.*'")
     with pytest.raises(UsageError, match="matches none of the matrices"):
-        Selection.of_target(CENSUS, PrecisionAsked(exclude=("*.experts",)).of(RECIPES["int8"]))
+        Selection.of_target(CENSUS, PrecisionOptions(exclude=("*.experts",)).of(RECIPES["int8"]))
 
 
 def test_some_of_a_selection_is_one_too_and_has_a_share() -> None:
@@ -61,7 +61,7 @@ def test_some_of_a_selection_is_one_too_and_has_a_share() -> None:
 
 def test_drafter_matrices_have_one_role_and_outer_ones_stay_unquantized_for_tensorrt(tmp_path: Path) -> None:
     _, head = make_pair(tmp_path, "qwen3").specs()
-    recipe = PrecisionAsked(drafter="int8").of(RECIPES["bf16"])
+    recipe = PrecisionOptions(drafter="int8").of(RECIPES["bf16"])
     names = {name: Selection.of_drafter(head, recipe, LOWERINGS[name]).weights for name in ("ort", "tensorrt")}
     assert set(names["ort"]) - set(names["tensorrt"]) == {"fc.weight", "lm_head.weight"}
     assert {weight.role for weight in names["ort"].values()} == {"drafter"}

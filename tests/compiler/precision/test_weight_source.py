@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES, Recipe
 from peagle.compiler.precision.weight_source import is_whole_fp8, of_drafter, of_target, uncalibrated
-from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.compiler.precision.weights_stored_quantized import StoredFp8
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
@@ -35,7 +35,7 @@ def dynamic(dense: Pair, tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 
 def recipe(name: str, **overrides: str) -> Recipe:
-    return PrecisionAsked(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
+    return PrecisionOptions(**overrides).of(RECIPES[name].on("bf16", LOWERINGS["tensorrt"]))
 
 
 def test_fp8_checkpoint_weights_are_used_unchanged(static: Target, dynamic: Target) -> None:
@@ -46,7 +46,7 @@ def test_fp8_checkpoint_weights_are_used_unchanged(static: Target, dynamic: Targ
 
 def test_unquantized_checkpoint_is_rounded(dense: Pair) -> None:
     wide = Target.open(dense.target)
-    assert isinstance(of_target(wide, recipe("fp8"), LOWERINGS["tensorrt"]), RoundedHere)
+    assert isinstance(of_target(wide, recipe("fp8"), LOWERINGS["tensorrt"]), OnTheFlyQuantizer)
     assert of_target(wide, recipe("bf16"), LOWERINGS["tensorrt"]) is None
     for name, lowering, count in [
         ("fp8", "tensorrt", 49), ("fp8", "ort", 49), ("int8", "tensorrt", 49), ("int8", "ort", 0),
@@ -74,7 +74,7 @@ def test_nothing_is_quantized_twice(static: Target, name: str, overrides: dict[s
 
 def test_unquantized_head_of_an_fp8_checkpoint_can_be_rounded(static: Target) -> None:
     narrow = of_target(static, recipe("bf16", lm_head="int4"), LOWERINGS["tensorrt"])
-    assert isinstance(narrow, RoundedHere)
+    assert isinstance(narrow, OnTheFlyQuantizer)
     assert set(narrow.selection.weights) == {"lm_head.weight"}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from peagle.compiler.console.option_fields import option_of
 from peagle.compiler.request import verb_options
 from peagle.compiler.request.request import CompileRequest
-from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, Form
+from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
 from peagle.plugins.errors import UsageError
 
 FORMS = (BUILD, EXPORT, QUANTIZE)
@@ -27,7 +27,7 @@ _VALUES: dict[Any, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def requests(draw: st.DrawFn, form: Form = BUILD) -> CompileRequest:
+def requests(draw: st.DrawFn, form: VerbOptions = BUILD) -> CompileRequest:
     """Any request of a form that names a model."""
     answers = {entry.option.name: draw(_VALUES[entry.type]) for entry in form if entry.field != "source"}
     return form.request(**answers)
@@ -40,7 +40,7 @@ def test_every_field_of_every_group_is_an_option_of_some_verb() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.verb)
-def test_no_two_options_of_a_verb_have_one_name(form: Form) -> None:
+def test_no_two_options_of_a_verb_have_one_name(form: VerbOptions) -> None:
     names = [name for entry in form for name in set(entry.names)]
     assert len(names) == len(set(names))
 
@@ -80,7 +80,7 @@ def test_unset_options_are_left_to_the_verb() -> None:
         (EXPORT, "workspace_gb", "the options are"),
     ],
 )
-def test_unknown_option_suggests_the_nearest(form: Form, key: str, near: str) -> None:
+def test_unknown_option_suggests_the_nearest(form: VerbOptions, key: str, near: str) -> None:
     with pytest.raises(UsageError, match=f"{form.verb} has no option {key!r}") as caught:
         form.flat({key: 1}, "a file")
     assert near in caught.value.why

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.compiler.resources import check
-from peagle.compiler.resources.check import Need, TooLittleRoom, check_needs, needs_of, refusal_of, tight
+from peagle.compiler.resources.check import InsufficientResources, Need, check_needs, needs_of, refusal_of, tight
 from peagle.compiler.resources.disk import Disk
 from peagle.compiler.resources.work import BuilderWork, BuildWork, CalibrationWork
 from peagle.plugins.errors import EnvironmentProblem
@@ -38,7 +38,7 @@ def test_fitting_build_is_neither_rejected_nor_warned() -> None:
 def test_too_small_disk_is_rejected_with_figures_and_remedies() -> None:
     (short,) = [need for need in needs_of(replace(DISK, cache_free_bytes=80 * GB, out_free_bytes=80 * GB), WORK)
                 if need.is_short]  # fmt: skip
-    with pytest.raises(TooLittleRoom) as caught:
+    with pytest.raises(InsufficientResources) as caught:
         check_needs([short], ignored=False)
     assert isinstance(caught.value, EnvironmentProblem)
     assert caught.value.exit_code == 3

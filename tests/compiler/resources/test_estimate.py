@@ -12,7 +12,7 @@ import pytest
 
 from peagle.compiler.checkpoints.resolve_names import target_config
 from peagle.compiler.precision.decide_recipe import table_of
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.resources.estimate import Estimate
 from peagle.compiler.resources.estimate import estimate as make_estimate
@@ -42,10 +42,10 @@ def _asked(**changes: Any) -> dict[str, Any]:
 
 def estimate(
     model: str, config: dict[str, Any], origin: str, *, precision: str, lowering: str,
-    asked: PrecisionAsked | None = None, **more: Any,
+    asked: PrecisionOptions | None = None, **more: Any,
 ) -> Estimate:  # fmt: skip
     """The estimate of a recipe before a checkpoint says what its wide type is."""
-    recipe = table_of(replace(asked or PrecisionAsked(), name=precision), LOWERINGS[lowering], None)
+    recipe = table_of(replace(asked or PrecisionOptions(), name=precision), LOWERINGS[lowering], None)
     head, shared = more.pop("head", None), more.pop("shared", ())
     workload = Workload(Skeleton(config).weights, recipe, LOWERINGS[lowering], head, shared, calibration=Calibration(1))
     return make_estimate(model, config, origin, workload, **more)
@@ -230,7 +230,7 @@ def test_explicitly_typed_parts_are_counted_separately(head: DrafterSpec) -> Non
     options = _asked(precision="int8", lowering="ort", head=replace(head, taps=(0, 1, 2)))
     plans = [
         estimate("x", config, "x", **options, asked=each)
-        for each in (PrecisionAsked(), PrecisionAsked(lm_head="int4", drafter="int8", exclude=("layers.0.*",)))
+        for each in (PrecisionOptions(), PrecisionOptions(lm_head="int4", drafter="int8", exclude=("layers.0.*",)))
     ]
     plain, asked = plans
     for plan, kind, size in ((plain, "int8", VOCAB * 48), (asked, "int4", VOCAB * 24)):
@@ -245,12 +245,12 @@ def test_explicitly_typed_parts_are_counted_separately(head: DrafterSpec) -> Non
 
 @pytest.mark.parametrize(("lowering", "wide"), [("std", "fp32"), ("ort", "fp32"), ("tensorrt", "bf16")])
 def test_unquantized_parts_are_counted_as_written(lowering: str, wide: str) -> None:
-    assert table_of(PrecisionAsked("int4"), LOWERINGS[lowering], None).wide == wide
-    assert table_of(PrecisionAsked("fp16"), LOWERINGS[lowering], None).wide == "fp16"
+    assert table_of(PrecisionOptions("int4"), LOWERINGS[lowering], None).wide == wide
+    assert table_of(PrecisionOptions("fp16"), LOWERINGS[lowering], None).wide == "fp16"
 
 
 def test_the_verdict_looks_at_every_type() -> None:
-    asked = _asked(precision="bf16", gpu="a100-80gb", asked=PrecisionAsked(kv_cache="fp8"))
+    asked = _asked(precision="bf16", gpu="a100-80gb", asked=PrecisionOptions(kv_cache="fp8"))
     verdict = estimate("x", CONFIGS["qwen3"], "x", **asked).gpu
     assert verdict is not None
     assert not verdict.fits
@@ -260,7 +260,7 @@ def test_the_verdict_looks_at_every_type() -> None:
 
 def test_share_that_a_build_rejects_is_reported() -> None:
     def told(config: dict[str, Any], precision: str, lowering: str) -> list[str]:
-        recipe = table_of(PrecisionAsked(precision), LOWERINGS[lowering], None)
+        recipe = table_of(PrecisionOptions(precision), LOWERINGS[lowering], None)
         return too_wide(Skeleton(config).weights, None, recipe, LOWERINGS[lowering])
 
     odd = CONFIGS["qwen3"] | {"intermediate_size": 100}  # no block of eight or more divides it

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.resources import work as measured
 from peagle.compiler.resources.work import BuilderWork, BuildWork, Calibration
@@ -30,8 +30,8 @@ def census() -> tuple[RoledWeight, ...]:
     return Skeleton(json.loads(CONFIG.read_text())).weights
 
 
-def work(precision: str, lowering: str, asked: PrecisionAsked | None = None, **known: Any) -> BuildWork:
-    recipe = (asked or PrecisionAsked()).of(RECIPES[precision].on("bf16", LOWERINGS[lowering]))
+def work(precision: str, lowering: str, asked: PrecisionOptions | None = None, **known: Any) -> BuildWork:
+    recipe = (asked or PrecisionOptions()).of(RECIPES[precision].on("bf16", LOWERINGS[lowering]))
     options: dict[str, Any] = {"calibration": Calibration(1000, 8)} | known
     return Workload(census(), recipe, LOWERINGS[lowering], **options).work
 
@@ -64,7 +64,7 @@ def test_only_needed_work_is_estimated(precision: str, lowering: str, calibrates
 
 
 def test_caches_in_fp8_are_calibrated_for() -> None:
-    assert work("bf16", "tensorrt", PrecisionAsked(kv_cache="fp8")).calibration == work("fp8", "tensorrt").calibration
+    assert work("bf16", "tensorrt", PrecisionOptions(kv_cache="fp8")).calibration == work("fp8", "tensorrt").calibration
 
 
 def test_ranges_that_are_there_are_not_calibrated_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.quantize import quantize
-from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.verb_options import QUANTIZE
 from peagle.compiler.resources.work import Calibration
@@ -50,12 +50,12 @@ def test_scaled_fp8_checkpoint_needs_neither(fp8: Path, wide: Pair) -> None:
 
 
 def test_calibration_has_the_requested_length() -> None:
-    assert calibration_of(CalibrationAsked(num_samples=3, max_length=5), {"num_experts_per_tok": 8}) == Calibration(
+    assert calibration_of(CalibrationOptions(num_samples=3, max_length=5), {"num_experts_per_tok": 8}) == Calibration(
         15, 8
     )
-    assert calibration_of(CalibrationAsked(device="cuda"), {}) == Calibration(128 * 512, device="cuda")
-    assert calibration_of(CalibrationAsked(), {}) == Calibration(128 * 512)
+    assert calibration_of(CalibrationOptions(device="cuda"), {}) == Calibration(128 * 512, device="cuda")
+    assert calibration_of(CalibrationOptions(), {}) == Calibration(128 * 512)
     for name in ("cpu", "ort"):
-        assert calibration_of(CalibrationAsked(), {}, LOWERINGS[name]) == Calibration(16 * 128)
-        assert calibration_of(CalibrationAsked(num_samples=64), {}, LOWERINGS[name]) == Calibration(64 * 128)
-    assert calibration_of(CalibrationAsked(scales=Path("ranges")), {}) is None
+        assert calibration_of(CalibrationOptions(), {}, LOWERINGS[name]) == Calibration(16 * 128)
+        assert calibration_of(CalibrationOptions(num_samples=64), {}, LOWERINGS[name]) == Calibration(64 * 128)
+    assert calibration_of(CalibrationOptions(scales=Path("ranges")), {}) is None

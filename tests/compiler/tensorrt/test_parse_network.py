@@ -32,8 +32,8 @@ log = callbacks.Log()
 logger = callbacks.logger(trt, log)
 try:
     parsed = parse_network.parse(trt, trt.Builder(logger), logger, log, found)
-    print(parse_network.settle_unlike("tensorrt", parsed, Path(path)))
-    parse_network.settle_unlike("tensorrt-rtx", parsed, Path(path))
+    print(parse_network.cast_mismatched_types("tensorrt", parsed, Path(path)))
+    parse_network.cast_mismatched_types("tensorrt-rtx", parsed, Path(path))
     print(dict(parsed.layers))
 except PeagleError as error:
     print(error)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.verify.engine_origin import recipe_of
 from peagle.graphs.lowering import LOWERINGS
@@ -19,12 +19,12 @@ DEMO = Path(__file__).parents[3] / "compiler" / "bundled" / "demo" / "target"
 
 @pytest.mark.parametrize("exclude", [(), ("layers.0.*", "*.down_proj"), ("layers.[0, 1].*",)])
 def test_recipe_is_read_back_with_exclusions(exclude: tuple[str, ...]) -> None:
-    recipe = PrecisionAsked(lm_head="int8", exclude=exclude).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
+    recipe = PrecisionOptions(lm_head="int8", exclude=exclude).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
     assert recipe_of(manifest_of({}, precision=recipe.record()), Checkpoint.open(DEMO)) == recipe
 
 
 def test_manifests_with_commas_between_patterns_are_read_too() -> None:
-    recipe = PrecisionAsked(exclude=("layers.0.*", "*.down_proj")).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
+    recipe = PrecisionOptions(exclude=("layers.0.*", "*.down_proj")).of(RECIPES["int4"].on("fp32", LOWERINGS["ort"]))
     older = recipe.record() | {"exclude": "layers.0.*, *.down_proj", "calibration": "max over 3 tokens"}
     assert recipe_of(manifest_of({}, precision=older), Checkpoint.open(DEMO)) == recipe
 

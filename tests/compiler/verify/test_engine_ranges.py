@@ -13,7 +13,7 @@ import pytest
 
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline.build import build
-from peagle.compiler.precision.calibration.calibration_options import CalibrationAsked
+from peagle.compiler.precision.calibration.calibration_options import CalibrationOptions
 from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
@@ -30,7 +30,7 @@ def samples(path: Path, first: int) -> Path:
     return path
 
 
-def built(pair: Pair, out: Path, ranges: CalibrationAsked) -> Path:
+def built(pair: Pair, out: Path, ranges: CalibrationOptions) -> Path:
     request = BUILD.request(
         model=str(pair.target), out=out, draft=str(pair.head), backend="onnxruntime", precision="fp8", max_seq_len=64,
         num_speculative_tokens=2,
@@ -59,7 +59,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(tiny: Pair, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    ranges = CalibrationAsked(data=data, method="percentile", num_samples=4)
+    ranges = CalibrationOptions(data=data, method="percentile", num_samples=4)
     return built(tiny, tmp_path_factory.mktemp("engine") / "engine", ranges)
 
 
@@ -82,12 +82,12 @@ def test_calibration_is_repeated_with_the_same_samples_or_skipped(engine: Path, 
 def test_saved_ranges_are_used_without_substitutes(tiny: Pair, engine: Path, tmp_path: Path) -> None:
     scales, kept = tmp_path / "scales", again(engine)
     kept.save(scales)
-    saved = built(tiny, tmp_path / "saved", CalibrationAsked(scales=scales))
+    saved = built(tiny, tmp_path / "saved", CalibrationOptions(scales=scales))
     assert same(again(saved), kept)
     shutil.move(scales, tmp_path / "elsewhere")
     with pytest.raises(EnvironmentProblem, match=r"not to be had.*does not exist"):
         again(saved)
-    other = CalibrationAsked(data=samples(tmp_path / "other.jsonl", 9), num_samples=4)
+    other = CalibrationOptions(data=samples(tmp_path / "other.jsonl", 9), num_samples=4)
     again(built(tiny, tmp_path / "other", other)).save(scales)
     with pytest.raises(EnvironmentProblem, match="not to be had") as caught:
         again(saved)

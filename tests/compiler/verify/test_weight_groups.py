@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
+from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_selection import Selection
-from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.compiler.verify.weight_groups import groups_of, patterns_of
 from peagle.graphs.lowering import TENSORRT
 from peagle.graphs.targets.weight_roles import Role, RoledWeight
@@ -21,9 +21,9 @@ def test_groups_have_patterns_that_name_them_alone() -> None:
         "model.layers.1.mlp.up_proj.weight": "mlp",
         "lm_head.weight": "lm_head",
     }
-    recipe = PrecisionAsked(lm_head="int8").of(RECIPES["int8"])
+    recipe = PrecisionOptions(lm_head="int8").of(RECIPES["int8"])
     selection = Selection(recipe, {name: RoledWeight(name, (64, 64), role, 1) for name, role in roles.items()})
-    groups = groups_of(RoundedHere(selection, TENSORRT, lambda *_: iter(())))
+    groups = groups_of(OnTheFlyQuantizer(selection, TENSORRT, lambda *_: iter(())))
     assert {group.name: group.patterns for group in groups} == {
         "layer 0 attention": ("layers.0.self_attn.*",),
         "layer 0 mlp": ("layers.0.mlp.gate_proj",),

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.engines import Engine
 from peagle.engines.serving.server import Server
-from peagle.engines.serving.speculative_config import VARIABLES, DefaultDrafts, SpeculationSaid, speculation_of
+from peagle.engines.serving.speculative_config import VARIABLES, DefaultDrafts, SpeculationSettings, speculation_of
 from peagle.plugins.errors import UsageError
 from tests.engines.serving.calls import call, error_of
 
@@ -50,7 +50,7 @@ def test_a_route_names_the_path(server: Server) -> None:
 def test_container_variable_is_read(served_engine: Engine, variable: str) -> None:
     assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest).drafts == DefaultDrafts(3, None)
     assert speculation_of('{"method": "ngram"}', {variable: DEPLOYED}, served_engine.manifest).drafts.draft == "ngram"
-    assert speculation_of(None, {}, served_engine.manifest) == SpeculationSaid()
+    assert speculation_of(None, {}, served_engine.manifest) == SpeculationSettings()
     lossy = speculation_of(None, {variable: '{"acceptance_tolerance": 0.2}'}, served_engine.manifest)
     assert lossy.drafts == DefaultDrafts(None, None, 0.2)
 
@@ -80,7 +80,7 @@ def test_parallel_draft_trees_are_recognized_in_any_form(served_engine: Engine, 
 
 def test_default_behavior_settings_are_accepted_silently(served_engine: Engine) -> None:
     same = '{"draft_tensor_parallel_size": 1, "rejection_sample_method": "standard", "model": null, "method": "EAGLE3"}'
-    assert speculation_of(same, {}, served_engine.manifest) == SpeculationSaid()
+    assert speculation_of(same, {}, served_engine.manifest) == SpeculationSettings()
 
 
 @pytest.mark.parametrize(

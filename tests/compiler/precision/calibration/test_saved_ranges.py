@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 from peagle.compiler.precision.calibration.calibration_options import FACTS
 from peagle.compiler.precision.calibration.obtain_ranges import describe
+from peagle.compiler.precision.calibration.rarely_used_experts import fill_unseen
 from peagle.compiler.precision.calibration.saved_ranges import NUMBERS, Facts, Scales
-from peagle.compiler.precision.calibration.seldom_experts import fill_unseen
 from peagle.engines.folder.records import FileEntry
 from peagle.graphs.targets.range_shapes import RangeShapes
 from peagle.plugins.errors import BuildError

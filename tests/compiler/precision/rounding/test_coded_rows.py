@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.precision.rounding import coded_rows, in_order, scale_and_least
+from peagle.compiler.precision.rounding import coded_rows, in_order, scale_and_min
 from peagle.compiler.precision.rounding.numbers_to_codes import LARGEST, SMALLEST
 from peagle.compiler.precision.weight_selection import Selection
-from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization.quantized_weight import MIDDLE, QuantizedWeight
 from peagle.graphs.targets.checkpoint_pieces import UnreadRows
@@ -39,7 +39,7 @@ def weights(shape: tuple[int, ...], seed: int, *, bf16: bool = True) -> Array:
     return (values.astype(ml_dtypes.bfloat16) if bf16 else values).astype(np.float32)
 
 
-def provider(kind: str, lowering: str, values: Array, cuts: tuple[int, ...] = ()) -> RoundedHere:
+def provider(kind: str, lowering: str, values: Array, cuts: tuple[int, ...] = ()) -> OnTheFlyQuantizer:
     """The source of one weight that is read in runs of rows, cut before the rows ``cuts``."""
 
     def runs(_: str, shape: tuple[int, ...]) -> Iterator[UnreadRows]:
@@ -48,10 +48,12 @@ def provider(kind: str, lowering: str, values: Array, cuts: tuple[int, ...] = ()
     wide = "fp32" if lowering in ("ort", "cpu") else "bf16"
     role: Role = "experts" if values.ndim > 2 else "mlp"
     recipe = RECIPES[kind].on(wide, LOWERINGS[lowering])
-    return RoundedHere(Selection(recipe, {"w": RoledWeight("w", values.shape, role, 1)}), LOWERINGS[lowering], runs)
+    return OnTheFlyQuantizer(
+        Selection(recipe, {"w": RoledWeight("w", values.shape, role, 1)}), LOWERINGS[lowering], runs
+    )
 
 
-def found(source: RoundedHere, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def found(source: OnTheFlyQuantizer, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """All codes and all scales."""
     codes = np.concatenate(list(source.codes("w", shape)))
     return codes, np.concatenate([np.atleast_1d(scales) for scales in source.scales("w", shape)])
@@ -66,8 +68,8 @@ def reference(values: Array, stored: QuantizedWeight, wide: str) -> tuple[Array,
     else:
         grouped = rows.reshape(int(np.prod(stored.scale)), -1)
     if stored.packed == "q4_1":
-        fitted = scale_and_least.fit(grouped)
-        return scale_and_least.codes_of(grouped, fitted).reshape(len(rows), -1), fitted
+        fitted = scale_and_min.fit(grouped)
+        return scale_and_min.codes_of(grouped, fitted).reshape(len(rows), -1), fitted
     amax = abs(grouped).max(axis=-1)
     if stored.powers:
         scales = powers_of_two(amax)
@@ -103,7 +105,7 @@ def searched(grouped: Array, codes: str) -> Array:
     return best.reshape(grouped.shape[:-1])
 
 
-def assert_same(source: RoundedHere, values: Array, wide: str) -> None:
+def assert_same(source: OnTheFlyQuantizer, values: Array, wide: str) -> None:
     codes, scales = found(source, values.shape)
     wanted, its_scales = reference(values, source.storage()[0]["w"], wide)
     assert codes.dtype == wanted.dtype
@@ -153,6 +155,6 @@ def test_numbers_that_float16_has_no_place_for_are_refused_from_a_thread() -> No
     values[9, 3] = 7e4
     source = provider("int4", "tensorrt", values, (8,))
     recipe = RECIPES["int4"].on("fp16", LOWERINGS["tensorrt"])
-    source = RoundedHere(Selection(recipe, source.selection.weights), source.lowering, source.runs)
+    source = OnTheFlyQuantizer(Selection(recipe, source.selection.weights), source.lowering, source.runs)
     with pytest.raises(BuildError, match="w: values overflow float16"):
         list(source.codes("w", values.shape))

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.serving.triton import local_link
-from peagle.engines.serving.triton.local_link import LinkError, LinkSender, Listener, Tensors, asking
+from peagle.engines.serving.triton.local_link import LinkError, LinkSender, Listener, Tensors, send_request
 from peagle.plugins.errors import EnvironmentProblem
 from tests.engines.serving.triton.stand_in import Code, ResponseOf, TensorOf, TritonErrorOf
 
@@ -63,7 +63,7 @@ def test_responses_arrive_in_order_until_the_last() -> None:
         sender.send(response(number=np.array([[-1]], np.int32)), flags=1)
 
     with Model(begin) as model:
-        found = asking(model.name, 1, {"count": np.array([[50]])}, never)
+        found = send_request(model.name, 1, {"count": np.array([[50]])}, never)
         assert [each["number"].item() for each in found] == [*range(50), -1]
 
 
@@ -82,7 +82,7 @@ def test_tensors_round_trip() -> None:
         @settings(max_examples=30, deadline=None)
         @given(st.dictionaries(st.text(max_size=3), ARRAYS, max_size=3))
         def arrive(tensors: Tensors) -> None:
-            first, last = asking(model.name, 1, tensors, never)
+            first, last = send_request(model.name, 1, tensors, never)
             assert last == {}
             assert first.keys() == tensors.keys()
             for name, array in tensors.items():
@@ -97,7 +97,7 @@ def test_an_error_arrives_with_its_code() -> None:
         sender.send(ResponseOf(failure=TritonErrorOf("that is wrong", Code.INVALID_ARG)), flags=1)
 
     with Model(begin) as model, pytest.raises(LinkError, match="that is wrong") as caught:
-        list(asking(model.name, 1, {}, never))
+        list(send_request(model.name, 1, {}, never))
     assert caught.value.code == "INVALID_ARG"
 
 
@@ -105,7 +105,7 @@ def test_a_request_that_becomes_unwanted_is_cancelled_at_the_other_side() -> Non
     senders: SimpleQueue[LinkSender] = SimpleQueue()
     unwanted = threading.Event()
     with Model(lambda sender, _: senders.put(sender)) as model:
-        asked = threading.Thread(target=lambda: list(asking(model.name, 1, {}, unwanted.is_set)))
+        asked = threading.Thread(target=lambda: list(send_request(model.name, 1, {}, unwanted.is_set)))
         asked.start()
         sender = senders.get(timeout=SECONDS)
         assert not sender.is_cancelled()
@@ -123,15 +123,15 @@ def test_an_end_without_a_last_response_is_noticed() -> None:
         sender._connection.close()
 
     with Model(begin) as model, pytest.raises(EnvironmentProblem, match="has ended"):
-        list(asking(model.name, 1, {}, never))
+        list(send_request(model.name, 1, {}, never))
 
 
 def test_missing_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
     with Model(echo) as model:
-        list(asking(model.name, 1, {}, never))
+        list(send_request(model.name, 1, {}, never))
     with pytest.raises(EnvironmentProblem, match=f"model {model.name} is not running"):
-        list(asking(model.name, 1, {}, never))
+        list(send_request(model.name, 1, {}, never))
 
 
 def test_reloaded_model_takes_over() -> None:
@@ -139,7 +139,7 @@ def test_reloaded_model_takes_over() -> None:
         return lambda sender, _: sender.send(response(number=[number]), flags=1)
 
     def asked() -> int:
-        return int(next(asking(old.name, 1, {}, never))["number"].item())
+        return int(next(send_request(old.name, 1, {}, never))["number"].item())
 
     with Model(answer(1)) as old:
         assert asked() == 1
@@ -158,7 +158,7 @@ def test_every_instance_is_queried() -> None:
         end = time.monotonic() + SECONDS
         while seen != {1, 2}:
             assert time.monotonic() < end
-            seen.add(int(next(asking(first.name, 2, {}, never))["number"].item()))
+            seen.add(int(next(send_request(first.name, 2, {}, never))["number"].item()))
 
 
 @pytest.mark.parametrize("line", [b"no json\n", b"[1]\n", b'{"a": 1}\n', b'{"a": ["int32", [2], [1]]}\n', b""])
@@ -175,7 +175,7 @@ def test_non_request_message_is_ignored(line: bytes) -> None:
             connection.shutdown(socket.SHUT_WR)
             connection.settimeout(SECONDS)
             assert connection.recv(1) == b""
-        assert list(asking(model.name, 1, {}, never)) == [{}], "others are still heard"
+        assert list(send_request(model.name, 1, {}, never)) == [{}], "others are still heard"
     assert begun == [{}]
 
 
@@ -203,7 +203,7 @@ def test_socket_of_another_user_is_sent_nothing(monkeypatch: pytest.MonkeyPatch)
         assert squatter.stdout is not None
         assert squatter.stdout.readline() == "ready\n"
         with pytest.raises(EnvironmentProblem, match=f"a process of user {nobody} has taken its address"):
-            list(asking(model, 1, {"prompt": np.array([[b"a secret"]], np.object_)}, never))
+            list(send_request(model, 1, {"prompt": np.array([[b"a secret"]], np.object_)}, never))
         assert squatter.stdout.readline() == "b''\n"
 
 
@@ -219,10 +219,10 @@ def test_only_the_user_of_this_process_and_root_are_trusted(monkeypatch: pytest.
     with Model(begin) as model:
         for user in (os.geteuid(), 0):
             monkeypatch.setattr(local_link, "_user_of", lambda _, user=user: user)
-            assert list(asking(model.name, 1, {}, never)) == [{}]
+            assert list(send_request(model.name, 1, {}, never)) == [{}]
         monkeypatch.setattr(local_link, "_user_of", lambda _: os.geteuid() + 1)
         with pytest.raises(EnvironmentProblem, match="has taken its address"):
-            list(asking(model.name, 1, {}, never))
+            list(send_request(model.name, 1, {}, never))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.connect(local_link._address(model.name, os.getppid(), 0))
             stranger.settimeout(SECONDS)

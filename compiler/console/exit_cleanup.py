@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PATIENCE = 30.0  # seconds to wait for ``held`` blocks; a disk that hangs for longer will not recover
+_PATIENCE = 30.0  # seconds to wait for ``defer_stops`` blocks; a disk that hangs for longer will not recover
 _TRIES = 50
 
 _lock = threading.RLock()
@@ -21,7 +21,7 @@ _children: list[subprocess.Popen[str]] = []
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def defer_stops() -> Iterator[None]:
     """Defer stop signals and process exit until the block ends."""
     global _holds
     _holds += 1
@@ -32,25 +32,25 @@ def held() -> Iterator[None]:
         _holds -= 1
 
 
-def is_held() -> bool:
+def stops_are_deferred() -> bool:
     """Return True while a stop has to wait."""
     return _holds > 0
 
 
 @contextmanager
-def half_made(path: Path) -> Iterator[None]:
+def remove_on_exit(path: Path) -> Iterator[None]:
     """Remove ``path`` when the block or the process ends; finished work has been renamed by then."""
     _paths.append(path)
     try:
         yield
     finally:
-        with held():
+        with defer_stops():
             _remove(path)
             _paths.remove(path)
 
 
 @contextmanager
-def ours(child: subprocess.Popen[str]) -> Iterator[None]:
+def kill_on_exit(child: subprocess.Popen[str]) -> Iterator[None]:
     """Kill a child process if this one exits inside the block."""
     _children.append(child)
     try:
@@ -60,7 +60,7 @@ def ours(child: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def remove_all() -> None:
-    """Kill all children and remove all paths. Called just before the process ends, so later ``held`` blocks wait."""
+    """Kill all children and remove all paths, just before the process ends; later ``defer_stops`` blocks wait."""
     _lock.acquire(timeout=_PATIENCE)
     for child in _children:
         child.kill()

@@ -11,18 +11,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.request.neighbours import (
-    before,
+from peagle.compiler.request.compat import (
     final,
+    merge_answers,
     read_answers,
-    read_settings_of_theirs,
+    read_foreign_settings,
     read_speculative_config,
 )
-from peagle.compiler.request.neighbours.words import GROUPS, WORDS
+from peagle.compiler.request.compat.option_map import GROUPS, OPTION_MAP
 from peagle.compiler.request.request import CompileRequest
-from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, Form
+from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
 from peagle.plugins.errors import UsageError
-from tests.compiler.request.neighbours.test_words import PAGE
+from tests.compiler.request.compat.test_option_map import PAGE
 
 TENSORRT_LLM = """
 model: demo
@@ -61,12 +61,12 @@ speculative-config: '{"method": "eagle3", "model": "some/head", "num_speculative
 """
 
 
-def request(content: Mapping[str, Any], form: Form = BUILD) -> CompileRequest:
+def request(content: Mapping[str, Any], form: VerbOptions = BUILD) -> CompileRequest:
     """What is asked for by a file of this content."""
     return form.request(**final(read_answers(form, content, "a file").answers))
 
 
-def left_out(content: Mapping[str, Any], form: Form = BUILD) -> str:
+def left_out(content: Mapping[str, Any], form: VerbOptions = BUILD) -> str:
     """What is told of it."""
     return "\n".join(read_answers(form, content, "a file").left_out)
 
@@ -193,7 +193,7 @@ def test_a_wrong_name_in_a_group_is_answered_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("form", [QUANTIZE, EXPORT])
-def test_option_missing_from_the_verb_is_named_in_both_vocabularies(form: Form) -> None:
+def test_option_missing_from_the_verb_is_named_in_both_vocabularies(form: VerbOptions) -> None:
     with pytest.raises(
         UsageError, match=f"max_num_seqs corresponds to max_batch_size, which is not an option of {form.verb}"
     ):
@@ -243,7 +243,7 @@ def test_agreeing_aliases_are_accepted() -> None:
 
 
 def test_settings_are_read_as_the_file_is() -> None:
-    said = read_settings_of_theirs(
+    said = read_foreign_settings(
         BUILD,
         [("kv_cache_config.dtype", "fp8"), ("speculative-config.max_draft_len", "3"), ("tensor_parallel_size", "1"),
          ("quant_config.exclude_modules", "a.*"), ("quant_config.exclude_modules", "b.*"),
@@ -254,9 +254,9 @@ def test_settings_are_read_as_the_file_is() -> None:
         model="demo", kv_cache_dtype="fp8", num_speculative_tokens=3, exclude=["a.*", "b.*"], draft="ngram"
     )
     with pytest.raises(UsageError, match="neither YAML nor JSON"):
-        read_settings_of_theirs(BUILD, [("quant_config.exclude_modules", "[a")], {})
+        read_foreign_settings(BUILD, [("quant_config.exclude_modules", "[a")], {})
     with pytest.raises(UsageError, match="contradict each other"):
-        read_settings_of_theirs(BUILD, [("max_model_len", "3")], {"max_seq_len": "4"})
+        read_foreign_settings(BUILD, [("max_model_len", "3")], {"max_seq_len": "4"})
 
 
 def test_vllm_json_combines_with_flags() -> None:
@@ -284,7 +284,7 @@ def test_parallel_draft_trees_are_recognized_in_any_form(spec: str) -> None:
 @pytest.mark.parametrize(("named", "drafts"), [("my/head", "my/head"), ("ngram", None), (None, None)])
 def test_declared_draft_method_overrides_a_file_without_one(named: str | None, drafts: str | None) -> None:
     said = read_speculative_config(BUILD, '{"method": "eagle3"}', {})
-    assert final(before(said.answers, {"draft": named}))["draft"] == drafts
+    assert final(merge_answers(said.answers, {"draft": named}))["draft"] == drafts
 
 
 # ------------------------------------------------------------------------------------------- any file
@@ -368,7 +368,7 @@ _LOOSE = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*WORDS, *GROUPS, "build_config", "x", "max_seq_len"]), _LOOSE, max_size=3))
+@given(st.dictionaries(st.sampled_from([*OPTION_MAP, *GROUPS, "build_config", "x", "max_seq_len"]), _LOOSE, max_size=3))
 def test_any_input_is_mapped_reported_or_rejected(content: dict[str, Any]) -> None:
     try:
         said = read_answers(BUILD, content, "a file")
@@ -376,6 +376,6 @@ def test_any_input_is_mapped_reported_or_rejected(content: dict[str, Any]) -> No
         return
     told = "\n".join(said.left_out)
     for path, value in content.items():
-        word = WORDS.get(path)
+        word = OPTION_MAP.get(path)
         if word is not None and not word.option and value not in (None, "", [], {}):
             assert path in told or str(value).lower() in word.spelled

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from peagle.graphs.lowering import std
-from peagle.graphs.lowering.cpu.stretches import join
+from peagle.graphs.lowering.cpu.fused_regions import join
 from tests.plugins.cpu.sessions import session
 from tests.plugins.ops.packed_cases import matrix
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from peagle.compiler.precision.rounding.scale_and_least import codes_of, fit, importance, values_of
+from peagle.compiler.precision.rounding.scale_and_min import codes_of, fit, importance, values_of
 
 WIDE = st.floats(-60_000, 60_000, width=32, allow_subnormal=False)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PIECE = 512  # columns per drafter pass
 
 
-class HeldColumns:
+class PendingColumns:
     """The columns of one request that its drafter has not read yet: ids i64 [count] and features f32 [count, F].
 
     They are contiguous, begin at absolute position ``start``, and number at most ``most``.
@@ -63,7 +63,7 @@ class HeldColumns:
         if self.end != position:
             self.clear()
 
-    def take(self, other: HeldColumns, length: int) -> None:
+    def take(self, other: PendingColumns, length: int) -> None:
         """Replace the content by a copy of the columns of ``other`` before absolute position ``length``."""
         count = min(max(length - other.start, 0), other.count)
         self.clear()
@@ -77,7 +77,9 @@ class HeldColumns:
         self.ids, self.features = ids, features
 
 
-def read_held(drafter: Any, held: HeldColumns, following: int, caches: Arrays, chain: Chain | None, row: int) -> None:
+def read_held(
+    drafter: Any, held: PendingColumns, following: int, caches: Arrays, chain: Chain | None, row: int
+) -> None:
     """Run the drafter over all deferred columns, for the ``caches`` of that row; ``following`` is the next token.
 
     ``chain`` is that of an autoregressive drafter. The resulting drafts are discarded.

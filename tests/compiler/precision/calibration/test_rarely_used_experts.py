@@ -6,7 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.precision.calibration.seldom_experts import FEWEST, fill_unseen, say_seldom, seldom_experts
+from peagle.compiler.precision.calibration.rarely_used_experts import (
+    FEWEST,
+    fill_unseen,
+    rarely_used_experts,
+    warn_rarely_used,
+)
 
 EXPERTS = "model.layers.0.mlp.experts"
 
@@ -37,22 +42,22 @@ def test_filled_range_covers_the_largest_of_any_expert(seen: list[tuple[float, i
 
 def test_experts_with_few_tokens_are_named_the_fewest_first() -> None:
     counts = {f"{EXPERTS}": np.array([FEWEST, FEWEST - 1, 0]), "other": np.array([1000, 3])}
-    few = seldom_experts(counts)
+    few = rarely_used_experts(counts)
     assert [(each.module, each.expert, each.tokens) for each in few] == [
         (EXPERTS, 2, 0), ("other", 1, 3), (EXPERTS, 1, FEWEST - 1),
     ]  # fmt: skip
-    (warning,) = say_seldom(counts)
+    (warning,) = warn_rarely_used(counts)
     assert warning.startswith("1 of 5 experts saw no tokens and use their layer's largest range, 2 of 5 experts saw ")
     assert f"{EXPERTS} 2 (0), other 1 (3), {EXPERTS} 1 (63); " in warning
     assert "--calib-samples" in warning
 
 
 def test_of_many_some_are_named_and_the_rest_counted() -> None:
-    (warning,) = say_seldom({f"layer.{i}": np.zeros(128, np.int64) for i in range(48)})
+    (warning,) = warn_rarely_used({f"layer.{i}": np.zeros(128, np.int64) for i in range(48)})
     assert "6144 of 6144 experts saw no token" in warning
     assert "layer.0 4 (0), 6139 more, listed in the report;" in warning
 
 
 def test_well_sampled_experts_cause_no_warning() -> None:
-    assert say_seldom({EXPERTS: np.full(8, FEWEST)}) == []
-    assert say_seldom({}) == []
+    assert warn_rarely_used({EXPERTS: np.full(8, FEWEST)}) == []
+    assert warn_rarely_used({}) == []

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from peagle.compiler.precision.calibration.saved_ranges import Facts, Scales
+from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.rounding.numbers_to_codes import values_of
 from peagle.compiler.precision.weight_selection import Selection
-from peagle.compiler.precision.weights_rounded_here import RoundedHere
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets.checkpoint_pieces import UnreadRows
 from peagle.graphs.targets.weight_roles import Role, RoledWeight
@@ -35,12 +35,12 @@ class Checkpoint:
         yield from (UnreadRows.of(values[at : at + 2]) for at in range(0, len(values), 2))
 
 
-def _provider(read: Checkpoint, lowering: str = "ort", **shapes: tuple[int, ...]) -> RoundedHere:
+def _provider(read: Checkpoint, lowering: str = "ort", **shapes: tuple[int, ...]) -> OnTheFlyQuantizer:
     role: Role = "experts" if len(shapes) > 1 else "mlp"
     weights = {name: RoledWeight(name, shape, role, 1) for name, shape in shapes.items()}
     wide = "fp32" if lowering in ("ort", "cpu") else "fp16"
     recipe = RECIPES["int4"].on(wide, LOWERINGS[lowering])
-    return RoundedHere(Selection(recipe, weights), LOWERINGS[lowering], read)
+    return OnTheFlyQuantizer(Selection(recipe, weights), LOWERINGS[lowering], read)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_microscaled_rows_are_stored_in_whole_blocks(lowering: str, shape: tuple
     role: Role = "experts" if len(shape) > 2 else "mlp"
     recipe = RECIPES["mxfp8"].on("fp32" if lowering == "ort" else "fp16", LOWERINGS[lowering])
     selection = Selection(recipe, {"w": RoledWeight("w", shape, role, 1)})
-    provider = RoundedHere(selection, LOWERINGS[lowering], read)
+    provider = OnTheFlyQuantizer(selection, LOWERINGS[lowering], read)
     taken, wide = provider.storage()
     assert (wide, taken["w"].scale, taken["w"].block) == ({}, (*shape[:-1], whole[-1] // 32), 32)
     codes = np.concatenate(list(provider.codes("w", shape))).astype(np.float32).reshape(whole)
@@ -128,7 +128,7 @@ def _measured(squares: np.ndarray) -> Scales:
     return Scales({}, {}, {}, facts, {"w": squares.astype(np.float32)})
 
 
-def _stored(provider: RoundedHere, shape: tuple[int, int]) -> np.ndarray:
+def _stored(provider: OnTheFlyQuantizer, shape: tuple[int, int]) -> np.ndarray:
     codes = np.concatenate(list(provider.codes("w", shape))).reshape(shape[0], -1, 32)
     fitted = np.concatenate(list(provider.scales("w", shape)))
     return (codes * fitted[..., :1] + fitted[..., 1:]).reshape(shape)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.precision.multiplied_share import multiplied_wide, require_multiplied, shares
-from peagle.compiler.precision.precision_options import PrecisionAsked
+from peagle.compiler.precision.precision_options import PrecisionOptions
+from peagle.compiler.precision.quantized_compute import multiplied_wide, require_multiplied, shares
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_selection import Selection
 from peagle.graphs.lowering import LOWERINGS
@@ -27,8 +27,8 @@ def weights(model: str) -> tuple[RoledWeight, ...]:
     return Skeleton(json.loads((MODELS / model / "config.json").read_text())).weights
 
 
-def selection(model: str, precision: str, lowering: str, asked: PrecisionAsked | None = None) -> Selection:
-    recipe = (asked or PrecisionAsked()).of(RECIPES[precision].on("bf16", LOWERINGS[lowering]))
+def selection(model: str, precision: str, lowering: str, asked: PrecisionOptions | None = None) -> Selection:
+    recipe = (asked or PrecisionOptions()).of(RECIPES[precision].on("bf16", LOWERINGS[lowering]))
     return Selection.of_target(weights(model), recipe)
 
 
@@ -57,7 +57,9 @@ def test_a_build_that_falls_short_is_refused_with_the_true_share(model: str, pre
     assert "--allow-wide experts" in error.fix
     assert "build in fp8, the nearest" in error.fix
     assert ("--experts dense" in error.fix) == (precision == "int8"), "MXFP8 experts are wide in either form"
-    require_multiplied(selection(model, precision, "tensorrt-sm100", PrecisionAsked(allow_wide=("experts",))), lowering)
+    require_multiplied(
+        selection(model, precision, "tensorrt-sm100", PrecisionOptions(allow_wide=("experts",))), lowering
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,12 +79,12 @@ def test_nearest_honest_recipe_is_suggested() -> None:
 
 
 def test_experts_that_are_excluded_do_not_count() -> None:
-    asked = PrecisionAsked(exclude=("*.mlp.experts",))
+    asked = PrecisionOptions(exclude=("*.mlp.experts",))
     require_multiplied(selection(QWEN, "int8", "tensorrt-sm100", asked), LOWERINGS["tensorrt-sm100"])
 
 
 def test_permission_covers_the_group_alone() -> None:
-    selected = selection(QWEN, "int8", "tensorrt-sm100", PrecisionAsked(allow_wide=("experts",)))
+    selected = selection(QWEN, "int8", "tensorrt-sm100", PrecisionOptions(allow_wide=("experts",)))
     attention = {name: "bfloat16" for name, weight in selected.weights.items() if weight.role == "attention"}
     experts = multiplied_wide(selected, LOWERINGS["tensorrt-sm100"])
     counted = shares(selected, LOWERINGS["tensorrt-sm100"], {}, attention | experts)
@@ -99,12 +101,12 @@ def test_emulation_computes_nothing_quantized_and_is_accepted() -> None:
 
 def test_permission_only_covers_experts() -> None:
     with pytest.raises(UsageError, match="--allow-wide does not support 'attention'"):
-        PrecisionAsked(allow_wide=("attention",)).check()
-    PrecisionAsked(allow_wide=("experts",)).check()
+        PrecisionOptions(allow_wide=("attention",)).check()
+    PrecisionOptions(allow_wide=("experts",)).check()
 
 
 def test_permission_is_recorded_and_read_back() -> None:
-    recipe = PrecisionAsked(allow_wide=("experts",)).of(RECIPES["fp8"])
+    recipe = PrecisionOptions(allow_wide=("experts",)).of(RECIPES["fp8"])
     assert recipe.record()["allow_wide"] == "experts"
-    assert PrecisionAsked.recorded(recipe.record()).of(RECIPES["fp8"]) == recipe
-    assert PrecisionAsked(allow_wide=("experts",)).of(RECIPES["bf16"]) == RECIPES["bf16"], "nothing is narrow in it"
+    assert PrecisionOptions.recorded(recipe.record()).of(RECIPES["fp8"]) == recipe
+    assert PrecisionOptions(allow_wide=("experts",)).of(RECIPES["bf16"]) == RECIPES["bf16"], "nothing is narrow in it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.compiler.request.experts_form import as_asked, suited
+from peagle.compiler.request.expert_lowering import lowering_with_experts, select_expert_lowering
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets import FAMILIES
 from peagle.plugins.errors import UsageError
@@ -15,19 +15,19 @@ SM100, DENSE, ORT = (LOWERINGS[name] for name in ("tensorrt-sm100", "tensorrt", 
 
 @pytest.mark.parametrize("name", sorted(FAMILY))
 def test_model_supports_the_expert_layer_unless_its_math_differs(name: str) -> None:
-    lowering, said = suited(SM100, None, FAMILY[name])
+    lowering, said = select_expert_lowering(SM100, None, FAMILY[name])
     assert lowering is (DENSE if name == "gpt-oss" else SM100)
     assert bool(said) == (name == "gpt-oss")
     assert all("routed experts are dense" in each and "--experts layer" in each for each in said)
-    assert suited(DENSE, None, FAMILY[name]) == (DENSE, [])
-    assert suited(ORT, None, FAMILY[name]) == (ORT, [])
+    assert select_expert_lowering(DENSE, None, FAMILY[name]) == (DENSE, [])
+    assert select_expert_lowering(ORT, None, FAMILY[name]) == (ORT, [])
 
 
 def test_explicit_expert_form_is_used_silently() -> None:
-    assert as_asked(SM100, "layer") is SM100
-    assert as_asked(SM100, "dense") is DENSE
-    assert as_asked(DENSE, "dense") is DENSE
-    assert suited(SM100, "layer", FAMILY["gpt-oss"]) == (SM100, [])
+    assert lowering_with_experts(SM100, "layer") is SM100
+    assert lowering_with_experts(SM100, "dense") is DENSE
+    assert lowering_with_experts(DENSE, "dense") is DENSE
+    assert select_expert_lowering(SM100, "layer", FAMILY["gpt-oss"]) == (SM100, [])
 
 
 @pytest.mark.parametrize(
@@ -36,5 +36,5 @@ def test_explicit_expert_form_is_used_silently() -> None:
 )
 def test_unknown_expert_form_is_rejected(lowering: object, asked: str, why: str) -> None:
     with pytest.raises(UsageError, match=asked) as caught:
-        as_asked(lowering, asked)  # type: ignore[arg-type]
+        lowering_with_experts(lowering, asked)  # type: ignore[arg-type]
     assert why in caught.value.why

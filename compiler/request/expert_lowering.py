@@ -14,7 +14,7 @@ FORMS = ("layer", "dense")
 _COSTS = "every pass reads and computes all of them, not only a token's own"
 
 
-def as_asked(lowering: Lowering, asked: str | None) -> Lowering:
+def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
     """Return the lowering with experts in the form that ``--experts`` names; None leaves it to the model.
 
     Raises ``UsageError`` for an unknown form, or one that the lowering does not have.
@@ -38,7 +38,7 @@ def as_asked(lowering: Lowering, asked: str | None) -> Lowering:
     return TENSORRT if asked == "dense" and lowering.has_expert_layer else lowering
 
 
-def suited(lowering: Lowering, asked: str | None, family: Family) -> tuple[Lowering, list[str]]:
+def select_expert_lowering(lowering: Lowering, asked: str | None, family: Family) -> tuple[Lowering, list[str]]:
     """Return the lowering for a model, which is dense if TensorRT's layer does not support its experts, and notes."""
     if asked is not None or not lowering.has_expert_layer or not family.own_swiglu:
         return lowering, []

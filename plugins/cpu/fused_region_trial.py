@@ -23,7 +23,7 @@ Add 0,13 > 14
 outputs 14,9"""
 
 
-def check_stretch(onnxruntime: Any, options: Any) -> None:
+def check_fused_region(onnxruntime: Any, options: Any) -> None:
     """Raise ``ValueError`` if results differ from NumPy's, or if a row's result depends on the other rows."""
     rng = np.random.default_rng(0)
     x, norm = rng.normal(size=(1, 5, _WIDTH)).astype(np.float32), rng.normal(size=_WIDTH).astype(np.float32)

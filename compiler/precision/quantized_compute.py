@@ -83,7 +83,7 @@ def require_multiplied(selection: Selection, lowering: Lowering) -> None:
         raise refusal
 
 
-def foreseen_refusal(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> BuildError | None:
+def expected_refusal(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> BuildError | None:
     """Return the error that a build or an export of these weights would end with, if any."""
     from .weight_selection import Selection
 
@@ -97,7 +97,7 @@ def _refusal(selection: Selection, lowering: Lowering) -> BuildError | None:
     return too_little(selection, lowering, counted.multiplied, wide) if is_refused else None
 
 
-def foretold(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> str:
+def expected_warning(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering) -> str:
     """Return the first note that a build or an export of these weights would report; empty if none."""
     from .weight_selection import Selection
 

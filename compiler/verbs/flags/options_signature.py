@@ -13,7 +13,7 @@ import typer
 from ....plugins.errors import UsageError
 from ...console.printing import note
 from ...request.config_file import read_config, read_settings
-from ...request.verb_options import Entry, Form
+from ...request.verb_options import VerbOption, VerbOptions
 from .completion import completion
 from .help_text import DRAFT, MODEL, ONNX_RUNTIME, PRECISION, RUN, SIZES, TENSORRT
 
@@ -71,7 +71,7 @@ _COMMON = {
 }  # fmt: skip
 
 
-def asks(form: Form) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_options(form: VerbOptions) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a verb that takes a ``request`` the options of ``form``, ``--config`` and ``--set``, before its own."""
 
     def wrap(verb: Callable[..., None]) -> Callable[..., None]:
@@ -101,7 +101,7 @@ def asks(form: Form) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return wrap
 
 
-def _form_parameters(form: Form) -> list[inspect.Parameter]:
+def _form_parameters(form: VerbOptions) -> list[inspect.Parameter]:
     parameters = []
     for entry in form:
         if entry.option.argument:
@@ -118,7 +118,7 @@ def _form_parameters(form: Form) -> list[inspect.Parameter]:
     return parameters
 
 
-def _option(entry: Entry, *, former: bool = False) -> inspect.Parameter:
+def _option(entry: VerbOption, *, former: bool = False) -> inspect.Parameter:
     option, kind, default = entry.option, entry.type, entry.default
     shown = isinstance(default, int)
     flag, name = (option.former, _former(entry)) if former else (option.flag, option.name)
@@ -136,7 +136,7 @@ def _option(entry: Entry, *, former: bool = False) -> inspect.Parameter:
     return _keyword(name, Annotated[kind, info], default)
 
 
-def _section(entry: Entry) -> str | None:
+def _section(entry: VerbOption) -> str | None:
     """Return the help section of an option; None for a common one."""
     at = (entry.group, entry.field)
     if at in _COMMON or entry.option.flag == "--for":
@@ -144,7 +144,7 @@ def _section(entry: Entry) -> str | None:
     return _SECTIONS.get(at) or _SECTIONS[entry.group]
 
 
-def _former(entry: Entry) -> str:
+def _former(entry: VerbOption) -> str:
     """Return the parameter name of a former flag, which is hidden."""
     return f"former_{entry.option.name}"
 
@@ -160,14 +160,14 @@ def _nullable(kind: Any, *, split: bool) -> Any:
     return kind | None
 
 
-def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
+def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
     """Merge the answers: the command line overrides ``--set``, which overrides the file."""
-    from ...request.neighbours import (  # imported late: it shares a table with `serve`, and --help needs no runtime
-        before,
+    from ...request.compat import (  # imported late: it shares a table with `serve`, and --help needs no runtime
         final,
-        is_theirs,
+        is_foreign_config,
+        merge_answers,
         read_answers,
-        read_settings_of_theirs,
+        read_foreign_settings,
         read_speculative_config,
     )
 
@@ -194,18 +194,18 @@ def _merged(form: Form, answers: dict[str, Any]) -> dict[str, Any]:
     once: dict[str, Any] = {}
     theirs = []
     for name, text in read_settings(settings):
-        if is_theirs(name):
+        if is_foreign_config(name):
             theirs.append((name, text))
             continue
         entry = form.find(name, f"--set {name}")
         several = entry.type == tuple[str, ...]
         once[entry.option.name] = [*once.get(entry.option.name, []), text] if several else text
-    said.append(read_settings_of_theirs(form, theirs, once))
+    said.append(read_foreign_settings(form, theirs, once))
     if speculation is not None:
         said.append(read_speculative_config(form, speculation, answers))
     merged: dict[str, Any] = {}
     for each in said:
-        merged = before(each.answers, merged)
+        merged = merge_answers(each.answers, merged)
         for text in each.left_out:
             note(f"note: {text}")
-    return final(before(answers, merged))
+    return final(merge_answers(answers, merged))

@@ -10,15 +10,15 @@ from typing import Any
 from ....engines.draft_methods import head_named
 from ....plugins.errors import UsageError, nearest
 from ..config_file import shown, typed
-from ..verb_options import Form
-from .words import ANY_HEAD, BUILD_CONFIG, GROUPS, UNREAD, WORDS, Word
+from ..verb_options import VerbOptions
+from .option_map import ANY_HEAD, BUILD_CONFIG, GROUPS, OPTION_MAP, UNREAD, OptionMapping
 
 SPECULATIVE_CONFIG = "speculative_config"
 _PAGE = "docs/from-tensorrt-llm.md lists the names that are read"
 
 
 @dataclass(frozen=True)
-class Said:
+class MappedOptions:
     """Option values by name, and messages on what was ignored."""
 
     answers: Mapping[str, Any]
@@ -26,7 +26,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class MappedOption:
     """The ``answer`` for an ``option``, ``spelled`` as given; ``left`` is what was ignored and ``told`` the reason."""
 
     spelled: str
@@ -36,24 +36,26 @@ class Spoken:
     told: str = ""
 
 
-def read_answers(form: Form, content: Mapping[Any, Any], where: str, beside: Mapping[str, Any] | None = None) -> Said:
+def read_answers(
+    form: VerbOptions, content: Mapping[Any, Any], where: str, beside: Mapping[str, Any] | None = None
+) -> MappedOptions:
     """Translate ``content``; ``where`` names its origin in errors, and ``beside`` are values given along with it.
 
     Raises ``UsageError`` for an unknown name, for a value without an equivalent here, and for two names of one option
     with different values.
     """
-    found = [Spoken(form.find(name, where).option.flag, name, value) for name, value in (beside or {}).items()]
+    found = [MappedOption(form.find(name, where).option.flag, name, value) for name, value in (beside or {}).items()]
     for key, value in content.items():
         found += _read(form, key, value, where)
-    answers: dict[str, Spoken] = {}
+    answers: dict[str, MappedOption] = {}
     for each in (each for each in found if each.answer is not None):
         if each.option in answers:
             each = _one_of(form, answers[each.option], each, where)
         answers[each.option] = each
-    return Said({option: each.answer for option, each in answers.items()}, tuple(_together(found, where)))
+    return MappedOptions({option: each.answer for option, each in answers.items()}, tuple(_together(found, where)))
 
 
-def before(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def merge_answers(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Merge values; ``first`` takes precedence, except that a named head satisfies its request for any head."""
     merged = {**second, **first}
     if first.get("draft") is ANY_HEAD:
@@ -67,7 +69,7 @@ def final(answers: Mapping[str, Any]) -> dict[str, Any]:
     return {option: None if answer is ANY_HEAD else answer for option, answer in answers.items()}
 
 
-def read_speculative_config(form: Form, text: str, beside: Mapping[str, Any]) -> Said:
+def read_speculative_config(form: VerbOptions, text: str, beside: Mapping[str, Any]) -> MappedOptions:
     """Translate ``--speculative-config``, given ``beside`` other options of a command line. Raises ``UsageError``."""
     where = "--speculative-config"
     return read_answers(form, {SPECULATIVE_CONFIG: _parsed(text, where)}, where, beside)
@@ -84,12 +86,14 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
     return content
 
 
-def is_theirs(name: str) -> bool:
+def is_foreign_config(name: str) -> bool:
     """Return True if a name of ``--set`` is one of TensorRT-LLM or vLLM."""
     return _is_theirs(_normal(name))
 
 
-def read_settings_of_theirs(form: Form, settings: Iterable[tuple[str, str]], beside: Mapping[str, Any]) -> Said:
+def read_foreign_settings(
+    form: VerbOptions, settings: Iterable[tuple[str, str]], beside: Mapping[str, Any]
+) -> MappedOptions:
     """Translate ``--set NAME=TEXT`` with names of TensorRT-LLM or vLLM; ``beside`` are this program's own.
 
     Raises ``UsageError``.
@@ -116,14 +120,14 @@ def _listed(name: str, text: str) -> Any:
         raise UsageError(f"--set {name} is neither YAML nor JSON", why=why, fix='for example ["a", "b"]') from None
 
 
-def _read(form: Form, key: Any, value: Any, where: str) -> Iterator[Spoken]:
+def _read(form: VerbOptions, key: Any, value: Any, where: str) -> Iterator[MappedOption]:
     path = _normal(key)
     if path == SPECULATIVE_CONFIG and isinstance(value, str):  # vLLM's files hold it as JSON text
         value = _parsed(value, f"{where}: {path}")
     ours = isinstance(value, Mapping) and path == "backend"  # also the name of an option group here
     if ours or not _is_theirs(path):
         for option, answer in form.flat({key: value}, where).items():
-            yield Spoken(str(key), option, answer)
+            yield MappedOption(str(key), option, answer)
         return
     if isinstance(value, Mapping) and path in (*GROUPS, BUILD_CONFIG):
         for name, inner in value.items():
@@ -135,14 +139,14 @@ def _read(form: Form, key: Any, value: Any, where: str) -> Iterator[Spoken]:
         yield from _in_group(form, path, value, where)
 
 
-def _in_group(form: Form, path: str, value: Any, where: str) -> Iterator[Spoken]:
+def _in_group(form: VerbOptions, path: str, value: Any, where: str) -> Iterator[MappedOption]:
     word = _word(path)
     if word is None:
         inner = path.removeprefix(f"{BUILD_CONFIG}.")
         if inner == path:
             raise _unknown(path, where)
         for option, answer in form.flat({inner: value}, where).items():
-            yield Spoken(path, option, answer)
+            yield MappedOption(path, option, answer)
         return
     said = _answer(word, path, value, where)
     if said.option and said.answer is not None and said.answer is not ANY_HEAD:
@@ -156,23 +160,27 @@ def _in_group(form: Form, path: str, value: Any, where: str) -> Iterator[Spoken]
     yield said
 
 
-def _answer(word: Word, path: str, value: Any, where: str) -> Spoken:
+def _answer(word: OptionMapping, path: str, value: Any, where: str) -> MappedOption:
     """Translate the value of a mapped option."""
     if value is None or value in ("", [], {}, ()):
-        return Spoken(path)
+        return MappedOption(path)
     text = _text(value)
     if text in word.spelled:
         answer = word.spelled[text]
-        return Spoken(path, left=path, told=word.why) if answer is UNREAD else Spoken(path, word.option, answer)
+        return (
+            MappedOption(path, left=path, told=word.why)
+            if answer is UNREAD
+            else MappedOption(path, word.option, answer)
+        )
     if word.only:
         raise UsageError(f"{where}: {path} {shown(value)} is not supported", why=word.why, fix=word.fix)
     if not word.option:
-        return Spoken(path, left=path, told=word.why)
+        return MappedOption(path, left=path, told=word.why)
     answer, left = word.turned(value) if word.turned else (value, [])
-    return Spoken(path, word.option, answer, f"{', '.join(left)} of {path}" if left else "", word.why)
+    return MappedOption(path, word.option, answer, f"{', '.join(left)} of {path}" if left else "", word.why)
 
 
-def _one_of(form: Form, first: Spoken, second: Spoken, where: str) -> Spoken:
+def _one_of(form: VerbOptions, first: MappedOption, second: MappedOption, where: str) -> MappedOption:
     """Return the more specific of two values of one option. Raises ``UsageError`` if they differ."""
     if ANY_HEAD in (first.answer, second.answer):
         other = first if second.answer is ANY_HEAD else second
@@ -190,11 +198,11 @@ def _one_of(form: Form, first: Spoken, second: Spoken, where: str) -> Spoken:
     )
 
 
-def _in_words(said: Spoken) -> str:
+def _in_words(said: MappedOption) -> str:
     return f"{said.spelled} {'(a head)' if said.answer is ANY_HEAD else shown(said.answer)}"
 
 
-def _together(found: Iterable[Spoken], where: str) -> Iterator[str]:
+def _together(found: Iterable[MappedOption], where: str) -> Iterator[str]:
     """Yield a message for each reason, with all names ignored for it."""
     names: dict[str, list[str]] = {}
     for each in found:
@@ -223,17 +231,17 @@ def _is_theirs(path: str) -> bool:
     return path in (*GROUPS, BUILD_CONFIG) or root in (*GROUPS, BUILD_CONFIG) or _word(path) is not None
 
 
-def _word(path: str) -> Word | None:
+def _word(path: str) -> OptionMapping | None:
     """Return the mapping of a path, or of its parent if that has no option."""
     bare = path.removeprefix(f"{BUILD_CONFIG}.")
-    if bare in WORDS:
-        return WORDS[bare]
-    above = WORDS.get(bare.rpartition(".")[0])
+    if bare in OPTION_MAP:
+        return OPTION_MAP[bare]
+    above = OPTION_MAP.get(bare.rpartition(".")[0])
     return above if above is not None and not above.option else None
 
 
 def _unknown(path: str, where: str) -> UsageError:
-    near = nearest(path, WORDS)
+    near = nearest(path, OPTION_MAP)
     return UsageError(
         f"{where}: unknown option {path!r}",
         why=f"did you mean {' or '.join(near)}?" if near else "it is not a supported option of TensorRT-LLM or vLLM",

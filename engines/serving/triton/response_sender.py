@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.05  # between two polls for cancellation, and between two flush
 
 
 @dataclass(eq=False)
-class Letter:
+class PendingRequest:
     """A request that is being answered: its sender, its engine request, and the pieces that have not been sent."""
 
     sender: Any
@@ -38,7 +38,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class _Ready:
-    letter: Letter  # it has new pieces, or has failed
+    letter: PendingRequest  # it has new pieces, or has failed
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class _StopById:
     name: str
 
 
-class Courier:
+class ResponseSender:
     """Sends the responses of a model's requests until it is closed. Every request gets a final response or an error."""
 
     def __init__(self, utilities: Any, counters: TritonCounters, seconds: float) -> None:
         """``counters`` belong to the courier from now on. ``seconds`` is the request timeout."""
         self._utilities, self._counters, self._seconds = utilities, counters, seconds
         self._final = utilities.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        self._inbox: SimpleQueue[Letter | _Ready | _Refusal | _StopById | None] = (
+        self._inbox: SimpleQueue[PendingRequest | _Ready | _Refusal | _StopById | None] = (
             SimpleQueue()
         )  # None: end when no request is left
-        self._letters: set[Letter] = set()
+        self._letters: set[PendingRequest] = set()
         self._thread = threading.Thread(target=self._run, name="peagle-courier", daemon=True)
         self._thread.start()
 
-    def take(self, letter: Letter) -> None:
+    def take(self, letter: PendingRequest) -> None:
         """Answer a request from now on."""
         self._inbox.put(letter)
 
@@ -109,7 +109,7 @@ class Courier:
                 looked = time.monotonic()
         counters.close()
 
-    def _advance(self, letter: Letter, counters: TritonCounters) -> None:
+    def _advance(self, letter: PendingRequest, counters: TritonCounters) -> None:
         """Send the pending pieces of a request. A failure ends only this request."""
         if letter not in self._letters:  # it has failed meanwhile
             return
@@ -122,7 +122,7 @@ class Courier:
         if is_over:
             self._letters.discard(letter)
 
-    def _send_pieces(self, letter: Letter, counters: TritonCounters) -> bool:
+    def _send_pieces(self, letter: PendingRequest, counters: TritonCounters) -> bool:
         """Send pending pieces, joined into one response; return whether the request has finished."""
         while True:
             is_there, delta = letter.submission.take_or_call(lambda: self._inbox.put(_Ready(letter)))
@@ -140,7 +140,7 @@ class Courier:
             letter.sender.send(self._response(letter, None))
         return False
 
-    def _send_last(self, letter: Letter, counters: TritonCounters) -> None:
+    def _send_last(self, letter: PendingRequest, counters: TritonCounters) -> None:
         output = letter.submission.result()
         now = time.perf_counter() - letter.came
         counters.ended(output, now if letter.first is None else letter.first, now)
@@ -160,7 +160,7 @@ class Courier:
         else:
             letter.sender.send(self._response(letter, output), flags=self._final)
 
-    def _response(self, letter: Letter, output: Any) -> Any:
+    def _response(self, letter: PendingRequest, output: Any) -> Any:
         held, letter.held = letter.held, []
         asked = letter.asked
         return self._utilities.InferenceResponse(
@@ -200,6 +200,6 @@ class Courier:
         item.sender.send(self._utilities.InferenceResponse(output_tensors=tensors), flags=self._final)
 
 
-def _give_up(letter: Letter) -> None:
+def _give_up(letter: PendingRequest) -> None:
     letter.is_cancelled = True
     letter.submission.cancel()

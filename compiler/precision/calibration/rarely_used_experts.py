@@ -15,7 +15,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class SeldomExpert:
+class RarelyUsedExpert:
     """One expert of a layer with its number of tokens, below ``FEWEST``."""
 
     module: str
@@ -23,10 +23,10 @@ class SeldomExpert:
     tokens: int
 
 
-def seldom_experts(tokens: Mapping[str, Array]) -> list[SeldomExpert]:
+def rarely_used_experts(tokens: Mapping[str, Array]) -> list[RarelyUsedExpert]:
     """List experts of all layers with few tokens, fewest first. ``tokens`` are counts by module."""
     few = [
-        SeldomExpert(module, int(expert), int(counts[expert]))
+        RarelyUsedExpert(module, int(expert), int(counts[expert]))
         for module, counts in tokens.items()
         for expert in np.flatnonzero(counts < FEWEST)
     ]
@@ -46,9 +46,9 @@ def fill_unseen(inputs: Mapping[str, Array], tokens: Mapping[str, Array]) -> dic
     return filled
 
 
-def say_seldom(tokens: Mapping[str, Array]) -> list[str]:
+def warn_rarely_used(tokens: Mapping[str, Array]) -> list[str]:
     """Return one warning if any expert had few tokens: how many, which, and the remedy."""
-    few = seldom_experts(tokens)
+    few = rarely_used_experts(tokens)
     if not few:
         return []
     of = f"of {sum(map(len, tokens.values()))} experts"

@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ....engines.draft_methods import methods_in_vllm, ngram
-from ....engines.serving.speculative_words import FITS_ONE, NO_COUNTERPARTS, NO_SUCH_RUNTIME, ONE_GPU, NoCounterpart
+from ....engines.serving.speculative_option_map import (
+    FITS_ONE,
+    NO_COUNTERPARTS,
+    NO_SUCH_RUNTIME,
+    ONE_GPU,
+    NoCounterpart,
+)
 from ....plugins.number_formats import FP8, INT8, NUMBER_FORMATS
 
 
 @dataclass(frozen=True)
-class Word:
+class OptionMapping:
     """The mapping of ``keys``, option paths of TensorRT-LLM or vLLM.
 
     ``option`` is the equivalent here; without one, values are ignored. ``spelled`` maps their values, in lower case, to
@@ -68,13 +74,13 @@ def _rounded_modules(value: Any) -> tuple[Any, list[str]]:
     return [pattern for pattern in patterns if pattern not in left] or None, left
 
 
-def _of_speculation(entry: NoCounterpart) -> Word:
+def _of_speculation(entry: NoCounterpart) -> OptionMapping:
     """Return the mapping of a speculation option that neither a build nor an engine reads."""
     keys = " ".join(f"speculative_config.{key}" for key in entry.keys.split())
-    return Word(keys, spelled=_nothing(*entry.same), only=bool(entry.fix), why=entry.why, fix=entry.fix)
+    return OptionMapping(keys, spelled=_nothing(*entry.same), only=bool(entry.fix), why=entry.why, fix=entry.fix)
 
 
-class DraftSpellings(Mapping[str, Any]):
+class DraftMethodNames(Mapping[str, Any]):
     """A mapping of draft method names to values of ``--draft``, computed from the table of methods on each access."""
 
     def __getitem__(self, name: str) -> Any:
@@ -105,17 +111,18 @@ _SAME: Mapping[str, str | None] = {each.name: each.name for each in NUMBER_FORMA
 _PLAN = "TensorRT's choice of kernels and plugins is not configurable here"
 _MODELS = "the model is defined by its config.json"
 
-TABLE: tuple[Word, ...] = (
+TABLE: tuple[OptionMapping, ...] = (
     # ------------------------------------------------------------------------------------------ sizes
-    Word("max_num_seqs", "max_batch_size"),
-    Word("max_decoder_seq_len", "max_seq_len"),
-    Word("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, turned=_number,
-         why="the default of --max-seq-len is 2048"),
-    Word("max_input_len", why="max_seq_len limits prompt plus output"),
-    Word("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
-    Word("max_beam_width", spelled=_nothing("1"), only=True, why="there is no beam search", fix="omit it, or use 1"),
+    OptionMapping("max_num_seqs", "max_batch_size"),
+    OptionMapping("max_decoder_seq_len", "max_seq_len"),
+    OptionMapping("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, turned=_number,
+                  why="the default of --max-seq-len is 2048"),
+    OptionMapping("max_input_len", why="max_seq_len limits prompt plus output"),
+    OptionMapping("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
+    OptionMapping("max_beam_width", spelled=_nothing("1"), only=True, why="there is no beam search",
+                  fix="omit it, or use 1"),
     # ------------------------------------------------------------------------------------------ several GPUs
-    Word(
+    OptionMapping(
         "tensor_parallel_size pipeline_parallel_size context_parallel_size data_parallel_size "
         "decode_context_parallel_size moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size "
         "tp_size pp_size ep_size cp_size",
@@ -124,42 +131,48 @@ TABLE: tuple[Word, ...] = (
         why=ONE_GPU,
         fix=FITS_ONE,
     ),
-    Word("enable_attention_dp enable_expert_parallel", spelled=_nothing("false"), only=True, why=ONE_GPU, fix=FITS_ONE),
-    Word("gpus_per_node workers allreduce_strategy embedding_parallel_mode auto_parallel", why=ONE_GPU),
+    OptionMapping("enable_attention_dp enable_expert_parallel", spelled=_nothing("false"), only=True, why=ONE_GPU,
+                  fix=FITS_ONE),
+    OptionMapping("gpus_per_node workers allreduce_strategy embedding_parallel_mode auto_parallel", why=ONE_GPU),
     # ------------------------------------------------------------------------------------------ what is built
-    Word("output_dir", "out"),
-    Word(
+    OptionMapping("output_dir", "out"),
+    OptionMapping(
         "checkpoint_dir",
         only=True,
         why="checkpoints in TensorRT-LLM's own format are not supported",
         fix="name the Hugging Face checkpoint that it was converted from: model: FOLDER",
     ),
-    Word(
+    OptionMapping(
         "backend",
         "backend",
         {"pytorch": UNREAD, "_autodeploy": UNREAD, "trt": "tensorrt"},
         why="--backend is the runtime of the engine: onnxruntime, tensorrt-rtx or tensorrt",
     ),
-    Word("dtype", spelled=_nothing("auto"), why="what is not quantized keeps the checkpoint's type unless --precision "
-         "is fp16, bf16 or fp32"),
-    Word("tokenizer tokenizer_revision custom_tokenizer", only=True, why="an engine uses its checkpoint's tokenizer",
-         fix="omit it, or put its files into the checkpoint folder"),
-    Word("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
-    Word("skip_tokenizer_init", spelled=_nothing("false"), why="requests may always contain token ids"),
-    Word("trust_remote_code", spelled=_nothing("false"), why="code in checkpoints is never run"),
-    Word("load_format", spelled=_nothing("auto", "hf", "safetensors"), only=True,
-         why="weights are read from safetensors or GGUF", fix="omit it"),
-    Word("checkpoint_format checkpoint_loader download_dir", why="checkpoint formats are detected from the files"),
-    Word("model_kwargs hf_overrides rope_scaling sparse_attention_config", only=True, why=_MODELS,
-         fix="omit it, or change the checkpoint"),
-    Word("enable_lora enable_prompt_adapter", spelled=_nothing("false"), only=True, why="adapters are not supported",
-         fix="merge them into the checkpoint"),
-    Word("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
-         fix="merge them into the checkpoint"),
-    Word("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"), only=True,
-         why="plans hold all their weights", fix="omit it"),
-    Word("dry_run", spelled=_nothing("false"), only=True, why="it is a command-line flag only", fix="build --dry-run"),
-    Word(
+    OptionMapping("dtype", spelled=_nothing("auto"),
+                  why="what is not quantized keeps the checkpoint's type unless --precision is "
+                      "fp16, bf16 or fp32"),
+    OptionMapping("tokenizer tokenizer_revision custom_tokenizer", only=True,
+                  why="an engine uses its checkpoint's tokenizer",
+                  fix="omit it, or put its files into the checkpoint folder"),
+    OptionMapping("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
+    OptionMapping("skip_tokenizer_init", spelled=_nothing("false"), why="requests may always contain token ids"),
+    OptionMapping("trust_remote_code", spelled=_nothing("false"), why="code in checkpoints is never run"),
+    OptionMapping("load_format", spelled=_nothing("auto", "hf", "safetensors"), only=True,
+                  why="weights are read from safetensors or GGUF", fix="omit it"),
+    OptionMapping("checkpoint_format checkpoint_loader download_dir",
+                  why="checkpoint formats are detected from the files"),
+    OptionMapping("model_kwargs hf_overrides rope_scaling sparse_attention_config", only=True, why=_MODELS,
+                  fix="omit it, or change the checkpoint"),
+    OptionMapping("enable_lora enable_prompt_adapter", spelled=_nothing("false"), only=True,
+                  why="adapters are not supported", fix="merge them into the checkpoint"),
+    OptionMapping("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
+                  fix="merge them into the checkpoint"),
+    OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"),
+                  
+                  only=True, why="plans hold all their weights", fix="omit it"),
+    OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="it is a command-line flag only",
+                  fix="build --dry-run"),
+    OptionMapping(
         "plugin_config strongly_typed force_num_profiles profiling_verbosity fast_build speculative_decoding_plugin "
         "input_timing_cache output_timing_cache enable_debug_output visualize_network monitor_memory kv_cache_type "
         "gather_context_logits gather_generation_logits logits_dtype workspace enable_build_cache enable_tqdm "
@@ -167,7 +180,7 @@ TABLE: tuple[Word, ...] = (
         why=_PLAN,
     ),
     # ------------------------------------------------------------------------------------------ precision
-    Word(
+    OptionMapping(
         "quant_config.quant_algo",
         "precision",
         {**_SAME, "no_quant": None},
@@ -175,7 +188,7 @@ TABLE: tuple[Word, ...] = (
         why=f"the equivalent precisions are {' and '.join(_SAME).upper()}",
         fix="omit it for a quantized checkpoint, or choose another with --precision",
     ),
-    Word(
+    OptionMapping(
         "quantization",
         "precision",
         {**_SAME} | dict.fromkeys(("modelopt", "compressed-tensors", "mxfp4", "gguf", "auto"), UNREAD),
@@ -183,53 +196,54 @@ TABLE: tuple[Word, ...] = (
         why="the quantization of a checkpoint is detected",
         fix="omit it, or choose another with --precision",
     ),
-    Word("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
-         only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit it"),
-    Word("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
-         {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
-    Word("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
-         why="the recipe decides for head, embedding, routers and norms; see --lm-head-precision"),
-    Word("quant_config.group_size", why="the block size is 32"),
-    Word("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
-         why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit it"),
-    Word("quant_config.has_zero_point quant_config.pre_quant_scale quant_config.use_meta_recipe",
-         spelled=_nothing("false"), only=True, why="codes are symmetric, and inputs are scaled as a whole",
-         fix="omit it"),
-    Word("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", spelled=_nothing("auto"),
-         only=True, why="the supported model families have no such layers", fix="omit it"),
-    Word("calib_config.calib_batches", "calib_samples"),
-    Word("calib_config.calib_batch_size", spelled=_nothing("1"), only=True,
-         why="samples are counted individually", fix="use --calib-samples with calib_batches times calib_batch_size"),
-    Word("calib_config.calib_max_seq_length", "calib_length"),
-    Word("calib_config.calib_dataset", only=True, why="samples are JSON Lines with text, messages or input_ids",
-         fix="omit it for the bundled ones, or use calib_data: FILE"),
-    Word("calib_config.device calib_config.random_seed calib_config.tokenizer_max_seq_length",
-         why="samples are used in file order, layer by layer"),
+    OptionMapping("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
+                  only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit it"),
+    OptionMapping("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
+                  {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
+    OptionMapping("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
+                  why="the recipe decides for head, embedding, routers and norms; see --lm-head-precision"),
+    OptionMapping("quant_config.group_size", why="the block size is 32"),
+    OptionMapping("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
+                  why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit it"),
+    OptionMapping("quant_config.has_zero_point quant_config.pre_quant_scale quant_config.use_meta_recipe",
+                  spelled=_nothing("false"), only=True, why="codes are symmetric, and inputs are scaled as a whole",
+                  fix="omit it"),
+    OptionMapping("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", spelled=_nothing("auto"),
+                  only=True, why="the supported model families have no such layers", fix="omit it"),
+    OptionMapping("calib_config.calib_batches", "calib_samples"),
+    OptionMapping("calib_config.calib_batch_size", spelled=_nothing("1"), only=True,
+                  why="samples are counted individually", fix="use --calib-samples with calib_batches times calib_batch_size"),
+    OptionMapping("calib_config.calib_max_seq_length", "calib_length"),
+    OptionMapping("calib_config.calib_dataset", only=True,
+                  why="samples are JSON Lines with text, messages or input_ids",
+                  fix="omit it for the bundled ones, or use calib_data: FILE"),
+    OptionMapping("calib_config.device calib_config.random_seed calib_config.tokenizer_max_seq_length",
+                  why="samples are used in file order, layer by layer"),
     # ------------------------------------------------------------------------------------------ drafts
-    Word("speculative_config.max_draft_len speculative_config.num_speculative_tokens max_draft_len",
-         "num_speculative_tokens", {"auto": None}),
-    Word("speculative_config.max_total_draft_tokens", "num_speculative_tokens"),
-    Word("speculative_config.speculative_model speculative_config.speculative_model_dir speculative_config.model "
-         "speculative_model speculative_model_dir", "draft", {"[ngram]": ngram.METHOD.name}),
-    Word("speculative_config.revision", "draft_revision"),
-    Word(
+    OptionMapping("speculative_config.max_draft_len speculative_config.num_speculative_tokens max_draft_len",
+                  "num_speculative_tokens", {"auto": None}),
+    OptionMapping("speculative_config.max_total_draft_tokens", "num_speculative_tokens"),
+    OptionMapping("speculative_config.speculative_model speculative_config.speculative_model_dir "
+                  "speculative_config.model speculative_model speculative_model_dir", "draft", {"[ngram]": ngram.METHOD.name}),
+    OptionMapping("speculative_config.revision", "draft_revision"),
+    OptionMapping(
         "speculative_config.decoding_type speculative_config.method speculative_decoding_mode",
         "draft",
-        DraftSpellings(),
+        DraftMethodNames(),
         only=True,
         why=_OTHER_DRAFTS,
         fix=_DRAFTS_FIX,
     ),
-    Word("speculative_config.mask_token_id", "mask_token_id"),
-    Word("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers, several=True),
-    Word("speculative_config.posterior_threshold speculative_config.acceptance_tolerance", why=_SERVING),
-    Word("speculative_config.quantization", only=True, why="the format of a head is detected",
-         fix="use --draft-precision to quantize it"),
+    OptionMapping("speculative_config.mask_token_id", "mask_token_id"),
+    OptionMapping("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers, several=True),
+    OptionMapping("speculative_config.posterior_threshold speculative_config.acceptance_tolerance", why=_SERVING),
+    OptionMapping("speculative_config.quantization", only=True, why="the format of a head is detected",
+                  fix="use --draft-precision to quantize it"),
     *map(_of_speculation, NO_COUNTERPARTS),
     # ------------------------------------------------------------------------------------------ caches
-    Word("kv_cache_config.max_attention_window kv_cache_config.sink_token_length", only=True,
-         why="attention windows and sinks are defined by the model", fix="omit it"),
-    Word(
+    OptionMapping("kv_cache_config.max_attention_window kv_cache_config.sink_token_length", only=True,
+                  why="attention windows and sinks are defined by the model", fix="omit it"),
+    OptionMapping(
         "kv_cache_config.free_gpu_memory_fraction kv_cache_config.max_tokens kv_cache_config.max_gpu_total_bytes "
         "kv_cache_config.host_cache_size kv_cache_config.tokens_per_block kv_cache_config.onboard_blocks "
         "kv_cache_config.cross_kv_cache_fraction kv_cache_config.secondary_offload_min_priority "
@@ -239,18 +253,18 @@ TABLE: tuple[Word, ...] = (
         "kv_cache_free_gpu_memory_fraction fail_fast_on_attention_window_too_large",
         why=_WHOLE,
     ),
-    Word("kv_cache_config.enable_block_reuse kv_cache_config.enable_partial_reuse "
-         "kv_cache_config.copy_on_partial_reuse enable_prefix_caching", why="prefix caching is enabled with "
-         "`serve --prefix-cache-bytes`"),
+    OptionMapping("kv_cache_config.enable_block_reuse kv_cache_config.enable_partial_reuse "
+                  "kv_cache_config.copy_on_partial_reuse enable_prefix_caching", why="prefix caching is enabled with "
+                  "`serve --prefix-cache-bytes`"),
     # ------------------------------------------------------------------------------------------ while it runs
-    Word(
+    OptionMapping(
         "enable_chunked_prefill guided_decoding_backend reasoning_parser tool_call_parser enable_auto_tool_choice "
         "chat_template generation_config return_perf_metrics perf_metrics_max_requests print_iter_log stream_interval "
         "enable_iter_perf_stats enable_iter_req_stats num_postprocess_workers postprocess_tokenizer_dir max_logprobs "
         "normalize_log_probs seed served_model_name host port api_key disable_log_stats structured_outputs_config",
         why=_SERVING,
     ),
-    Word(
+    OptionMapping(
         "cuda_graph_config torch_compile_config compilation_config extended_runtime_perf_knob_config scheduler_config "
         "batching_type moe_config nvfp4_gemm_config attn_backend attention_backend attention_dp_config sampler_type "
         "use_torch_sampler disable_overlap_scheduler async_scheduling enable_autotuner enable_min_latency "
@@ -260,8 +274,8 @@ TABLE: tuple[Word, ...] = (
         "orchestrator_type env_overrides otlp_traces_endpoint disable_flashinfer_sampling force_dynamic_quantization",
         why=NO_SUCH_RUNTIME,
     ),
-    Word("cache_transceiver_config kv_connector_config kv_transfer_config", only=True,
-         why="prefill and decoding run in the same engine", fix="omit it"),
+    OptionMapping("cache_transceiver_config kv_connector_config kv_transfer_config", only=True,
+                  why="prefill and decoding run in the same engine", fix="omit it"),
 )  # fmt: skip
 
-WORDS: Mapping[str, Word] = {key: word for word in TABLE for key in word.keys.split()}
+OPTION_MAP: Mapping[str, OptionMapping] = {key: word for word in TABLE for key in word.keys.split()}

@@ -23,7 +23,7 @@ from ..checkpoints.formats.fp8_with_scales import Loss
 from ..checkpoints.target import StoredBlocks
 from .quantization_schemes import rounds_input, scheme_of, serves_embedding, stored_scheme
 from .recipes import LM_HEAD
-from .rounding import scale_and_least
+from .rounding import scale_and_min
 from .rounding.coded_rows import Coding, row_magnitudes
 from .rounding.in_order import in_order
 from .rounding.numbers_to_codes import LARGEST, scales_for
@@ -39,11 +39,11 @@ Runs = Callable[[str, Shape], Iterator[UnreadRows]]
 
 def unblocked(selection: Selection, lowering: Lowering) -> list[str]:
     """Return the selected weights whose columns no block size of their type divides: they stay unquantized."""
-    return list(RoundedHere(selection, lowering, lambda *_: iter(())).storage()[1])
+    return list(OnTheFlyQuantizer(selection, lowering, lambda *_: iter(())).storage()[1])
 
 
 @dataclass(frozen=True)
-class RoundedHere:
+class OnTheFlyQuantizer:
     """``runs(weight, shape)`` yields an unquantized weight as runs of rows; ``ranges`` are calibrated.
 
     They provide static input scales, and the importance of each column's error.
@@ -64,7 +64,7 @@ class RoundedHere:
     _losses: dict[str, Loss] = field(default_factory=dict)
     _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
 
-    def only(self, names: Collection[str]) -> RoundedHere:
+    def only(self, names: Collection[str]) -> OnTheFlyQuantizer:
         """Return this source for a graph that quantizes only these weights."""
         return replace(self, selection=self.selection.only(names))
 
@@ -210,7 +210,7 @@ class RoundedHere:
     def _importance(self, weight: RoledWeight) -> Array | None:
         """Return the weight of an error per column, float32 [blocks, block columns]; None if all are equal."""
         squares = self._squares(weight.name)
-        return None if squares is None else scale_and_least.importance(squares, self._scheme(weight).block)
+        return None if squares is None else scale_and_min.importance(squares, self._scheme(weight).block)
 
     def _rounding(self, weight: RoledWeight) -> Rounding | None:
         how = self._scheme(weight)

@@ -18,7 +18,7 @@ _FLAGS = {"quiet": (Quiet, False), "verbose": (Verbose, False), "log": (Log, Non
 
 
 @dataclass(frozen=True)
-class Voice:
+class Verbosity:
     """The verbosity that the user chose; long work happens within ``work``."""
 
     quiet: bool = False
@@ -36,11 +36,13 @@ class Voice:
             yield Logged(progress)
 
 
-def speaks(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb that takes a ``voice`` the verbosity flags, after its own."""
+def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb that takes a ``verbosity`` the verbosity flags, after its own."""
     hints = get_type_hints(verb, include_extras=True)
     kept = [
-        p.replace(annotation=hints[name]) for name, p in inspect.signature(verb).parameters.items() if name != "voice"
+        p.replace(annotation=hints[name])
+        for name, p in inspect.signature(verb).parameters.items()
+        if name != "verbosity"
     ]
     flags = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
@@ -52,14 +54,14 @@ def speaks(verb: Callable[..., None]) -> Callable[..., None]:
         quiet, verbose, log = (values.pop(name, default) for name, (_, default) in _FLAGS.items())
         if quiet and verbose:
             raise UsageError("--quiet and --verbose contradict each other", fix="give only one")
-        voice = Voice(quiet, log)
+        verbosity = Verbosity(quiet, log)
         if not verbose and log is None:
-            verb(*arguments, voice=voice, **values)
+            verb(*arguments, verbosity=verbosity, **values)
             return
         from ...console.logbook import logged
 
         with logged(log, verbose=verbose):
-            verb(*arguments, voice=voice, **values)
+            verb(*arguments, verbosity=verbosity, **values)
 
     speaking.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
     speaking.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *flags)}

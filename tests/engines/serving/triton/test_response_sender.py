@@ -11,8 +11,8 @@ import pytest
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.triton.counters import TritonCounters
-from peagle.engines.serving.triton.courier import Courier, Letter
 from peagle.engines.serving.triton.fields import InputTensors, parse_tensors
+from peagle.engines.serving.triton.response_sender import PendingRequest, ResponseSender
 from peagle.plugins.errors import UsageError
 from tests.engines.serving.triton.stand_in import SenderOf, Utilities
 
@@ -27,20 +27,20 @@ def utilities() -> Utilities:
 
 
 @pytest.fixture
-def courier(tiny_engine: Engine, utilities: Utilities) -> Iterator[Courier]:
+def courier(tiny_engine: Engine, utilities: Utilities) -> Iterator[ResponseSender]:
     """It ends with the test."""
     counters = TritonCounters(utilities, {"model_name": "m"}, lambda: tiny_engine.load_now)
-    courier = Courier(utilities, counters, 600.0)
+    courier = ResponseSender(utilities, counters, 600.0)
     yield courier
     courier.close()
 
 
-def letter(engine: Engine, sender: SenderOf, name: str = "", **fields: Any) -> Letter:
+def letter(engine: Engine, sender: SenderOf, name: str = "", **fields: Any) -> PendingRequest:
     """A request that was submitted."""
     tensors = {name: np.array([[value]]) for name, value in {"max_tokens": 8, "ignore_eos": True, **fields}.items()}
     asked = parse_tensors(InputTensors({"input_ids": np.array([PROMPT], np.int32), **tensors}))
     assert asked.prompt is not None
-    return Letter(sender, engine.submit(asked.prompt, asked.params), asked, name)
+    return PendingRequest(sender, engine.submit(asked.prompt, asked.params), asked, name)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
@@ -53,7 +53,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_request_is_answered_to_its_end(
-    courier: Courier, utilities: Utilities, tiny_engine: Engine, streams: bool
+    courier: ResponseSender, utilities: Utilities, tiny_engine: Engine, streams: bool
 ) -> None:
     (wanted,) = tiny_engine.generate([PROMPT], SamplingParams(max_tokens=40, ignore_eos=True))
     sender = SenderOf()
@@ -68,7 +68,7 @@ def test_a_request_is_answered_to_its_end(
     assert len(utilities.counted["vllm:e2e_request_latency_seconds", ""].seen) == 1
 
 
-def test_concurrent_requests_get_their_own_texts(courier: Courier, tiny_engine: Engine) -> None:
+def test_concurrent_requests_get_their_own_texts(courier: ResponseSender, tiny_engine: Engine) -> None:
     senders = [SenderOf() for _ in range(12)]
     for seed, sender in enumerate(senders):
         courier.take(letter(tiny_engine, sender, temperature=0.9, random_seed=seed, stream=bool(seed % 2)))
@@ -78,7 +78,9 @@ def test_concurrent_requests_get_their_own_texts(courier: Courier, tiny_engine: 
         assert sender.text == tiny_engine.generate([PROMPT], params)[0].text
 
 
-def test_a_client_that_has_gone_frees_its_slot(courier: Courier, utilities: Utilities, tiny_engine: Engine) -> None:
+def test_a_client_that_has_gone_frees_its_slot(
+    courier: ResponseSender, utilities: Utilities, tiny_engine: Engine
+) -> None:
     sender = SenderOf()
     courier.take(letter(tiny_engine, sender, max_tokens=80, stream=True))
     wait_for(lambda: bool(sender.sent))
@@ -90,7 +92,9 @@ def test_a_client_that_has_gone_frees_its_slot(courier: Courier, utilities: Util
     wait_for(lambda: tiny_engine.load_now.running == 0)
 
 
-def test_unsendable_response_ends_only_its_request(courier: Courier, utilities: Utilities, tiny_engine: Engine) -> None:
+def test_unsendable_response_ends_only_its_request(
+    courier: ResponseSender, utilities: Utilities, tiny_engine: Engine
+) -> None:
     broken, whole = SenderOf(fails_at=0), SenderOf()
     courier.take(letter(tiny_engine, broken, stream=True))
     courier.take(letter(tiny_engine, whole))
@@ -102,14 +106,14 @@ def test_unsendable_response_ends_only_its_request(courier: Courier, utilities: 
     wait_for(lambda: utilities.value("request_refused_total") == 1)
 
 
-def test_rejection_is_an_error_with_a_reason(courier: Courier, utilities: Utilities) -> None:
+def test_rejection_is_an_error_with_a_reason(courier: ResponseSender, utilities: Utilities) -> None:
     sender = SenderOf()
     courier.refuse(sender, UsageError("that is wrong", fix="change it"))
     assert sender.ended.wait(SECONDS)
     assert sender.failure == utilities.TritonError("that is wrong; fix: change it", utilities.TritonError.INVALID_ARG)
 
 
-def test_a_request_is_stopped_by_its_id_and_others_are_not(courier: Courier, tiny_engine: Engine) -> None:
+def test_a_request_is_stopped_by_its_id_and_others_are_not(courier: ResponseSender, tiny_engine: Engine) -> None:
     told, stopped, other = SenderOf(), SenderOf(), SenderOf()
     for name, sender in (("a", other), ("b", stopped)):
         courier.take(letter(tiny_engine, sender, name, max_tokens=80))
@@ -123,7 +127,7 @@ def test_a_request_is_stopped_by_its_id_and_others_are_not(courier: Courier, tin
 
 
 @pytest.mark.parametrize("name", ["", "nobody"])
-def test_empty_stop_is_rejected(courier: Courier, name: str) -> None:
+def test_empty_stop_is_rejected(courier: ResponseSender, name: str) -> None:
     sender = SenderOf()
     courier.stop(sender, name)
     assert sender.ended.wait(SECONDS)
@@ -133,7 +137,7 @@ def test_empty_stop_is_rejected(courier: Courier, name: str) -> None:
 
 def test_accepted_requests_finish_on_shutdown(tiny_engine: Engine, utilities: Utilities) -> None:
     counters = TritonCounters(utilities, {"model_name": "m"}, lambda: tiny_engine.load_now)
-    courier, senders = Courier(utilities, counters, 600.0), [SenderOf() for _ in range(5)]
+    courier, senders = ResponseSender(utilities, counters, 600.0), [SenderOf() for _ in range(5)]
     for sender in senders:
         courier.take(letter(tiny_engine, sender))
     courier.close()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.backends.onnxruntime.held_columns import HeldColumns
+from peagle.engines.backends.onnxruntime.pending_columns import PendingColumns
 
 
 def columns(start: int, count: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -17,14 +17,14 @@ def columns(start: int, count: int) -> tuple[np.ndarray, np.ndarray, int]:
 
 @given(st.integers(0, 9), st.lists(st.integers(1, 30), max_size=8), st.integers(0, 300))
 def test_pending_columns_are_returned_and_prefix_is_copied(start: int, counts: list[int], length: int) -> None:
-    held, position = HeldColumns(100), start
+    held, position = PendingColumns(100), start
     for count in counts:
         if held.has_room(count):
             held.add(*columns(position, count))
             position += count
     assert held.count == position - start <= 100
     assert held.ids[: held.count].tolist() == [*range(start, position)]
-    copy = HeldColumns(100)
+    copy = PendingColumns(100)
     copy.take(held, length)
     assert copy.ids[: copy.count].tolist() == [at for at in range(start, position) if at < length]
     if copy.count:
@@ -35,7 +35,7 @@ def test_pending_columns_are_returned_and_prefix_is_copied(start: int, counts: l
 
 
 def test_gap_discards_pending_columns() -> None:
-    held = HeldColumns(10)
+    held = PendingColumns(10)
     held.add(*columns(3, 4))
     held.go_on_at(7)
     assert held.count == 4
