@@ -168,7 +168,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
                   fix="merge them into the checkpoint"),
     OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"),
-                  
+
                   only=True, why="plans hold all their weights", fix="omit it"),
     OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="it is a command-line flag only",
                   fix="build --dry-run"),
@@ -212,7 +212,8 @@ TABLE: tuple[OptionMapping, ...] = (
                   only=True, why="the supported model families have no such layers", fix="omit it"),
     OptionMapping("calib_config.calib_batches", "calib_samples"),
     OptionMapping("calib_config.calib_batch_size", spelled=_nothing("1"), only=True,
-                  why="samples are counted individually", fix="use --calib-samples with calib_batches times calib_batch_size"),
+                  why="samples are counted individually",
+                  fix="use --calib-samples with calib_batches times calib_batch_size"),
     OptionMapping("calib_config.calib_max_seq_length", "calib_length"),
     OptionMapping("calib_config.calib_dataset", only=True,
                   why="samples are JSON Lines with text, messages or input_ids",
@@ -224,7 +225,8 @@ TABLE: tuple[OptionMapping, ...] = (
                   "num_speculative_tokens", {"auto": None}),
     OptionMapping("speculative_config.max_total_draft_tokens", "num_speculative_tokens"),
     OptionMapping("speculative_config.speculative_model speculative_config.speculative_model_dir "
-                  "speculative_config.model speculative_model speculative_model_dir", "draft", {"[ngram]": ngram.METHOD.name}),
+                  "speculative_config.model speculative_model speculative_model_dir", "draft",
+                  {"[ngram]": ngram.METHOD.name}),
     OptionMapping("speculative_config.revision", "draft_revision"),
     OptionMapping(
         "speculative_config.decoding_type speculative_config.method speculative_decoding_mode",
