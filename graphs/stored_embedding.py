@@ -27,7 +27,7 @@ class StoredEmbedding:
 
     @property
     def bytes(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         return self.table.length + (self.scales.length if self.scales else 0)
 
     def put_into(self, name: str, model: ir.Model) -> dict[str, Run]:

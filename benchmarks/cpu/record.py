@@ -30,7 +30,7 @@ class Spread:
 class Record:
     """The results so far: ``turns[part][runner]`` holds one value per finished turn of that part.
 
-    All runners of a part measure in every turn, one after the other, so that ratios within a turn are meaningful.
+    All runners of a part measure in every turn, one after the other, so that ratios paired per turn are meaningful.
     ``tokens`` are tokens per round, by part and runner.
     """
 

@@ -1,4 +1,4 @@
-"""What is measured of CPU decoding is kept turn by turn, divided within a turn, and held against what is aimed at."""
+"""CPU decoding is measured turn by turn, ratios are paired per turn, and results are compared with targets."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def question_docstrings(root: Path, paths: list[Path]) -> list[str]:
 
 
 def test_no_name_is_a_retired_word() -> None:
-    require(retired_names(ROOT, package_files()))
+    require(retired_names(ROOT, [ROOT / path for path in package_files()]))
 
 
 def test_no_text_of_the_package_has_a_retired_phrase() -> None:
@@ -137,8 +137,8 @@ def test_no_text_of_the_package_has_a_retired_phrase() -> None:
         [
             problem
             for path in package_files()
-            for line, text in literals(parsed(path))
-            for problem in retired_phrases(f"{path.relative_to(ROOT)}:{line}", text)
+            for line, text in literals(parsed(ROOT / path))
+            for problem in retired_phrases(f"{path}:{line}", text)
         ]
     )
 
@@ -149,7 +149,7 @@ def test_no_page_has_a_retired_phrase(page: str) -> None:
 
 
 def test_docstrings_begin_with_their_subject() -> None:
-    found = question_docstrings(ROOT, package_files())
+    found = question_docstrings(ROOT, [ROOT / path for path in package_files()])
     assert len(found) <= MOST_QUESTIONS, "\n".join(found)
 
 

@@ -98,7 +98,7 @@ def test_every_face_of_the_command_line_knows_it(tiny_pair: Pair, cli: Run) -> N
     refused = cli("build", "--model", tiny_pair.target, "--draft", "none", "--backend", "tensorrt-rtx", "--gpu",
                   "sm_120", "--precision", "int6")  # fmt: skip
     assert refused.code == 2
-    assert "TensorRT neither multiplies in INT6 nor emulates it" in refused.err
+    assert "TensorRT neither computes in INT6 nor emulates it" in refused.err
 
 
 def test_without_its_record_it_does_not_exist(tiny_pair: Pair, cli: Run) -> None:

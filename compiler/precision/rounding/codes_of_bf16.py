@@ -16,7 +16,7 @@ _HIGH = np.uint32(16)
 
 @dataclass(frozen=True)
 class CodesOfBf16:
-    """For each 16-bit pattern: the nearest code, uint8, and its error, float32."""
+    """The nearest code, uint8, and its error, float32, of each 16-bit pattern."""
 
     codes: Array
     moved: Array

@@ -168,7 +168,6 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
                   fix="merge them into the checkpoint"),
     OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"),
-
                   only=True, why="plans hold all their weights", fix="omit it"),
     OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="it is a command-line flag only",
                   fix="build --dry-run"),
