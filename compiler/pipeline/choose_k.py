@@ -41,7 +41,7 @@ Decode = Callable[[Any, int], Decoded]  # of a prompt, with this K; 0 is plain d
 class Rate:
     """Tokens per second of decoding at one K: median and extremes over its ``turns``. K = 0 is plain decoding.
 
-    ``tokens_per_round`` is of all rounds; ``round_cost`` is in rounds of plain decoding, the median of ratios paired per turn.
+    ``tokens_per_round`` is of all rounds; ``round_cost`` is in rounds of plain decoding, the median of paired ratios.
     """
 
     k: int
