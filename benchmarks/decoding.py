@@ -27,7 +27,7 @@ from pathlib import Path
 from peers.commands import GENAI, LLAMA_CPP, command_of
 from peers.process import running
 
-from peagle.compiler.bundled.prompts import code_prompts, usual_prompts
+from peagle.compiler.bundled.prompts import code_prompts, default_prompts
 from peagle.engines import Acceptance, Engine, SamplingParams
 
 Generate = Callable[[Sequence[int], int], tuple[list[int], float]]
@@ -102,7 +102,7 @@ def main() -> None:
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = arguments.k or [k for k in sorted({engine.num_speculative_tokens, 3, 5, 8}) if 0 < k <= most]
     texts = code_prompts(arguments.prompts) if arguments.code else ()
-    prompts = [engine.tokenizer.encode(each.text) for each in texts] or usual_prompts(engine, arguments.prompts)
+    prompts = [engine.tokenizer.encode(each.text) for each in texts] or default_prompts(engine, arguments.prompts)
     source = Path(engine.manifest.target.origin.source)
     names = [GENAI, f"{GENAI}:int4", *([LLAMA_CPP] if source.is_file() else [])]
     names = names if arguments.peers is None else arguments.peers

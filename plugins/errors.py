@@ -27,7 +27,7 @@ class PeagleError(Exception):
         return "\n".join(parts)
 
     @property
-    def in_a_line(self) -> str:
+    def one_line(self) -> str:
         """Return ``str(self)`` as one line, for logs and server responses."""
         return "; ".join(part for part in (self.what, self.why, f"fix: {self.fix}" if self.fix else "") if part)
 

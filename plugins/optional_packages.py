@@ -35,7 +35,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def is_there(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Return True if a module can be found; a folder of that name on the path does not count."""
     try:
         spec = importlib.util.find_spec(module)
@@ -50,7 +50,7 @@ def require(extra: str, what: str, *modules: str) -> None:
     ``modules`` limits the check to those modules.
     """
     needed = EXTRAS[extra] if not modules else {module: EXTRAS[extra][module] for module in modules}
-    if absent := [name for module, name in needed.items() if not is_there(module)]:
+    if absent := [name for module, name in needed.items() if not is_installed(module)]:
         raise _not_installed(extra, absent, what)
 
 
@@ -58,11 +58,11 @@ def typed(error: ImportError) -> EnvironmentProblem | None:
     """Return the user-facing error for a failed import; None if the module belongs to no extra."""
     name = error.name or ""
     # If two extras contain the module, choose the one that is more completely installed.
-    by_what_is_there = sorted(EXTRAS, key=lambda extra: -sum(map(is_there, EXTRAS[extra])))
-    for extra, modules in ((extra, EXTRAS[extra]) for extra in by_what_is_there):
+    by_installed = sorted(EXTRAS, key=lambda extra: -sum(map(is_installed, EXTRAS[extra])))
+    for extra, modules in ((extra, EXTRAS[extra]) for extra in by_installed):
         for module, distribution in modules.items():
             if name == module or name.startswith(f"{module}."):
-                if not is_there(module):
+                if not is_installed(module):
                     return _not_installed(extra, [distribution], "this")
                 return EnvironmentProblem(
                     f"the installed {distribution} cannot be imported",
@@ -88,7 +88,7 @@ def install(*extras: str, again: bool = False) -> str:
 
 def install_to_build(extra: str) -> str:
     """Return the command that adds an extra, and the build dependencies if they are missing."""
-    return install(*(["export"] if not all(map(is_there, EXTRAS["export"])) else []), extra)
+    return install(*(["export"] if not all(map(is_installed, EXTRAS["export"])) else []), extra)
 
 
 def upgrade() -> str:

@@ -34,7 +34,7 @@ def questions(limit: int | None = None) -> list[Prompt]:
     return _read("questions")[:limit]
 
 
-def usual_prompts(engine: Engine, limit: int | None = None) -> list[list[int]]:
+def default_prompts(engine: Engine, limit: int | None = None) -> list[list[int]]:
     """Return up to ``limit`` typical prompts of all kinds as token ids.
 
     Questions use the engine's own chat template; without a usable one, beginnings of Python files replace them.

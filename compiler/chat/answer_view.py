@@ -18,7 +18,7 @@ _TAB = 8
 _HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"} | {13: ""}
 
 
-def colours_wanted(environment: Mapping[str, str] = os.environ) -> bool:
+def use_colours(environment: Mapping[str, str] = os.environ) -> bool:
     """Return True if the terminal supports colors and NO_COLOR (no-color.org) is not set."""
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
 

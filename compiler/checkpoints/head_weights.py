@@ -25,14 +25,14 @@ def open_head(source: Path) -> Checkpoint:
     """Open the checkpoint of a head. Projections stored fused appear as separate tensors."""
     checkpoint = Checkpoint.open(source)
     rows = rows_of_fused(checkpoint.shapes)
-    parts = {name: RowsOfTensor(checkpoint.tensors[key], begin, end) for name, (key, begin, end) in rows.items()}
+    parts = {name: TensorRows(checkpoint.tensors[key], begin, end) for name, (key, begin, end) in rows.items()}
     fused = {key for key, _, _ in rows.values()}
     whole = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in fused}
     return replace(checkpoint, tensors=whole | parts) if parts else checkpoint
 
 
 @dataclass(frozen=True)
-class RowsOfTensor:
+class TensorRows:
     """Rows ``begin`` to ``end`` of a fused tensor as a separate tensor, dequantised."""
 
     whole: StoredTensor

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.optional_packages import is_there
+from ...plugins.optional_packages import is_installed
 from ...plugins.problems import shown
 from ..console.exit_cleanup import kill_on_exit
 from ..console.progress import Advance, Progress, Quiet
@@ -63,7 +63,7 @@ def _key(wheel: Wheel) -> list[str]:
 
 def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
     """Download the wheel into ``folder`` with pip, from the index that pip is configured with."""
-    if not is_there("pip"):
+    if not is_installed("pip"):
         raise EnvironmentProblem(
             f"cannot download {wheel.requirement}: this Python has no pip",
             why=f"the download runs `{sys.executable} -m pip`, which knows the package index of this machine",

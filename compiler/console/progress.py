@@ -60,7 +60,7 @@ def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
         yield Quiet()
         return
     if not sys.stderr.isatty():
-        with Lines().beating() as lines:
+        with Lines().heartbeat() as lines:
             yield lines
         return
     from rich.console import Console

@@ -83,15 +83,15 @@ class Lines:
             self._line(work.so_far(now))
 
     @contextmanager
-    def beating(self) -> Iterator[Lines]:
+    def heartbeat(self) -> Iterator[Lines]:
         """Call ``beat`` from a thread while the block runs."""
         ended = threading.Event()
 
-        def beats() -> None:
+        def tick() -> None:
             while not ended.wait(0.5):
                 self.beat()
 
-        thread = threading.Thread(target=beats, name="progress", daemon=True)
+        thread = threading.Thread(target=tick, name="progress", daemon=True)
         thread.start()
         try:
             yield self

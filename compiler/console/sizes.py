@@ -42,6 +42,6 @@ def argument(name: str) -> Callable[[str], int]:
         try:
             return bytes_of(name, given)
         except UsageError as error:
-            raise argparse.ArgumentTypeError(error.in_a_line) from None
+            raise argparse.ArgumentTypeError(error.one_line) from None
 
     return parse

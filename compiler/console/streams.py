@@ -52,7 +52,7 @@ def prepare() -> None:
     sys.stdout, sys.stderr = _safe(1, sys.stdout), _safe(2, sys.stderr)
 
 
-def reader_has_gone() -> bool:
+def is_reader_closed() -> bool:
     """Return True if standard output has lost its reader, so that the program may stop."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return isinstance(raw, _Descriptor) and raw.lost

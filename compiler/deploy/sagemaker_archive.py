@@ -22,7 +22,7 @@ from ..console.progress import Advance, Progress
 from ..store.atomic_files import flush_tree, require_space, writing
 from ..store.destination import require_name
 from ..store.leftovers import clear_leftovers
-from ..store.publish import folder_beside
+from ..store.publish import temporary_folder
 
 SUFFIX = ".tar.gz"
 
@@ -55,7 +55,7 @@ def write_archive(engine: Path, out: Path, progress: Progress, *, level: int, fo
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(final.parent)
         require_space(final.parent, size)
-        with folder_beside(final) as aside:
+        with temporary_folder(final) as aside:
             ready = aside / final.name
             with progress.step("write the archive", size) as advance, ready.open("xb") as file:
                 _write(engine, names, file, level, advance)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
-from ...plugins.optional_packages import is_there
+from ...plugins.optional_packages import is_installed
 from ...plugins.tensorrt.import_tensorrt import Product
 
 _MODULES: Mapping[Product, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -56,7 +56,7 @@ def look() -> Machine:
 
 def _product_version(product: Product) -> str:
     """Return the version of an installed product; empty if it is not installed."""
-    if not is_there(_MODULES[product]):
+    if not is_installed(_MODULES[product]):
         return ""
     for name in _DISTRIBUTIONS[product]:
         try:

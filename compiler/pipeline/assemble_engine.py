@@ -10,13 +10,13 @@ from typing import Any
 
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError, EnvironmentProblem
-from ..precision.recipes import first_words
+from ..precision.recipes import lead_sentence
 from ..request.build_plan import BuildPlan
 from ..request.resolved_config import FILE_NAME as RESOLVED
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage
-from .check_numbers import kept_check, not_checked
-from .choose_k import KChoice, kept_choice, with_choice
+from .check_numbers import cached_check, not_checked
+from .choose_k import KChoice, cached_choice, with_choice
 from .graph_account import GraphAccount
 from .plan_stages import Plans
 from .reports.report import BuildReport
@@ -91,16 +91,16 @@ def assemble(
         choice = None
         if plan.speculation.adapts and platform.runs_here:
             with run.phases("choose K") as record:
-                choice, record["reused"] = kept_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
+                choice, record["reused"] = cached_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
             pieces, manifest, said = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
             told += said
             manifest = with_choice(manifest, choice)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
-                record["reused"] = kept_check(run, manifest, assembly.folder, pieces.made_of, name=out)
+                record["reused"] = cached_check(run, manifest, assembly.folder, pieces.made_of, name=out)
         else:
             told.append(not_checked(platform.gpus))
-        first = first_words(manifest.precision)
+        first = lead_sentence(manifest.precision)
         told = [*([first] if first else []), *told, *_of_choice(plan, manifest, choice), *notes]
         told += pieces.plans.warnings() if pieces.plans else []
         sizes = bytes_of(pieces.stages)
@@ -125,16 +125,16 @@ def _with_plans_for(
     if pieces.make_plans is None or choice.k == k:
         return pieces, manifest, []
     gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f} times as fast"
-    if not choice.is_worth_plans(k):
+    if not choice.justifies_rebuild(k):
         return pieces, manifest, [f"{gain}, too little to build them again"]
     try:
         plans, described = pieces.make_plans(choice.k)
     except (BuildError, EnvironmentProblem) as error:  # those that are there are whole
-        return pieces, manifest, [f"{gain}, and they could not be built again: {error.in_a_line}"]
+        return pieces, manifest, [f"{gain}, and they could not be built again: {error.one_line}"]
     again = pieces.with_plans(plans, assembly, run)
     manifest = assembly.write_manifest(described)
     with run.phases("check numbers") as record:
-        record["reused"] = kept_check(run, manifest, assembly.folder, again.made_of, name=plan.request.out)
+        record["reused"] = cached_check(run, manifest, assembly.folder, again.made_of, name=plan.request.out)
     return again, manifest, []
 
 

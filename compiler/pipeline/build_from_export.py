@@ -22,7 +22,7 @@ from ..request.request import CompileRequest
 from ..resources.check import builder_needs, check_needs, disk_needs, tidy
 from ..resources.disk import Disk, disk_of, done_bytes
 from ..resources.work import BuilderWork
-from ..store.destination import EXPORT, require_apart, require_publishable
+from ..store.destination import EXPORT, require_disjoint, require_publishable
 from ..store.publish import Assembly
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
@@ -78,7 +78,7 @@ def check_from(request: CompileRequest) -> None:
     """Raise ``UsageError`` for what no engine can be built with."""
     request.plans.check()
     request.sizes.check(fix="leave it out, and it is the depth that the head was trained for")
-    require_apart(request.out, request.source)
+    require_disjoint(request.out, request.source)
     require_publishable(request.out)
 
 
@@ -90,7 +90,7 @@ def plan_of_plans(request: CompileRequest) -> tuple[ExportFolder, BuildPlan]:
     return export, _plan(request, export, platform)
 
 
-def plan_of_plans_anywhere(request: CompileRequest) -> tuple[ExportFolder, BuildPlan, EnvironmentProblem | None]:
+def plan_of_any_export(request: CompileRequest) -> tuple[ExportFolder, BuildPlan, EnvironmentProblem | None]:
     """``plan_of_plans`` for a dry run, and what this machine lacks: figures for a GPU are the same wherever it is."""
     try:
         return *plan_of_plans(request), None
@@ -168,7 +168,7 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
         name: replace(part, file=f"{name}/{PLAN}", plan=plans.halves[name].facts.plan)
         for name, part in manifest.parts.items()
     }
-    first = export.account.first_words(plans.products())
+    first = export.account.lead_sentence(plans.products())
     said = {name: text for name, text in manifest.precision.items() if name != MULTIPLIED}
     backend = replace(manifest.backend, name=platform.backend, versions=versions, gpus=platform.gpus)
     drafter = parts.get("drafter")

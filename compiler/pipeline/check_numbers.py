@@ -11,7 +11,7 @@ import numpy as np
 
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import BuildError
-from ..bundled.prompts import usual_prompts
+from ..bundled.prompts import default_prompts
 from ..store.stages import Stage
 from .shared_steps import PipelineRun
 
@@ -24,7 +24,7 @@ Ids = list[int]
 def prompts_for(engine: Engine, count: int) -> list[Ids]:
     """Bundled prompts as token ids, none so long that there is no room for an answer."""
     room = max(engine.max_seq_len // 2, 1)
-    return [ids[:room] or [0] for ids in usual_prompts(engine, count)]
+    return [ids[:room] or [0] for ids in default_prompts(engine, count)]
 
 
 def require_numbers(engine: Engine, prompts: Sequence[Ids], name: Path) -> None:
@@ -59,7 +59,9 @@ def require_finite(half: str, logits: Sequence[np.ndarray[Any, Any]], manifest: 
     )
 
 
-def kept_check(run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], *, name: Path) -> bool:
+def cached_check(
+    run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], *, name: Path
+) -> bool:
     """Check the numbers of the engine in ``folder``, unless those of the same graphs and runtime were checked before.
 
     Returns whether they were. ``name`` is what ``folder`` will be called, ``graphs`` are what it was made of, by half.

@@ -70,7 +70,7 @@ class KChoice:
         by_k = {rate.k: rate.tokens_per_second for rate in self.rates}
         return by_k[self.k] / by_k[k]
 
-    def is_worth_plans(self, k: int) -> bool:
+    def justifies_rebuild(self, k: int) -> bool:
         """Whether plans that were made for ``k`` are to be made again for the K that was fastest."""
         return self.k != k and self.gain_over(k) >= _WORTH
 
@@ -143,7 +143,7 @@ def _some(seconds: float) -> float:
     return max(seconds, 1e-9)
 
 
-def kept_choice(
+def cached_choice(
     run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], *, engine: Path
 ) -> tuple[KChoice, bool]:
     """Choose K for the engine in ``folder``, or take the choice of an earlier build of the same graphs and runtime.

@@ -71,7 +71,7 @@ def compiled_library(store: StageStore) -> Stage:
     return store.run("cpu-library", [digest(), machine_name(), compilers], make, by_content=True)
 
 
-def was_compiled_here(store: StageStore, library: CpuLibrary) -> bool:
+def is_compiled_locally(store: StageStore, library: CpuLibrary) -> bool:
     """Whether this very library is among those that the store has compiled.
 
     Raises ``EnvironmentProblem`` where others can have written one of those.

@@ -28,7 +28,7 @@ def engine_manifest(
     """Return what is known before any file is placed."""
     platform, recipe, speculation = plan.platform, plan.recipe, plan.speculation
     spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
-    first, stored = graphs.account().first_words(plans.products() if plans else {}), inputs.target.checkpoint.stored
+    first, stored = graphs.account().lead_sentence(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
         name: Part(
             origin=origin,

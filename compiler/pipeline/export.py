@@ -118,7 +118,7 @@ def _report(
     Time and memory of every phase are in it, and memory beyond what importing the libraries took.
     """
     peak = peak_rss()
-    checkpoints, first = inputs.checkpoints, graphs.account().first_words({})
+    checkpoints, first = inputs.checkpoints, graphs.account().lead_sentence({})
     report: dict[str, Any] = ({MULTIPLIED: first} if first else {}) | {
         "phases": run.phases.done,
         "seconds": round(sum(record["seconds"] for record in run.phases.done), 3),
@@ -142,7 +142,7 @@ def _manifest(
     plan: BuildPlan, inputs: Inputs, graphs: Graphs, versions: Mapping[str, str], assembly: Assembly
 ) -> dict[str, Any]:
     """Return the content of ``export.json``: what the folder is, and enough to make it again."""
-    first = graphs.account().first_words({})
+    first = graphs.account().lead_sentence({})
     return {
         **({MULTIPLIED: first} if first else {}),
         "format_version": FORMAT_VERSION,

@@ -24,7 +24,7 @@ class GraphAccount:
     emulated: tuple[str, ...] = ()
     calibration: Mapping[str, Any] | None = None
 
-    def first_words(self, built: Mapping[str, Sequence[BuiltProduct]]) -> str:
+    def lead_sentence(self, built: Mapping[str, Sequence[BuiltProduct]]) -> str:
         """What is said before all else: less is multiplied in the recipe's type than is stored in it; else nothing."""
         said = [*self.emulated]
         said += [shortfall_of(name, record, built.get(name, ())) for name, record in self.proofs.items()]

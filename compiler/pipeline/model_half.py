@@ -13,7 +13,7 @@ from ...graphs.targets.checkpoint_pieces import Array, Shape
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.head_weights import HeadWeights
 from ..checkpoints.target import Target
-from ..precision.kv_cache_scales import NarrowCaches, cache_scales
+from ..precision.kv_cache_scales import LowPrecisionCaches, cache_scales
 from ..precision.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Half:
     position: Callable[[str, Shape], tuple[str, int]]
     sources: tuple[Checkpoint, ...]
     quantized: WeightSource | None = None
-    caches: NarrowCaches | None = None
+    caches: LowPrecisionCaches | None = None
     targets_embedding: str = ""
 
 
@@ -77,7 +77,7 @@ def target_half(
         quantized = of_target(target, recipe, lowering, ranges)
     if quantized:
         quantized.check()  # before the minutes that tracing takes
-    caches = NarrowCaches.of("target", recipe, lambda: cache_scales(target, ranges)) if recipe else None
+    caches = LowPrecisionCaches.of("target", recipe, lambda: cache_scales(target, ranges)) if recipe else None
     structure = {name: value for name, value in target.config.items() if name not in _STORAGE}
     facts = {"config": structure, "spec": asdict(target.spec)}
     checkpoint, check = target.checkpoint, target.sources.check
@@ -123,5 +123,5 @@ def drafter_half(
     shared = EMBEDDING if shares and weights.has_targets_embedding else ""
     return Half(
         "drafter", checkpoint, facts, trace, check, weights.read, weights.position, weights.sources, quantized,
-        NarrowCaches.of("drafter", recipe) if recipe else None, shared,
+        LowPrecisionCaches.of("drafter", recipe) if recipe else None, shared,
     )  # fmt: skip

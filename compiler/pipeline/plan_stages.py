@@ -204,7 +204,7 @@ def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage
     except UntrustedCache:
         raise
     except (EnvironmentProblem, BuildError) as error:
-        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.in_a_line}",))
+        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.one_line}",))
 
 
 def library_of_export(run: PipelineRun, gpus: Sequence[str]) -> PluginLibraryStage:
@@ -219,4 +219,4 @@ def library_of_export(run: PipelineRun, gpus: Sequence[str]) -> PluginLibrarySta
     except UntrustedCache:
         raise
     except (EnvironmentProblem, BuildError) as error:
-        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.in_a_line}",))
+        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.one_line}",))

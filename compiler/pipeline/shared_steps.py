@@ -77,10 +77,10 @@ class Graphs:
 
     def notes(self) -> list[str]:
         """List what the recipe does that a user may not expect, and what its proof found."""
-        from ..precision.weight_source import rounded_again
+        from ..precision.weight_source import requantized
 
         recipe, checkpoint = self.plan.recipe, self.target.checkpoint
-        again = rounded_again(self.target, recipe, self.plan.lowering)
+        again = requantized(self.target, recipe, self.plan.lowering)
         return [*widened(recipe, checkpoint), *twice_rounded(recipe, checkpoint, again), *self.account().notes()]
 
     def furnish(self, assembly: Assembly) -> None:

@@ -45,7 +45,7 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
     if recipe.name not in known:
         raise _refused(
             f"the precision {recipe.name!r} is not available with {lowering.backend}",
-            why_not(recipe.name, tensorrt=lowering.is_tensorrt),
+            unsupported_reason(recipe.name, tensorrt=lowering.is_tensorrt),
             known[0] if lowering is ORT else "fp16 or bf16",
         )
     if recipe.exclude and not recipe.quantized_type:
@@ -60,7 +60,7 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
     _require_caches(recipe, lowering, gpus, wides)
 
 
-def why_not(precision: str, *, tensorrt: bool, it: str = "it") -> str:
+def unsupported_reason(precision: str, *, tensorrt: bool, it: str = "it") -> str:
     """Explain why TensorRT, or ONNX Runtime, does not support a recipe, which the sentence calls ``it``."""
     kind = NUMBER_FORMATS[precision]
     if kind.is_quantized:

@@ -28,7 +28,7 @@ _NAMES = {"k": ("k_proj.k_scale", "k_scale"), "v": ("v_proj.v_scale", "v_scale")
 
 
 @dataclass(frozen=True)
-class NarrowCaches:
+class LowPrecisionCaches:
     """Key and value caches in their own format ``kind``; calibrated ones have ``scales`` by cache.
 
     ``emulated`` rounds keys and values to the codes of calibrated caches but stores them wide, for ONNX Runtime.
@@ -39,7 +39,9 @@ class NarrowCaches:
     emulated: bool = False
 
     @classmethod
-    def of(cls, half: str, recipe: Recipe, scales: Callable[[], Mapping[str, float]] = dict) -> NarrowCaches | None:
+    def of(
+        cls, half: str, recipe: Recipe, scales: Callable[[], Mapping[str, float]] = dict
+    ) -> LowPrecisionCaches | None:
         """Return the caches of a half if a recipe quantizes them; FP8 ones use ``scales``."""
         kind = recipe.cache_type(half)
         if kind == recipe.wide:
@@ -58,10 +60,10 @@ class NarrowCaches:
 
     def rewrite(self, model: ir.Model) -> None:
         """Set the type of the caches of a semantic graph, in place."""
-        from ...graphs.quantization import narrow_caches, quantize_caches, round_caches
+        from ...graphs.quantization import lower_cache_precision, quantize_caches, round_caches
 
         if not self.is_calibrated:
-            narrow_caches(model, self.dtype)
+            lower_cache_precision(model, self.dtype)
         elif self.emulated:
             round_caches(model, self.scales)
         else:

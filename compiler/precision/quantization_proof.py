@@ -98,7 +98,7 @@ class QuantizedGraph:
                 fix=f"exclude the others with --exclude, or build in {recipe.wide}",
             )
         if counted.accepted < recipe.share:
-            raise too_little(selection, lowering, counted.multiplied, self.multiplied_wide)
+            raise too_little(selection, lowering, counted.multiplied, self.computed_wide)
         if head:
             raise BuildError(
                 f"--lm-head-precision {recipe.lm_head} has no effect", why=head, fix="omit --lm-head-precision"
@@ -107,10 +107,10 @@ class QuantizedGraph:
     @property
     def shares(self) -> Shares:
         """The shares of the selected weights that the lowered graph stores, and computes, in the recipe's type."""
-        return shares(self.source.selection, self._lowered_for, self.wide, self.multiplied_wide)
+        return shares(self.source.selection, self._lowered_for, self.wide, self.computed_wide)
 
     @property
-    def multiplied_wide(self) -> dict[str, str]:
+    def computed_wide(self) -> dict[str, str]:
         """Weights whose type covers both factors but whose matmuls run in another type, with that type.
 
         Weights that the graph does not store in their type are not included; for an emulation the graph's types count.
@@ -196,7 +196,7 @@ class QuantizedGraph:
 
     def _shortfall(self) -> str:
         """The first line of reports if too few weights are computed in their stored type; else empty."""
-        selection, share, wide = self.source.selection, self.shares.multiplied, self.multiplied_wide
+        selection, share, wide = self.source.selection, self.shares.multiplied, self.computed_wide
         recipe = selection.recipe
         wide = {n: kind for n, kind in wide.items() if not is_emulated(selection.weights[n], recipe, self._lowered_for)}
         return shortfall(selection, share, wide) if wide and share < recipe.share else ""

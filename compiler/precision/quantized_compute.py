@@ -51,7 +51,7 @@ def is_emulated(weight: RoledWeight, recipe: Recipe, lowering: Lowering) -> bool
     return not lowering.is_tensorrt and is_emulated_format(recipe.precision(weight.role))
 
 
-def multiplied_wide(selection: Selection, lowering: Lowering) -> dict[str, RoledWeight]:
+def computed_wide(selection: Selection, lowering: Lowering) -> dict[str, RoledWeight]:
     """Return weights, by name, that are computed in the wide type by design although their type covers both factors."""
     recipe = selection.recipe
     return {
@@ -91,7 +91,7 @@ def expected_refusal(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lo
 
 
 def _refusal(selection: Selection, lowering: Lowering) -> BuildError | None:
-    wide = multiplied_wide(selection, lowering)
+    wide = computed_wide(selection, lowering)
     counted = shares(selection, lowering, {}, wide)
     is_refused = counted.accepted < selection.recipe.share
     return too_little(selection, lowering, counted.multiplied, wide) if is_refused else None
@@ -104,7 +104,7 @@ def expected_warning(census: Sequence[RoledWeight], recipe: Recipe, lowering: Lo
     said = emulated(recipe, lowering)
     if recipe.quantized_type:
         selection = Selection.of_target(census, recipe)
-        wide = multiplied_wide(selection, lowering)
+        wide = computed_wide(selection, lowering)
         counted = shares(selection, lowering, {}, wide)
         if wide and counted.multiplied < recipe.share <= counted.accepted:
             said.append(shortfall(selection, counted.multiplied, wide))
@@ -166,4 +166,4 @@ def _holds(selection: Selection, kind: str, lowering: Lowering) -> bool:
     """Return True if these weights would be computed in the type of the recipe ``kind``."""
     other = replace(RECIPES[kind].on(selection.recipe.wide, lowering), exclude=selection.recipe.exclude)
     moved = replace(selection, recipe=other)
-    return shares(moved, lowering, {}, multiplied_wide(moved, lowering)).multiplied >= other.share
+    return shares(moved, lowering, {}, computed_wide(moved, lowering)).multiplied >= other.share

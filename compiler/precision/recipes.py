@@ -169,7 +169,7 @@ def in_words(record: Mapping[str, str]) -> str:
     return f"{record['recipe']}: " + "; ".join(f"{', '.join(names)} in {kind}" for kind, names in by_type.items())
 
 
-def first_words(record: Mapping[str, str]) -> str:
+def lead_sentence(record: Mapping[str, str]) -> str:
     """Return the first note of an engine's recorded table; empty if it computes in the types of the table."""
     return record.get(MULTIPLIED, "")
 

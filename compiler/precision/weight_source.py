@@ -108,14 +108,14 @@ def unweighted(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
     return source.unweighted() if isinstance(source, OnTheFlyQuantizer) else []
 
 
-def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
+def unchanged_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
     """Return the weights that ``recipe`` uses as stored in a GGUF file, with the type of their blocks."""
     if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
         return {}
     return OnTheFlyQuantizer(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).kept()
 
 
-def rounded_again(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
+def requantized(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
     """Return the quantized types of a GGUF file that ``recipe`` quantizes again, without those used as stored."""
     checkpoint, sources = target.checkpoint, target.sources
     if not (lowering.packs and checkpoint.rounded and recipe.quantized_type):

@@ -21,7 +21,7 @@ from ..hardware.gpus import (
     supports,
 )
 from ..hardware.machine import LocalGpu, Machine
-from ..precision.allowed_recipes import available, why_not
+from ..precision.allowed_recipes import available, unsupported_reason
 from ..precision.recipes import is_emulated_format
 from .request import BackendOptions
 
@@ -61,7 +61,7 @@ def choose_backend(
 def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision in _cpu_alone():
-        return _onnxruntime(precision, named, why_not(precision, tensorrt=True, it=precision))
+        return _onnxruntime(precision, named, unsupported_reason(precision, tensorrt=True, it=precision))
     if not named and not ready and (precision is None or kernels_of(precision)):
         if usable := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
             raise _undecided(usable[0], machine)
@@ -99,7 +99,11 @@ def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> Bac
         raise UsageError(
             f"--gpu {','.join(named)} does not work with ONNX Runtime" + (f" in {precision}" if precision else ""),
             why="its engines run on a CPU"
-            + (f", and {why_not(precision, tensorrt=True, it=precision)}" if precision in _cpu_alone() else ""),
+            + (
+                f", and {unsupported_reason(precision, tensorrt=True, it=precision)}"
+                if precision in _cpu_alone()
+                else ""
+            ),
             fix=f"omit --gpu, or build with {_for_gpus(precision, named)}",
         )
     return BackendChoice("onnxruntime", (), why)
@@ -121,7 +125,7 @@ def _require_wide(product: Product, precision: str | None) -> None:
     if precision in _cpu_alone():
         raise UsageError(
             f"the precision {precision!r} is not available with {product}",
-            why=why_not(precision, tensorrt=True),
+            why=unsupported_reason(precision, tensorrt=True),
             fix="use --precision fp16 or bf16, or --backend onnxruntime",
         )
 

@@ -9,7 +9,7 @@ from ...plugins.number_formats import FP8
 from ..hardware.gpus import export_form, sm_names, sm_number
 from ..precision.allowed_recipes import lowering_for, require_known
 from ..precision.decide_recipe import decide
-from ..store.destination import require_apart, require_publishable
+from ..store.destination import require_disjoint, require_publishable
 from .expert_lowering import lowering_with_experts
 from .request import CompileRequest
 
@@ -83,7 +83,7 @@ def check_quantize(request: CompileRequest) -> None:
             fix="use --kv-cache-dtype fp8, or omit it",
         )
     request.calibration.check()
-    require_apart(request.out, request.pair.model, request.calibration.scales)
+    require_disjoint(request.out, request.pair.model, request.calibration.scales)
     require_publishable(request.out)
 
 
@@ -113,5 +113,5 @@ def _check_drafter(request: CompileRequest) -> None:
 
 
 def _check_out(request: CompileRequest) -> None:
-    require_apart(request.out, request.pair.model, request.pair.head)
+    require_disjoint(request.out, request.pair.model, request.pair.head)
     require_publishable(request.out)

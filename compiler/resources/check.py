@@ -60,7 +60,7 @@ class Need:
         """True if it may not fit, by the estimate."""
         return not self.is_short and self.before_bytes + self.bytes > self.free_bytes
 
-    def said(self, *, least: bool) -> str:
+    def describe(self, *, least: bool) -> str:
         """Describe the need, its minimum if ``least``, and the free space."""
         count, basis = (self.least_bytes, self.least_basis) if least else (self.bytes, "")
         before = f" after {size(self.before_bytes)} for earlier steps" if self.before_bytes else ""
@@ -84,7 +84,7 @@ class Outcome:
         """Return the outcome for an error, or for one that is ``ignored``."""
         if error is None:
             return NO_BLOCKER
-        return cls(0, f"{error.what}; {error.why}") if ignored else cls(error.exit_code, error.in_a_line)
+        return cls(0, f"{error.what}; {error.why}") if ignored else cls(error.exit_code, error.one_line)
 
     def row(self) -> tuple[str, str]:
         """The last row of a dry run."""
@@ -132,7 +132,7 @@ def tracing_needs(count: int) -> tuple[Need, ...]:
 def calibration_needs(work: CalibrationWork) -> tuple[Need, ...]:
     """Return the memory of the largest layer during calibration on the CPU."""
     need = Need("memory to calibrate", work.bytes, work.bytes, "a layer in FP32", HERE, free_memory(), instead=_SCALES)
-    return (need,) if work.is_here else ()
+    return (need,) if work.is_local else ()
 
 
 def builder_needs(builder: BuilderWork) -> tuple[Need, ...]:
@@ -152,14 +152,14 @@ def refusal_of(needs: Iterable[Need]) -> InsufficientResources | None:
     fixes = dict.fromkeys(need.instead for need in short)
     return InsufficientResources(
         f"this machine has too little {' and '.join(kinds)}",
-        why="; ".join(need.said(least=True) for need in short),
+        why="; ".join(need.describe(least=True) for need in short),
         fix=f"{'; '.join(filter(None, fixes))}; or add --ignore-limits to start anyway",
     )
 
 
 def tight(needs: Iterable[Need]) -> list[str]:
     """Return warnings for needs that may not fit."""
-    return [f"{need.said(least=False)}: this may not be enough" for need in needs if need.is_tight]
+    return [f"{need.describe(least=False)}: this may not be enough" for need in needs if need.is_tight]
 
 
 def check_needs(needs: Sequence[Need], *, ignored: bool) -> list[str]:

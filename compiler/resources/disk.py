@@ -54,7 +54,7 @@ class Disk:
         short = max(self.to_keep_bytes - self.cache_free_bytes, 0)
         return short + max(self.to_copy_bytes - self.out_free_bytes, 0)
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Describe the space needed in each folder, and any shortage."""
         done = f", of which {size(self.done_bytes)} may already exist" if self.done_bytes else ""
         kept = f"{size(self.kept_bytes)} for the cache in {self.cache} ({size(self.cache_free_bytes)} free){done}"

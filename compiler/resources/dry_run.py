@@ -24,7 +24,7 @@ from ..precision.calibration.calibration_options import CPU
 from ..precision.calibration.devices import require_device
 from ..precision.decide_recipe import decide, precision_of, table_of, wide_of, with_drafter
 from ..precision.recipes import Recipe, twice_rounded
-from ..precision.weight_source import of_target, rounded_again
+from ..precision.weight_source import of_target, requantized
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_plan import BuildPlan, Command, platform_of_graphs
 from ..request.build_platform import BuildPlatform, platform_of
@@ -143,7 +143,7 @@ def _plan(
     require_gpus(recipe, platform.gpus)
     if asked.name in known:
         if target:
-            again = rounded_again(target, recipe, lowering)
+            again = requantized(target, recipe, lowering)
             notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
         decide(asked, lowering, target)
     else:

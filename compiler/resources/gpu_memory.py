@@ -51,7 +51,7 @@ def fit(gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, sl
 
 
 @dataclass(frozen=True)
-class SizeIn:
+class PrecisionSize:
     """The size in one precision: bytes of the target's weights, disk bytes of a build, and GPUs with enough memory."""
 
     precision: str
@@ -65,17 +65,17 @@ def download_bytes(pair: Pair) -> int:
     return 0 if isinstance(pair.target, Local) else pair.size.published_bytes
 
 
-def sizes(pair: Pair) -> tuple[SizeIn, ...]:
+def sizes(pair: Pair) -> tuple[PrecisionSize, ...]:
     """Return the size of a pair's target in every precision, without the drafter; ``fp32`` is for ONNX Runtime."""
     wide = {each.bits: each for each in wide_formats()}  # one for each size
     return tuple(_in(pair, kind) for kind in (*wide.values(), *quantized_formats()))
 
 
-def _in(pair: Pair, kind: NumberFormat) -> SizeIn:
+def _in(pair: Pair, kind: NumberFormat) -> PrecisionSize:
     """Return the size in a format; weights outside the layers are not quantized."""
     size, on_cpu = pair.size, kind is FP32
     wide = FP32.bits if on_cpu else BF16.bits
     weights = int(size.in_layers * kind.bits + (size.parameters - size.in_layers) * wide) // 8
     copies = _COPIES_ON_CPU if on_cpu else _COPIES
     held = () if on_cpu else (gpu for gpu in GPUS.values() if fit(gpu, [kind.name], weights, 1).fits)
-    return SizeIn(kind.name, weights, download_bytes(pair) + copies * weights, tuple(gpu.name for gpu in held))
+    return PrecisionSize(kind.name, weights, download_bytes(pair) + copies * weights, tuple(gpu.name for gpu in held))

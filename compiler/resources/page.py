@@ -66,7 +66,7 @@ def _rest(estimate: Estimate) -> list[tuple[str, str]]:
             "rates of `make bench-export`; tracing, a download and the steps below are not included",
         ),
         *estimate.work.rows(),
-        *([("disk", estimate.disk.said())] if estimate.disk else []),
+        *([("disk", estimate.disk.describe())] if estimate.disk else []),
         *(
             ("  download", f"{size(need.bytes)} more, {need.basis}, to {need.where} ({size(need.free_bytes)} free)")
             for need in estimate.needs

@@ -76,7 +76,7 @@ class CalibrationWork:
     device: str = "cpu"
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """True if it uses this machine's memory and processors."""
         return self.device == "cpu"
 
@@ -92,13 +92,13 @@ class CalibrationWork:
         tokens = calibration.tokens
         return cls(_FP32 * max(layers.values(), default=0), tokens, 2 * passed * tokens, calibration.device)
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Describe operations and memory; the time is given only at the recorded rate, as it depends on the machine."""
         hours = self.operations / CALIBRATED_BY_A_CORE / 3600
         rate = f"{CALIBRATED_BY_A_CORE / 1e9:.0f} GFLOP/s that an idle one with AVX-512 reached"
         time = f"{hours:.2g} hours of one core at the {rate} (benchmarks/calibration.py)"
-        whose = "memory" if self.is_here else f"{self.device}'s memory"
-        time = time if self.is_here else f"the speed of {self.device} was not measured"
+        whose = "memory" if self.is_local else f"{self.device}'s memory"
+        time = time if self.is_local else f"the speed of {self.device} was not measured"
         return (
             f"at most {self.tokens:,} tokens, {self.operations:.1e} operations: {time}; about {size(self.bytes)} of "
             f"{whose} for the largest layer in FP32; --scales uses saved ranges instead"
@@ -157,7 +157,7 @@ class BuildWork:
 
     def rows(self) -> list[tuple[str, str]]:
         """A row for each step; it says what its figures were measured on."""
-        rows = [("  calibration", self.calibration.said())] if self.calibration else []
+        rows = [("  calibration", self.calibration.describe())] if self.calibration else []
         if self.rounding_seconds:
             time = f"about {duration(self.rounding_seconds)} while weights are written, on one processor"
             rows.append(("  rounding", f"{time} (`make bench-rounding`); less on several"))
@@ -170,7 +170,7 @@ def layer_of(name: str) -> str:
     return ".".join(parts[: parts.index(_LAYERS) + 2]) if _LAYERS in parts else ""
 
 
-def has_to_calibrate(
+def needs_calibration(
     census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering, kept: Collection[str] = ()
 ) -> bool:
     """Return True if quantization needs calibration, not counting weights ``kept`` as in the checkpoint."""

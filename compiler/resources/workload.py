@@ -18,7 +18,7 @@ from ..store.stages import StageStore
 from .check import check_needs, needs_of, tidy
 from .disk import Disk, disk_of, done_bytes
 from .weight_bytes import WeightLine, head_weights, weight_lines
-from .work import BuilderWork, BuildWork, Calibration, CalibrationWork, has_to_calibrate, layer_of, rounding_seconds
+from .work import BuilderWork, BuildWork, Calibration, CalibrationWork, layer_of, needs_calibration, rounding_seconds
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
@@ -73,7 +73,7 @@ class Workload:
         """The memory and time of the expensive steps."""
         taken, needed = {*self.kept, *self.stored}, self.calibrates
         if needed is None:
-            needed = has_to_calibrate(self.census, self.recipe, self.lowering, taken)
+            needed = needs_calibration(self.census, self.recipe, self.lowering, taken)
         layers = len({layer for weight in self.census if (layer := layer_of(weight.name))})
         return BuildWork(
             CalibrationWork.of(self.census, self.calibration) if needed and self.calibration else None,
@@ -91,14 +91,14 @@ class Workload:
 
     def found_in(self, target: Target) -> Workload:
         """Return the workload of a local checkpoint: the weights used unchanged, and the need for calibration."""
-        from ..precision.weight_source import kept_blocks, of_target, uncalibrated, unweighted
+        from ..precision.weight_source import of_target, uncalibrated, unchanged_blocks, unweighted
         from ..precision.weights_stored_quantized import StoredFp8
 
         source = of_target(target, self.recipe, self.lowering)
         return replace(
             self,
             stored=frozenset(source.storage()[0]) if isinstance(source, StoredFp8) else frozenset(),
-            kept=kept_blocks(target, self.recipe, self.lowering),
+            kept=unchanged_blocks(target, self.recipe, self.lowering),
             calibrates=bool(
                 uncalibrated(target, self.recipe, self.lowering) or unweighted(target, self.recipe, self.lowering)
             ),

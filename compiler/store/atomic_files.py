@@ -12,7 +12,7 @@ from pathlib import Path
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
 from ..console.exit_cleanup import defer_stops
 from .copy_file import nearest
-from .leftovers import moved_aside, remove
+from .leftovers import remove, retired_path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NAMES = (errno.ENAMETOOLONG, errno.EILSEQ)
@@ -42,7 +42,7 @@ def flush(*paths: Path) -> None:
 
 def move_into_place(ready: Path, final: Path) -> None:
     """Replace ``final`` with ``ready``. An older ``final`` stays intact until then."""
-    old = moved_aside(ready)
+    old = retired_path(ready)
     with defer_stops():
         if final.exists():
             final.rename(old)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .atomic_files import writing
-from .killed_stages import killed, lock_of, step_aside, steps
+from .killed_stages import killed, lock_of, unfinished_path, steps
 from .leftovers import remove
 from .locks import locked_if_free
 from .made_for import MadeFor
@@ -102,7 +102,7 @@ def _take_away(entry: CacheEntry, dry_run: bool) -> bool:
         if not all(stack.enter_context(locked_if_free(path)) for path in (lock, entry.path)):
             return False
         if not dry_run:
-            aside = step_aside(entry.path)
+            aside = unfinished_path(entry.path)
             entry.path.rename(aside)  # so a half-removed stage is never used
             remove(aside)
             lock.unlink()

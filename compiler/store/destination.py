@@ -10,7 +10,7 @@ from pathlib import Path
 from ...engines.folder.manifest import FILE_NAME, is_engine
 from ...plugins.errors import UsageError
 from .atomic_files import writing
-from .leftovers import made_aside
+from .leftovers import temporary_path
 
 EXPORT = "export.json"
 QUANTIZED = "quantize_report.json"
@@ -35,7 +35,7 @@ def require_publishable(out: Path) -> Path:
     return final
 
 
-def require_apart(out: Path, *read: str | Path | None) -> None:
+def require_disjoint(out: Path, *read: str | Path | None) -> None:
     """Refuse to replace an input folder, or a parent of one."""
     final = Path(os.path.realpath(out))
     for source in read:
@@ -93,7 +93,7 @@ def _require_writable(final: Path) -> None:
     """Create the parent folder of ``final``, and remove it again. Raises ``OSError`` if that fails."""
     made: list[Path] = []
     try:
-        for folder in (*reversed(final.parents), made_aside(final)):
+        for folder in (*reversed(final.parents), temporary_path(final)):
             if not os.path.exists(folder):
                 folder.mkdir(exist_ok=True)
                 made.append(folder)

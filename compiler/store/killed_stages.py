@@ -19,7 +19,7 @@ _KEY = re.compile("[0-9a-f]{32}")
 _ASIDE = re.compile(r"\.(?P<key>[0-9a-f]{32})\..+")
 
 
-def step_aside(final: Path) -> Path:
+def unfinished_path(final: Path) -> Path:
     """Return a new name beside ``final`` for a stage that is unfinished or being removed."""
     return final.with_name(f".{final.name}.{secrets.token_hex(4)}")
 

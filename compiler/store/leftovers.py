@@ -16,12 +16,12 @@ _OLD = ".old"
 _MADE_ASIDE = re.compile(rf"\.(?P<name>.+)\.[0-9a-f]{{8}}{re.escape(_BUILDING)}", re.DOTALL)
 
 
-def made_aside(final: Path) -> Path:
+def temporary_path(final: Path) -> Path:
     """Return a new name, beside ``final``, for a folder under construction, which its builder keeps locked."""
     return final.with_name(f".{final.name}.{secrets.token_hex(4)}{_BUILDING}")
 
 
-def moved_aside(ready: Path) -> Path:
+def retired_path(ready: Path) -> Path:
     """Return the temporary name of an older folder while ``ready`` replaces it."""
     return ready.with_name(ready.name + _OLD)
 

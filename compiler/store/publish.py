@@ -22,7 +22,7 @@ from ..console.progress import Progress
 from .atomic_files import flush_tree, move_into_place, require_space, writing
 from .copy_file import copy_file, nearest, shares_blocks
 from .destination import require_publishable
-from .leftovers import clear_leftovers, made_aside
+from .leftovers import clear_leftovers, temporary_path
 from .locks import locked
 from .stages import Stage
 
@@ -136,7 +136,7 @@ class Assembly:
         try:
             yield
         except EnvironmentProblem as error:
-            raise _unwhole(error.in_a_line) from error
+            raise _unwhole(error.one_line) from error
 
     def write_manifest(self, manifest: Manifest) -> Manifest:
         """Write the manifest with all files added so far; this makes the folder an engine."""
@@ -161,7 +161,7 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
         final = require_publishable(out)
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(final.parent)
-        with folder_beside(final) as temporary:
+        with temporary_folder(final) as temporary:
             yield Assembly(temporary)
             interrupts.check()
             flush_tree(temporary)
@@ -170,10 +170,10 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
 
 
 @contextmanager
-def folder_beside(final: Path) -> Iterator[Path]:
+def temporary_folder(final: Path) -> Iterator[Path]:
     """Create a locked folder; it is removed on exit unless it was moved."""
     while True:
-        folder = made_aside(final)
+        folder = temporary_path(final)
         with remove_on_exit(folder), ExitStack() as stack:
             folder.mkdir()
             try:

@@ -23,7 +23,7 @@ from ..console.progress import Progress, Quiet
 from .atomic_files import flush_tree, move_into_place, writing
 from .cache_folder import cache_root, make_private, require_trusted
 from .import_closure import code_digest
-from .killed_stages import clear_killed, clear_killed_of, lock_of, step_aside
+from .killed_stages import clear_killed, clear_killed_of, lock_of, unfinished_path
 from .locks import Hold, locked_file
 from .made_for import FILE_NAME as MADE_FOR
 from .made_for import MadeFor
@@ -107,7 +107,7 @@ class StageStore:
 
     def _make(self, final: Path, make: Callable[[Path], None]) -> Stage:
         clear_killed_of(final)
-        temporary = step_aside(final)
+        temporary = unfinished_path(final)
         with remove_on_exit(temporary):
             temporary.mkdir(mode=0o700)
             make(temporary)

@@ -82,13 +82,13 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
 
     Raises ``UsageError`` for what no machine can build, and ``EnvironmentProblem`` if no GPU is known.
     """
-    from ..pipeline.build_from_export import check_from, plan_of_plans_anywhere, takes
+    from ..pipeline.build_from_export import check_from, plan_of_any_export, takes
     from ..resources.check import Outcome, builder_needs, disk_needs, refusal_of, tight
     from ..store.stages import StageStore
 
     with progress.step("read the export"):
         check_from(request)
-        export, plan, problem = plan_of_plans_anywhere(request)
+        export, plan, problem = plan_of_any_export(request)
     weights, manifest, platform = export.weight_bytes, export.kept.manifest, plan.platform
     disk, builder = takes(plan, export, StageStore.default(force=request.force))
     needs = (*disk_needs(disk), *builder_needs(builder))
@@ -101,7 +101,7 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in weights.items())),
         ("host memory", builder.memory()),
         ("time", f"{size(sum(weights.values()))} to hash; {builder.time()}"),
-        ("disk", disk.said()),
+        ("disk", disk.describe()),
         *(("note", text) for text in tight(needs)),
         outcome.row(),
     ]
@@ -117,7 +117,7 @@ def _drafts(manifest: Manifest) -> str:
 
 
 def _summary(result: BuildResult) -> str:
-    from ..precision.recipes import first_words
+    from ..precision.recipes import lead_sentence
     from .precision_rows import first_rows, precision_rows
 
     report = result.report
@@ -125,7 +125,7 @@ def _summary(result: BuildResult) -> str:
     gpus = ", ".join(result.manifest.backend.gpus)
     lowering = f", lowering {result.manifest.backend.lowering}"
     rows = [
-        *first_rows(first_words(result.manifest.precision)),
+        *first_rows(lead_sentence(result.manifest.precision)),
         ("engine", f"{result.path}, for {result.manifest.backend.name}" + (f" on {gpus}" if gpus else lowering)),
         *precision_rows(result.manifest.precision, report),
         ("plans" if gpus else "weights", ", ".join(f"{name} {size(count)}" for name, count in report["bytes"].items())),

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ..chat.answer_view import colours_wanted
+from ..chat.answer_view import use_colours
 from ..chat.dialogue import Dialogue
 from ..chat.questions import piped
 from ..chat.terminal import TerminalChat
 from ..console.input_text import argument_text
 from ..console.printing import interruptible, note
 from ..console.result_record import lossy, record
-from ..console.streams import reader_has_gone
+from ..console.streams import is_reader_closed
 from .flags.help_text import RUN
 from .flags.shared_flags import (
     AcceptanceTolerance,
@@ -89,7 +89,7 @@ def chat(
     dialogue = Dialogue(loaded, None if system is None else argument_text("--system", system), max_tokens)
     dialogue.check()
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json:
-        colours = colours_wanted() and not no_color
+        colours = use_colours() and not no_color
         code = TerminalChat(loaded, dialogue, params, k, draft, colours=colours).talk()
         raise typer.Exit(code)
     for question in piped():
@@ -98,7 +98,7 @@ def chat(
         stream = loaded.stream_chat(dialogue.messages, params, num_speculative_tokens=k, draft=draft)
         for delta in stream:
             _print("" if as_json else delta.text)
-            if reader_has_gone():
+            if is_reader_closed():
                 return
         _print(_line(record(stream.result)) if as_json else "\n")
         if said := lossy(stream.result.acceptance):

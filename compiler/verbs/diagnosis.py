@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import PeagleError
-from ...plugins.optional_packages import EXTRAS, install, is_there
+from ...plugins.optional_packages import EXTRAS, install, is_installed
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF, Product
 from ..hardware.gpus import RTX_SMS, sm_name
 from ..hardware.machine import LocalGpu, Machine, look
@@ -95,7 +95,7 @@ def diagnose() -> Diagnosis:
     packages = {name: _installed(name) for name in (*RUNTIME_PACKAGES, *EXPORT_PACKAGES, *CUDA_PACKAGES)}
     packages |= {product: machine.products.get(product) for product in ("tensorrt", "tensorrt-rtx")}
     providers, broken = _onnxruntime()
-    missing = [name for module, name in EXTRAS["export"].items() if not is_there(module)]
+    missing = [name for module, name in EXTRAS["export"].items() if not is_installed(module)]
     cannot_build = f"missing {', '.join(missing)}: {install('export')}" if missing else ""
     root = cache_root()
     cuda = _cuda(machine.gpus)
@@ -157,7 +157,7 @@ def _cache_problem(root: Path) -> str:
     try:
         require_trusted(root)
     except PeagleError as error:
-        return error.in_a_line
+        return error.one_line
     return ""
 
 

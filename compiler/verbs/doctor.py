@@ -162,9 +162,9 @@ def _built(ability: Ability) -> str:
     return f"only from an export made elsewhere, with `build --from`; from checkpoints {answer}"
 
 
-def _answer(why_not: str, precisions: Sequence[PrecisionSupport] = ()) -> str:
-    if why_not:
-        return f"no: {why_not}"
+def _answer(unsupported_reason: str, precisions: Sequence[PrecisionSupport] = ()) -> str:
+    if unsupported_reason:
+        return f"no: {unsupported_reason}"
     return f"yes{': ' if precisions else ''}{_supported(precisions)}"
 
 

@@ -104,7 +104,7 @@ def _k(speculation: dict[str, Any]) -> str:
 
 def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     from ..precision.product_table import described
-    from ..precision.recipes import first_words
+    from ..precision.recipes import lead_sentence
     from .precision_rows import first_rows, stored_rows
 
     speculation, shapes, backend = engine["speculation"], engine["shapes"], engine["backend"]
@@ -122,7 +122,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         drafts = [("speculative tokens", k if method.drafts else f"none: {method.help}, no drafter")]
     heads = f" (drafter {shapes['draft_vocab_size']})" if engine["drafter"] else ""
     rows: list[tuple[str, Any]] = [
-        *first_rows(first_words(engine["precision"])),
+        *first_rows(lead_sentence(engine["precision"])),
         ("engine", f"{engine['engine']}, {size(engine['bytes'])}, made by peagle-compile {engine['product_version']}"),
         ("backend", f"{backend['name']} {backend['versions'].get(backend['name'], '')}{gpus}"),
         ("lowering", backend["lowering"]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...graphs.lowering import ORT, TENSORRT
 from ..hardware.gpus import RTX_SMS, lacks, sm_name
 from ..hardware.machine import Machine
-from ..precision.allowed_recipes import available, why_not
+from ..precision.allowed_recipes import available, unsupported_reason
 from ..precision.recipes import RECIPES, is_emulated_format
 from ..request.request import ONNXRUNTIME
 
@@ -35,13 +35,13 @@ def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
 
 
 def _on_cpu(precision: str) -> PrecisionSupport:
-    cannot = "" if precision in available(ORT) else why_not(precision, tensorrt=False)
+    cannot = "" if precision in available(ORT) else unsupported_reason(precision, tensorrt=False)
     return PrecisionSupport(precision, (), is_emulated_format(precision) and not cannot, cannot)
 
 
 def _on_gpus(precision: str, sms: Sequence[int]) -> PrecisionSupport:
     if precision not in available(TENSORRT):
-        return PrecisionSupport(precision, (), False, why_not(precision, tensorrt=True))
+        return PrecisionSupport(precision, (), False, unsupported_reason(precision, tensorrt=True))
     able = tuple(sm_name(sm) for sm in sms if not lacks(sm, precision))
     cannot = "" if able else lacks(sms[-1], precision) if sms else "there is no NVIDIA GPU"
     return PrecisionSupport(precision, able, False, cannot)

@@ -13,7 +13,7 @@ from ..console.input_text import argument_text, decoded, file_text
 from ..console.printing import columns, emit, interruptible, note
 from ..console.result_record import decoding_speed, lossy, record
 from ..console.sampling_json import more_parameters
-from ..console.streams import reader_has_gone
+from ..console.streams import is_reader_closed
 from .flags.help_text import SAMPLING
 from .flags.shared_flags import (
     AcceptanceTolerance,
@@ -132,7 +132,7 @@ def run(
     for delta in stream:
         if not as_json:
             print(delta.text, end="", flush=True)
-        if reader_has_gone():
+        if is_reader_closed():
             return
     output = stream.result
     if as_json:

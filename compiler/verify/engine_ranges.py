@@ -17,7 +17,7 @@ from .engine_origin import Origins
 _REPORT = "build_report.json"
 
 
-def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
+def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
     """Return the ranges of an engine as they are kept, or calibrate them in the same way.
 
     Raises ``EnvironmentProblem`` where the samples or the saved ranges are not what they were.

@@ -22,7 +22,7 @@ from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress
 from ..pipeline.graph_stages import MODEL, Compiled, attach, trace
 from ..pipeline.model_half import Half, drafter_half, target_half
-from ..precision.kv_cache_scales import NarrowCaches
+from ..precision.kv_cache_scales import LowPrecisionCaches
 from ..precision.recipes import Recipe
 from ..store.atomic_files import writing
 from ..store.cache_folder import make_private, require_trusted
@@ -31,7 +31,7 @@ from ..store.leftovers import remove
 from ..store.locks import locked_file
 from ..store.stages import Stage, StageStore
 from .engine_origin import Origins
-from .engine_ranges import ranges_again
+from .engine_ranges import rebuild_ranges
 from .logits import Array
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class UnpublishedPairs:
             needs += unweighted(target, recipe, lowering)
         if not needs:
             return None
-        return ranges_again(self.folder, self.origins, self.store, self.progress)
+        return rebuild_ranges(self.folder, self.origins, self.store, self.progress)
 
     def _compile(
         self, half: Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
@@ -133,7 +133,7 @@ class UnpublishedPairs:
         self.held.append(graph.attached)
         return graph
 
-    def _part(self, part: Part, graph: Compiled, narrow: NarrowCaches | None) -> Part:
+    def _part(self, part: Part, graph: Compiled, narrow: LowPrecisionCaches | None) -> Part:
         file, dtype = self._stored(graph, MODEL), narrow.dtype if narrow else ""
         caches = tuple(replace(cache, dtype=dtype) for cache in part.caches)
         return replace(part, file=file, inputs=graph.inputs, outputs=graph.outputs, caches=caches, plan=None)

@@ -15,7 +15,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress, Quiet
-from ..precision.recipes import MULTIPLIED, first_words
+from ..precision.recipes import MULTIPLIED, lead_sentence
 from .engine_origin import is_reference
 from .engine_text import TextCheck, compare_text
 from .losslessness import Losslessness, compare_on_and_off
@@ -168,7 +168,7 @@ def verify_folder(
         if not manifest.backend.gpus or (only and not {"text", "precision"} & {*only}):
             raise
         return verify_elsewhere(
-            folder, manifest, error.in_a_line, prompts=prompts, request=request, only=only, progress=progress
+            folder, manifest, error.one_line, prompts=prompts, request=request, only=only, progress=progress
         )
     return verify(
         engine,
@@ -280,7 +280,7 @@ def _begun(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verificatio
         str(folder),
         manifest.product_version,
         checkpoints={half: part.origin.source for half, part in manifest.parts.items()},
-        multiplied=first_words(manifest.precision),
+        multiplied=lead_sentence(manifest.precision),
         not_needed=not_needed,
         left_out=left_out,
         to_come=to_come,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from .acceptance_rates import AcceptanceRates, new_rates, rates_of_all, rates_of_text
-from .drafts_per_round import RoundAhead, RoundSeen
+from .drafts_per_round import ObservedRound, RoundAhead
 from .prior import Prior, guessed, tokens_by_k
 from .round_costs import RoundCosts
 
@@ -128,7 +128,7 @@ class Adaptive:
 
         return max(range(k, self.most + 1), key=value)
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         """Count the accepted drafts, time the round, and start a probe if the savings cover it."""
         place = self._last = self._place(seen.ahead)
         self._count(seen, place)
@@ -163,7 +163,7 @@ class Adaptive:
                 brought[k] += tokens
         return brought
 
-    def _count(self, seen: RoundSeen, place: _Place) -> None:
+    def _count(self, seen: ObservedRound, place: _Place) -> None:
         running = [id(row.text) for row in seen.ahead.rows]
         if running != self._running:
             self._running = running
@@ -218,7 +218,7 @@ class Adaptive:
             place.looked = (place.looked + max(probe.lost - probe.price, 0.0)) / 2
         place.probe = None
 
-    def _lost(self, seen: RoundSeen, place: _Place) -> float:
+    def _lost(self, seen: ObservedRound, place: _Place) -> float:
         """Return the cost of a round beyond its tokens, in rounds of the current K; includes prompt reading for a
         drafter."""
         tokens = self._tokens(seen.ahead)

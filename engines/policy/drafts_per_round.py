@@ -39,7 +39,7 @@ class RoundAhead:
 
 
 @dataclass(frozen=True)
-class RoundSeen:
+class ObservedRound:
     """The result of a round: the chosen K, and for every row the number of verified drafts and the accepted ones.
 
     Drafts are numbered from 0 in the order in which a smaller K would keep them. In a chain, the accepted drafts are
@@ -77,7 +77,7 @@ class Policy(Protocol):
         """Return how many drafts, at least ``k``, a row of this round may verify if its grammar forces them."""
         ...
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         """Learn from a round that has been read; on a GPU, the next one has already been chosen."""
         ...
 
@@ -98,7 +98,7 @@ class Fixed:
         del ahead
         return k
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         """Do nothing."""
 
 
@@ -112,9 +112,9 @@ def learn_from(
 ) -> None:
     """Report the round for which a policy chose ``k``; ``outcomes`` are by row, None for an idle row.
 
-    The other arguments are those of ``RoundSeen``.
+    The other arguments are those of ``ObservedRound``.
     """
     there = [at for at, outcome in enumerate(outcomes) if outcome is not None]
     if len(there) < len(outcomes):
         ahead = replace(ahead, rows=[ahead.rows[at] for at in there])
-    policy.learn(RoundSeen(ahead, k, [each for each in outcomes if each is not None], seconds, widest))
+    policy.learn(ObservedRound(ahead, k, [each for each in outcomes if each is not None], seconds, widest))

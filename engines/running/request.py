@@ -89,7 +89,7 @@ class Request:
         return self.transcript.finish_reason is not None
 
     @property
-    def will_be_done(self) -> bool:
+    def completes_next_round(self) -> bool:
         """Return whether the launched passes end it in any case; each brings at least one token."""
         return len(self.transcript.token_ids) + self.launched >= self.room
 

@@ -154,12 +154,12 @@ class TokenChoice:
 
     def _chosen(self, logits: np.ndarray, uniform: float, draft: int) -> int:
         """Return the token of one column: the draft if it matches, or is close enough for a lossy policy."""
-        from ...plugins.ops.accept_prefix.reference import draw, tolerable
+        from ...plugins.ops.accept_prefix.reference import draw, is_within_tolerance
 
         policy, changed = self._policy, self._changed(logits)
         if self.failure:
             return int(np.argmax(logits))  # never read
-        if tolerable(changed, draft, policy["temperature"], policy["tolerance"]):
+        if is_within_tolerance(changed, draft, policy["temperature"], policy["tolerance"]):
             return draft
         cuts = int(policy["top_k"]), float(policy["top_p"]), policy["min_p"]
         return draw(changed, uniform, policy["temperature"], *cuts)

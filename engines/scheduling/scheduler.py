@@ -120,7 +120,7 @@ class Scheduler:
     @property
     def _lag(self) -> int:
         """Number of passes that may be unread; 0 for strategies that read every token before a round."""
-        return self._backend.lag if self._rounds.of_those_that_run().enqueues_only else 0
+        return self._backend.lag if self._rounds.running_strategy().enqueues_only else 0
 
     def _launch(self) -> bool:
         """Enqueue a prompt chunk, or a round for all running requests, unless tokens must be read first."""
@@ -128,7 +128,7 @@ class Scheduler:
         running = [request for request in self._slots if request is not None]
         # A row that may have reached the end of its cache in an unread round must not continue from there.
         has_room = all(request.most_committed < self._max_seq_len for request in running)
-        can_go_on = has_room and not all(request.will_be_done for request in running)
+        can_go_on = has_room and not all(request.completes_next_round for request in running)
         if self._reading is not None:
             width = min(PREFILL_CHUNK, self._backend.prefill_columns, self._reading.most)
             if can_go_on:
@@ -136,7 +136,7 @@ class Scheduler:
             if not can_go_on or not self._read_since or self._read_since + width <= self._most_read:
                 self._launch_piece(self._reading, width)
                 return True
-        strategy = self._rounds.of_those_that_run()
+        strategy = self._rounds.running_strategy()
         if not can_go_on or (self._flights and not strategy.enqueues_only):
             return False
         self._launch_round()
@@ -181,7 +181,7 @@ class Scheduler:
         self._read_since = 0
         policies, began = choose_drafts(self._slots), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
-        strategy = self._rounds.of_those_that_run()
+        strategy = self._rounds.running_strategy()
         emission = self._backend.round(strategy.round, max(limits), replay=strategy.enqueues_only, limits=limits)
         owners = tuple(self._slots)
         most = most_emitted(policies, len(owners))

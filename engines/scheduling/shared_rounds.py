@@ -30,7 +30,7 @@ class SharedRounds:
         """Return whether a request with this method can share rounds with the running ones."""
         return not _makes_rounds(method) or self._drafting() in (None, method)
 
-    def of_those_that_run(self) -> Strategy:
+    def running_strategy(self) -> Strategy:
         """Return the strategy of a round for all running requests."""
         drafting, on_host = self._drafting(), any(each and each.method.is_on_host for each in self._slots)
         if not on_host:

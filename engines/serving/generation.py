@@ -93,7 +93,7 @@ def sampling_params(fields: Mapping[str, Any], settings: ServerSettings) -> Samp
     try:
         return SamplingParams(**{**defaults, **fields})
     except UsageError as error:
-        raise HttpRefusal(400, error.in_a_line, param=error.what.split(maxsplit=1)[0].split("[")[0]) from None
+        raise HttpRefusal(400, error.one_line, param=error.what.split(maxsplit=1)[0].split("[")[0]) from None
 
 
 async def answer_style(state: ServerState) -> Style | None:

@@ -54,7 +54,7 @@ def _require_open(state: ServerState) -> None:
     try:
         state.engine.require_open()
     except PeagleError as error:  # the engine failed, even if it wrote a token a moment ago
-        raise HttpRefusal(503, error.in_a_line) from None
+        raise HttpRefusal(503, error.one_line) from None
 
 
 def _is_fresh(state: ServerState, seconds: float) -> bool:

@@ -63,7 +63,7 @@ def refusal_of(error: PeagleError, fields: Collection[str] = ENGINE_FIELDS) -> H
 
     ``fields`` are the names that the message can start with if it is about a field of the body.
     """
-    message = error.in_a_line
+    message = error.one_line
     if isinstance(error, QueueFull):
         return HttpRefusal(429, message, code="queue_full", retry_after=1)
     if isinstance(error, UsageError) and not isinstance(error, EngineClosed):

@@ -101,7 +101,7 @@ class Reporter:
         reason = "tool_calls" if reader.count and told.finish_reason == "stop" else told.finish_reason
         if self._style == "channels":  # text outside the channels is not shown
             told = replace(told, runs=[each for each in shown if each[0]])
-        return replace(told, text=text, calls=calls, thought=reader.take_thought(), finish_reason=reason)
+        return replace(told, text=text, calls=calls, thought=reader.take_reasoning(), finish_reason=reason)
 
 
 class Renderer(ABC):

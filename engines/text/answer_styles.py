@@ -23,7 +23,7 @@ class AnswerReader(Protocol):
         """Add ``text``, and return the new visible text and complete calls."""
         ...
 
-    def take_thought(self) -> str:
+    def take_reasoning(self) -> str:
         """Return the reasoning since the last call, if the format marks it."""
         ...
 

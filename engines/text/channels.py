@@ -64,7 +64,7 @@ class ChannelReader:
             self._header = None
         return said, calls
 
-    def take_thought(self) -> str:
+    def take_reasoning(self) -> str:
         """Return the reasoning since the last call."""
         thought, self._thought = self._thought, ""
         return thought

@@ -54,7 +54,7 @@ class LlamaCallReader:
         said, self._held = self._held, ""
         return ("" if self.count and not said.strip(" \t\r\n;") else said), calls
 
-    def take_thought(self) -> str:
+    def take_reasoning(self) -> str:
         """Return an empty string: this format does not mark reasoning."""
         return ""
 

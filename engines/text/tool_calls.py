@@ -76,7 +76,7 @@ class ToolCallReader:
             said = ""  # a truncated call is dropped, and there is no other text
         return said, calls
 
-    def take_thought(self) -> str:
+    def take_reasoning(self) -> str:
         """Return an empty string: this format does not mark reasoning."""
         return ""
 

@@ -89,7 +89,7 @@ def unknown_architectures(architectures: Sequence[str]) -> str:
     return "" if ARCHITECTURES.intersection(architectures) else ", ".join(architectures)
 
 
-def says_parallel(flat: Config) -> bool:
+def declares_parallel_drafting(flat: Config) -> bool:
     """Return True if the config, apart from any tensor, asks for placeholders."""
     return (
         flat["mask_token_id"] is not None

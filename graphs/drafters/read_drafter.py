@@ -12,10 +12,10 @@ from ..targets.family import CacheSpec, TargetSpec, check_taps, default_taps
 from .drafter_config import (
     MASK_ID_KEYS,
     Config,
+    declares_parallel_drafting,
     flatten,
     read_rope,
     read_windows,
-    says_parallel,
     unknown_architectures,
 )
 from .drafter_spec import DrafterSpec, Strategy, drafter_problems, trained_head
@@ -52,7 +52,7 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
         keys[LM_HEAD], tensors[LM_HEAD] = keys[EMBEDDING], tensors[EMBEDDING]
     parts = Parts.of(tensors)
     reasons = _refuse_other_kinds(flat, parts, tensors, problems)
-    parallel = parts.mask_hidden or says_parallel(flat)
+    parallel = parts.mask_hidden or declares_parallel_drafting(flat)
     strategy: Strategy = "parallel" if parallel else "autoregressive"
     problems.fix = trained_head(strategy)
     sizes = infer_sizes(parts, tensors)
@@ -114,7 +114,7 @@ def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape]
             "this is a Model-Optimizer head with parallel_draft_step > 1: its parallel_draft_heads are Medusa heads "
             "after autoregressive steps, not P-EAGLE"
         )
-    if says_parallel(flat) and not parts.mask_hidden:
+    if declares_parallel_drafting(flat) and not parts.mask_hidden:
         problems.add(
             "the tensor mask_hidden is missing, although the config asks for parallel drafting: P-EAGLE learns it; the "
             "variant whose placeholders use the mean of the target's features is not supported"

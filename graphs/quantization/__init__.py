@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .expert_stacks import split_experts
 from .graph_products import GraphProduct, products_of
-from .kv_caches import narrow_caches, quantize_caches, round_caches
+from .kv_caches import lower_cache_precision, quantize_caches, round_caches
 from .packed_nodes import packed_runs
 from .quantized_weight import Codes, Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite import quantize
@@ -22,7 +22,7 @@ __all__ = [
     "Rounding",
     "SharedInput",
     "WeightStream",
-    "narrow_caches",
+    "lower_cache_precision",
     "pack_wide",
     "packed_runs",
     "packed_tiles",

@@ -37,7 +37,7 @@ def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
             node.attributes[f"{kind}_scale"] = ir.AttrFloat32(f"{kind}_scale", scales[str(origin.name)])
 
 
-def narrow_caches(model: ir.Model, dtype: str) -> None:
+def lower_cache_precision(model: ir.Model, dtype: str) -> None:
     """Rewrite in place: every cache has the type ``dtype``, to which attention rounds new values.
 
     Raises ``BuildError`` if anything else reads a cache.

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import BuildError, EnvironmentProblem
-from ..optional_packages import install, is_there
+from ..optional_packages import install, is_installed
 from .sources import OPTIONS, digest, source
 
 _HOST_COMPILERS = ("c++", "g++", "clang++")
@@ -75,7 +75,7 @@ def find_compilers(why: str = _COST) -> tuple[Compiler, ...]:
     for path in found:  # keep the name as found: some programs act on the name they are called by
         by_program.setdefault(os.path.realpath(path), path)
     compilers = [Compiler((path,)) for path in by_program.values()]
-    if is_there("ziglang"):
+    if is_installed("ziglang"):
         # ziglang targets this exact CPU by default; the kernels select their instructions at run time instead.
         compilers.append(Compiler((sys.executable, "-m", "ziglang", "c++"), ("-mcpu=baseline",)))
     if not compilers:

@@ -15,10 +15,10 @@ from .number_format import (
     Group,
     IntegerKernels,
     NumberFormat,
-    OnOnnxRuntime,
-    OnTensorRT,
+    OnnxRuntimeSupport,
     PrecisionLimits,
     Scheme,
+    TensorRTSupport,
 )
 from .wide import BF16, FP16, FP32
 
@@ -36,10 +36,10 @@ __all__ = [
     "Group",
     "IntegerKernels",
     "NumberFormat",
-    "OnOnnxRuntime",
-    "OnTensorRT",
+    "OnnxRuntimeSupport",
     "PrecisionLimits",
     "Scheme",
+    "TensorRTSupport",
     "format_stored_as",
     "kernels_of",
     "quantized_formats",

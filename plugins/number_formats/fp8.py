@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .number_format import CacheUse, NumberFormat, OnOnnxRuntime, OnTensorRT, PrecisionLimits, Scheme
+from .number_format import CacheUse, NumberFormat, OnnxRuntimeSupport, PrecisionLimits, Scheme, TensorRTSupport
 
 _SCHEME = Scheme("float8_e4m3fn", input="float8_e4m3fn")
 
@@ -12,8 +12,8 @@ FP8 = NumberFormat(
     8,
     "E4M3 with calibrated inputs",
     PrecisionLimits(0.01, 0.05, 0.03),
-    tensorrt=OnTensorRT(_SCHEME, since=89, expert_layer=True),  # FP8 is only multiplied with FP8
-    onnxruntime=OnOnnxRuntime(_SCHEME, of_drafters=True),
+    tensorrt=TensorRTSupport(_SCHEME, since=89, expert_layer=True),  # FP8 is only multiplied with FP8
+    onnxruntime=OnnxRuntimeSupport(_SCHEME, of_drafters=True),
     rounds_inputs=True,
     rounds_expert_inputs=True,
     takes={"F8_E4M3": _SCHEME},

@@ -6,10 +6,10 @@ from .number_format import (
     AFFINE,
     IntegerKernels,
     NumberFormat,
-    OnOnnxRuntime,
-    OnTensorRT,
+    OnnxRuntimeSupport,
     PrecisionLimits,
     Scheme,
+    TensorRTSupport,
 )
 
 _PACKED = Scheme("uint4", block=32, packed=AFFINE, smallest=16)
@@ -21,8 +21,8 @@ INT4 = NumberFormat(
     "4-bit integers in blocks, dequantized for matmuls",
     PrecisionLimits(0.05, 0.15, 0.05),
     # TensorRT fuses the unpacking into the matmul only if a row has several blocks.
-    tensorrt=OnTensorRT(Scheme("int4", block=128, several=True), since=80, with_wide=True),
-    onnxruntime=OnOnnxRuntime(
+    tensorrt=TensorRTSupport(Scheme("int4", block=128, several=True), since=80, with_wide=True),
+    onnxruntime=OnnxRuntimeSupport(
         Scheme("uint4", block=32, smallest=16),  # its kernels read unsigned codes around a zero point
         IntegerKernels(
             "4-bit integers",

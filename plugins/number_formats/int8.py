@@ -6,10 +6,10 @@ from .number_format import (
     CacheUse,
     IntegerKernels,
     NumberFormat,
-    OnOnnxRuntime,
-    OnTensorRT,
+    OnnxRuntimeSupport,
     PrecisionLimits,
     Scheme,
+    TensorRTSupport,
 )
 
 INT8 = NumberFormat(
@@ -18,8 +18,8 @@ INT8 = NumberFormat(
     8.25,
     "8-bit integers with calibrated inputs",
     PrecisionLimits(0.02, 0.05, 0.03),
-    tensorrt=OnTensorRT(Scheme("int8", "row", input="int8"), since=80, with_wide=True),
-    onnxruntime=OnOnnxRuntime(
+    tensorrt=TensorRTSupport(Scheme("int8", "row", input="int8"), since=80, with_wide=True),
+    onnxruntime=OnnxRuntimeSupport(
         # Its kernels read unsigned codes around a zero point; with larger blocks, the last row of an odd number of rows
         # is rounded differently.
         Scheme("uint8", block=64, smallest=16),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .number_format import NumberFormat, OnOnnxRuntime, OnTensorRT, PrecisionLimits, Scheme
+from .number_format import NumberFormat, OnnxRuntimeSupport, PrecisionLimits, Scheme, TensorRTSupport
 
 _SCHEME = Scheme("float8_e4m3fn", block=32, input="float8_e4m3fn", powers=True)
 
@@ -14,8 +14,8 @@ MXFP8 = NumberFormat(
     PrecisionLimits(0.01, 0.05, 0.03),
     # TensorRT-RTX 1.7 has no such kernels for sm_120 and sm_121, although their tensor cores support it: it dequantizes
     # the weights before every matmul.
-    tensorrt=OnTensorRT(_SCHEME, only=(100, 103, 110)),
-    onnxruntime=OnOnnxRuntime(_SCHEME),
+    tensorrt=TensorRTSupport(_SCHEME, only=(100, 103, 110)),
+    onnxruntime=OnnxRuntimeSupport(_SCHEME),
     rounds_inputs=True,
     instead=("fp8", "int8"),
     rounding_seconds=3.3e-9,

@@ -70,7 +70,7 @@ class PrecisionLimits:
 
 
 @dataclass(frozen=True)
-class OnTensorRT:
+class TensorRTSupport:
     """TensorRT's storage and matmul support for a format.
 
     Supported on GPUs from SM ``since`` on, or on those in ``only``. ``expert_layer``: its routed-expert layer computes
@@ -104,7 +104,7 @@ class IntegerKernels:
 
 
 @dataclass(frozen=True)
-class OnOnnxRuntime:
+class OnnxRuntimeSupport:
     """ONNX Runtime's storage of a format. Without ``kernels`` it is emulated: dequantized and multiplied in float32.
 
     ``of_drafters``: drafter matrices can be stored in it.
@@ -149,8 +149,8 @@ class NumberFormat:
     bits: float
     says: str
     limits: PrecisionLimits
-    tensorrt: OnTensorRT | None = None
-    onnxruntime: OnOnnxRuntime | None = None
+    tensorrt: TensorRTSupport | None = None
+    onnxruntime: OnnxRuntimeSupport | None = None
     rounds_inputs: bool = False
     rounds_expert_inputs: bool = False
     takes: Mapping[str, Scheme] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Literal
 
 from ..errors import EnvironmentProblem
-from ..optional_packages import install, is_there
+from ..optional_packages import install, is_installed
 
 Product = Literal["tensorrt", "tensorrt-rtx"]
 
@@ -34,7 +34,7 @@ _LINK = "libtensorrt_rtx.so"
 class LinkState:
     """Whether TensorRT-RTX can parse graphs with plugins.
 
-    ``present``: the library has the name that the parser opens. ``missing``: it does not, and ``cure_link`` can help.
+    ``present``: the library has the name that the parser opens. ``missing``: it does not, and ``repair_link`` can help.
     ``cured``: the link was just made. ``cannot``: see ``why``. ``absent``: TensorRT-RTX is not installed as a wheel.
     """
 
@@ -55,9 +55,9 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     """
     name, title = _MODULES[product], _TITLES[product]
     fix = install(EXTRA_OF[product])
-    if not is_there(name):
+    if not is_installed(name):
         raise EnvironmentProblem(f"{title} is not installed", why=f"there is no Python module {name}", fix=fix)
-    link = cure_link() if product == "tensorrt-rtx" else LinkState("absent")
+    link = repair_link() if product == "tensorrt-rtx" else LinkState("absent")
     if parser and not link.usable:
         raise _cannot(link)
     try:
@@ -96,7 +96,7 @@ def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
     return LinkState("missing", folder)
 
 
-def cure_link() -> LinkState:
+def repair_link() -> LinkState:
     """Create the link if it is missing. Safe for several processes at once."""
     before = link_state()
     library = _library(before.folder) if before.folder else None
@@ -115,7 +115,7 @@ def child_environment(folder: Path) -> dict[str, str]:
     Creates a link in ``folder`` (private to the caller) if the wheel's own folder is not writable; returns an empty
     mapping if nothing is needed. Raises ``EnvironmentProblem`` if there is no library to link to.
     """
-    state = cure_link()
+    state = repair_link()
     if state.usable:
         return {}
     library = _library(state.folder) if state.folder else None

@@ -184,7 +184,7 @@ def test_inspect_shows_the_contract(cli: Run, demo_engine: Path) -> None:
 def test_inspect_works_without_onnx(cli: Run, demo_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from peagle.compiler.pipeline.reports import engine_contents as inspect
 
-    monkeypatch.setattr(inspect, "is_there", lambda name: False)
+    monkeypatch.setattr(inspect, "is_installed", lambda name: False)
     assert json.loads(cli("inspect", demo_engine, "--json").out)["operators"] == {"target": None, "drafter": None}
 
 

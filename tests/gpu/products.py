@@ -31,4 +31,4 @@ def module_of(product: Product) -> Any:
     try:
         return load(product)
     except PeagleError as error:
-        pytest.skip(f"needs {product}: {error.in_a_line}")
+        pytest.skip(f"needs {product}: {error.one_line}")

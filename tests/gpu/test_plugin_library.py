@@ -37,7 +37,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         write_plugin_library(folder, [own_sm()])
     except PeagleError as error:
-        pytest.skip(error.in_a_line)
+        pytest.skip(error.one_line)
     return folder / LIBRARY
 
 

@@ -62,6 +62,18 @@ NAMES: Mapping[str, str] = {
     "suited": "select_expert_lowering",
     "taken": "override_handler",
     "weights_rounded_here": "on_the_fly_quantizer",
+    "WidthOfTheInput": "InputWidth",
+    "RowsOfTensor": "TensorRows",
+    "cure_link": "repair_link",
+    "reader_has_gone": "is_reader_closed",
+    "go_on_at": "resume_at",
+    "in_a_line": "one_line",
+    "made_aside": "temporary_path",
+    "round_apart": "quantize_separately",
+    "says_parallel": "declares_parallel_drafting",
+    "said": "describe",
+    "of_those_that_run": "running_strategy",
+    "colours_wanted": "use_colours",
 }
 # Retired phrases of messages, help texts and pages, and what to write.
 PHRASES: Mapping[str, str] = {

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from peagle.compiler.verbs.flags.completion import recipe_names
 from peagle.compiler.verify.precision_limits import limits_of
 from peagle.engines import Engine, SamplingParams
-from peagle.plugins.number_formats import NUMBER_FORMATS, NumberFormat, OnOnnxRuntime, PrecisionLimits, Scheme
+from peagle.plugins.number_formats import NUMBER_FORMATS, NumberFormat, OnnxRuntimeSupport, PrecisionLimits, Scheme
 from tests.fixtures.commands import Run
 from tests.models import Pair
 
@@ -29,7 +29,7 @@ INT6 = NumberFormat(
     8.5,
     "6-bit integers in blocks of 32",
     PrecisionLimits(0.04, 0.1, 0.04),
-    onnxruntime=OnOnnxRuntime(Scheme("int8", block=BLOCK, largest=LARGEST), of_drafters=True),
+    onnxruntime=OnnxRuntimeSupport(Scheme("int8", block=BLOCK, largest=LARGEST), of_drafters=True),
     rounding_seconds=2e-9,
 )
 WEIGHT = "model.layers.0.self_attn.o_proj.weight"

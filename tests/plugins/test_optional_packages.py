@@ -122,7 +122,9 @@ def test_failed_import_is_attributed_by_module(monkeypatch: pytest.MonkeyPatch) 
 def test_shared_package_prefers_the_more_complete_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for product, extra in (("tensorrt", "rtx"), ("tensorrt_rtx", "tensorrt")):
         with monkeypatch.context() as patch:
-            patch.setattr(optional_packages, "is_there", lambda name, absent=product: name not in (absent, "cuda.core"))
+            patch.setattr(
+                optional_packages, "is_installed", lambda name, absent=product: name not in (absent, "cuda.core")
+            )
             told = typed(ModuleNotFoundError("No module named 'cuda.core'", name="cuda.core"))
         assert told is not None
         assert told.fix == install(extra)

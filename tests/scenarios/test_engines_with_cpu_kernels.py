@@ -265,7 +265,7 @@ def test_build_without_compilation_uses_onnxruntime_kernels(
         compiler.write_text("#!/bin/sh\necho out of luck; exit 1\n")
         compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setattr(compiling, "is_there", lambda name: False)
+    monkeypatch.setattr(compiling, "is_installed", lambda name: False)
     result = demo(tmp_path / "engine", lowering=None)
     assert result.manifest.backend.lowering == "ort"
     assert PLACE not in result.manifest.files

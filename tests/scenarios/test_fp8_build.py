@@ -18,7 +18,7 @@ from peagle.engines.folder.manifest import Manifest
 from peagle.graphs import graph_files
 from peagle.graphs.quantization import products_of
 from peagle.plugins.errors import BuildError
-from peagle.plugins.number_formats import INT8, NUMBER_FORMATS, OnTensorRT, Scheme
+from peagle.plugins.number_formats import INT8, NUMBER_FORMATS, Scheme, TensorRTSupport
 from tests.fixtures.commands import Run
 from tests.fp8_pairs import fp8_pair, fp8_target
 from tests.models import LAYERS, Pair, make_pair
@@ -87,7 +87,7 @@ def _check_products(engine: Path, said: str, cli: Run) -> None:
 def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
     dense: Pair, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    widened = replace(INT8, tensorrt=OnTensorRT(Scheme("int8", block=16)))  # by TensorRT, whatever the recipe says
+    widened = replace(INT8, tensorrt=TensorRTSupport(Scheme("int8", block=16)))  # by TensorRT, whatever the recipe says
     monkeypatch.setitem(NUMBER_FORMATS, INT8.name, widened)
     done = cli(
         "build", dense.target, "--draft", dense.head, "--backend", "tensorrt-rtx", "--gpu", "sm_120",

@@ -11,7 +11,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import MODEL
 from peagle.compiler.pipeline.model_half import target_half
-from peagle.compiler.precision.kv_cache_scales import NarrowCaches
+from peagle.compiler.precision.kv_cache_scales import LowPrecisionCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.preflight import survey
@@ -34,7 +34,7 @@ def fp8_target(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
     spec, _ = pair.specs()
     half = target_half(pair.opened())
     scales = {f"{kind}_cache.{layer}": 0.02 + layer / 100 for kind in "kv" for layer in range(len(spec.caches))}
-    half, store = replace(half, caches=NarrowCaches("fp8", scales)), StageStore.default()
+    half, store = replace(half, caches=LowPrecisionCaches("fp8", scales)), StageStore.default()
     traced = graph_stages.trace(store, half, width, Quiet())
     made = graph_stages.attach(store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=128, progress=Quiet())
     return made.attached.path / MODEL, len(spec.caches)

@@ -16,7 +16,7 @@ from peagle.engines.backends.onnxruntime import lanes, prompt_row, sessions
 from peagle.engines.draft_methods import METHODS, DraftMethod, register
 from peagle.engines.draft_methods.lanes import Lanes
 from peagle.engines.policy.adaptive import Adaptive
-from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
+from peagle.engines.policy.drafts_per_round import ObservedRound, Policy, RoundAhead
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
@@ -30,12 +30,12 @@ class Cycle:
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.ks, self.most, self.asked = ks, MOST, 0
-        self.seen: list[RoundSeen] = []
+        self.seen: list[ObservedRound] = []
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return k
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         self.seen.append(seen)
 
     def choose(self, ahead: RoundAhead) -> int:
@@ -52,7 +52,7 @@ class Dice:
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return k
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         pass
 
     def choose(self, ahead: RoundAhead) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from peagle.compiler.resources import check, disk
-from peagle.compiler.store.leftovers import made_aside
+from peagle.compiler.store.leftovers import temporary_path
 from tests.fixtures.commands import Run
 from tests.models import Pair
 
@@ -87,7 +87,7 @@ def test_an_fp8_checkpoint_is_refused_too(
 def test_limits_can_be_ignored_and_leftovers_are_removed_first(
     cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (left := made_aside(tmp_path / "out")).mkdir()
+    (left := temporary_path(tmp_path / "out")).mkdir()
     free(monkeypatch)
     monkeypatch.setattr(disk, "free_bytes", lambda _: 0 if left.exists() else MB)
     ask = ("export", "demo", "--ignore-limits", "--out", tmp_path / "out")

@@ -18,7 +18,7 @@ def llama_pieces(vocabulary: Vocabulary) -> Any:
 
     merges = vocabulary.merges() or merges_by_score(vocabulary)
     tokenizer = _pieces(vocabulary, merges)
-    led = bool(vocabulary.said("add_space_prefix", bool, True))
+    led = bool(vocabulary.field("add_space_prefix", bool, True))
     spaces = normalizers.Replace(" ", _SPACE)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if led else spaces
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]

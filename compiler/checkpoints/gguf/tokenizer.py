@@ -17,7 +17,7 @@ _SPECIAL = (UNKNOWN, CONTROL)
 def tokenizer_json(header: GgufHeader) -> str:
     """Return the content of the file. Raises ``BuildError`` for an unsupported or damaged tokenizer."""
     vocabulary = Vocabulary(header)
-    kind = vocabulary.said("model", str, "")
+    kind = vocabulary.field("model", str, "")
     if kind not in _KINDS:
         raise vocabulary.refused(f"a tokenizer of the kind {shown(repr(kind))}", f"supported are {', '.join(_KINDS)}")
     make, begins_with_bos = _KINDS[kind]
@@ -58,7 +58,7 @@ def _byte_pairs(vocabulary: Vocabulary) -> Any:
 
 
 def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
-    name = vocabulary.said("pre", str, "")
+    name = vocabulary.field("pre", str, "")
     if name not in PRE_TOKENIZERS:
         raise vocabulary.refused(
             f"the pre-tokenizer {shown(repr(name))}" if name else "no named pre-tokenizer",
@@ -91,7 +91,7 @@ def _begin_with_bos(tokenizer: Any, vocabulary: Vocabulary) -> None:
 # For each tokenizer.ggml.model: how to create the tokenizer, and whether texts begin with BOS. The file decides, else
 # llama.cpp's default applies; Gemma's own tokenizer adds none, because its template writes it.
 _KINDS: Mapping[str, tuple[Callable[[Vocabulary], Any], Callable[[Vocabulary], bool]]] = {
-    "gpt2": (_byte_pairs, lambda it: bool(it.said("add_bos_token", bool, _pre_tokenizer(it).bos))),
-    "llama": (llama_pieces, lambda it: bool(it.said("add_bos_token", bool, True))),
+    "gpt2": (_byte_pairs, lambda it: bool(it.field("add_bos_token", bool, _pre_tokenizer(it).bos))),
+    "llama": (llama_pieces, lambda it: bool(it.field("add_bos_token", bool, True))),
     "gemma4": (gemma_pieces, lambda it: False),
 }

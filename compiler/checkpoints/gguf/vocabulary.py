@@ -27,7 +27,7 @@ class Vocabulary:
 
     def tokens(self) -> list[str]:
         """The text of each token."""
-        tokens: list[str] = self.said("tokens", list, [])
+        tokens: list[str] = self.field("tokens", list, [])
         if not tokens or not all(isinstance(token, str) for token in tokens):
             raise self.wrong("it has no list of tokens")
         if (longest := max(map(len, tokens))) > _LONGEST:
@@ -44,7 +44,7 @@ class Vocabulary:
 
     def by_kind(self) -> list[tuple[str, int]]:
         """The text and the type of each token. Types are ggml's; empty if the file has none."""
-        tokens, kinds = self.tokens(), self.said("token_type", list, [])
+        tokens, kinds = self.tokens(), self.field("token_type", list, [])
         if kinds and len(kinds) != len(tokens):
             raise self.wrong(f"{len(tokens)} tokens have {len(kinds)} types")
         return list(zip(tokens, kinds, strict=False))
@@ -52,14 +52,14 @@ class Vocabulary:
     def scores(self) -> list[float]:
         """The score of each token."""
         tokens = self.tokens()
-        scores: list[float] = self.said("scores", list, [])
+        scores: list[float] = self.field("scores", list, [])
         if len(scores) != len(tokens) or not all(isinstance(each, float) and math.isfinite(each) for each in scores):
             raise self.wrong(f"{len(tokens)} tokens have {len(scores)} scores, or some scores are not numbers")
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
         """The merges in order; empty if the file has none."""
-        stated = self.said("merges", list, [])
+        stated = self.field("merges", list, [])
         pairs = [each.split(" ") for each in stated if isinstance(each, str)]
         if len(pairs) != len(stated) or any(len(pair) != 2 for pair in pairs):
             raise self.wrong("a merge is not two tokens separated by a space")
@@ -74,7 +74,7 @@ class Vocabulary:
             raise self.wrong(f"{_KEY}{name}_token_id is {shown(repr(token))}, but there are {count} tokens")
         return token
 
-    def said(self, key: str, kind: type[Any], otherwise: Any) -> Any:
+    def field(self, key: str, kind: type[Any], otherwise: Any) -> Any:
         """Return the entry under a key, which must have the type ``kind``."""
         value = self.header.metadata.get(_KEY + key, otherwise)
         if type(value) is not kind:

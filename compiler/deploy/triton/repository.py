@@ -21,7 +21,7 @@ from ...store.atomic_files import flush_tree, move_into_place, require_space, wr
 from ...store.copy_file import copy_file, shares_blocks
 from ...store.destination import require_name
 from ...store.leftovers import clear_leftovers
-from ...store.publish import folder_beside
+from ...store.publish import temporary_folder
 from .model_folders import ENGINE, model_folders
 from .options import RepositoryOptions
 
@@ -62,7 +62,7 @@ def write_repository(
             plans.append(_plan(final / name, texts, source if holds_engine else None, options))
         for plan in plans:
             plan.require_free(engine, force=force)
-        changed = [plan for plan in plans if not plan.is_there()]
+        changed = [plan for plan in plans if not plan.exists()]
         if changed:
             final.mkdir(parents=True, exist_ok=True)
             clear_leftovers(final)
@@ -101,7 +101,7 @@ class _Plan:
             hashes |= {f"1/{ENGINE}/{name}": entry.sha256 for name, entry in self.copied.files.items()}
         return {"files": dict(sorted(hashes.items())), "link": self.link}
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return True if the folder holds exactly this content."""
         return _stored(self.folder) == self.inventory() and not _strange(self.folder)
 
@@ -123,7 +123,7 @@ class _Plan:
 
     def publish(self, progress: Progress) -> None:
         """Write a temporary folder and move it into place."""
-        with folder_beside(self.folder) as aside:
+        with temporary_folder(self.folder) as aside:
             for name, text in self.texts.items():
                 path = aside / name
                 path.parent.mkdir(exist_ok=True)

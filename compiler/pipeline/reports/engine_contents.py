@@ -16,7 +16,7 @@ from ....engines.folder.checks import check_files
 from ....engines.folder.manifest import Manifest
 from ....engines.folder.records import Part
 from ....plugins.errors import EnvironmentProblem
-from ....plugins.optional_packages import is_there
+from ....plugins.optional_packages import is_installed
 
 KERNELS = "plugins"
 REPORT = "build_report.json"
@@ -51,7 +51,7 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
 
     What a stretch goes through is counted as well.
     """
-    if part.plan or not is_there("onnx"):
+    if part.plan or not is_installed("onnx"):
         return None
     import onnx
 
@@ -84,7 +84,7 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     from ....plugins.cpu.pack import read_pack
     from ....plugins.cpu.self_test import try_library
     from ...store.stages import StageStore
-    from ..cpu_kernels import was_compiled_here
+    from ..cpu_kernels import is_compiled_locally
 
     if f"{KERNELS}/{INDEX}" not in manifest.files:
         return []
@@ -93,7 +93,7 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     if is_off():
         return [row | {"instructions": "", "why": f"not to run: {SWITCH} is off"}]
     try:
-        is_ours = was_compiled_here(StageStore.default(), library)
+        is_ours = is_compiled_locally(StageStore.default(), library)
     except EnvironmentProblem as problem:
         return [row | {"instructions": "", "why": f"not tried: {problem.what}"}]
     if not is_ours:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ....engines.folder.manifest import Manifest
-from ...precision.recipes import MULTIPLIED, STORED, first_words
+from ...precision.recipes import MULTIPLIED, STORED, lead_sentence
 from ...store.phase_clock import Phases
 from ..choose_k import KChoice
 from ..graph_account import GraphAccount
@@ -37,7 +37,7 @@ class BuildReport:
         Of plans it says what TensorRT took to build them, whenever that was.
         """
         plans = self.plans.halves if self.plans else {}
-        first = first_words(self.manifest.precision)
+        first = lead_sentence(self.manifest.precision)
         report: dict[str, Any] = ({MULTIPLIED: first} if first else {}) | {
             "product_version": self.manifest.product_version,
             "phases": self.phases.done,

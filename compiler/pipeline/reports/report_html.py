@@ -9,7 +9,7 @@ from typing import Any
 from ....engines.folder.manifest import Manifest
 from ...console.printing import size
 from ...precision.product_table import described
-from ...precision.recipes import STORED, first_words, rows_of
+from ...precision.recipes import STORED, lead_sentence, rows_of
 from .rate_picture import rate_picture
 
 _STYLE = """
@@ -53,7 +53,7 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
 
 
 def _first(manifest: Manifest) -> list[str]:
-    words = first_words(manifest.precision)
+    words = lead_sentence(manifest.precision)
     return [f"<p><strong>{escape(words)}</strong></p>"] if words else []
 
 

@@ -211,7 +211,7 @@ _CHECKS: dict[str, Callable[[Any, int], str]] = {
 
 def _accepted(lines: Sequence[_Line], encoder: Encoder) -> tuple[list[_Line], list[str]]:
     """Remove system turns if the chat template rejects them; returns the lines and warnings."""
-    if not encoder.template or not any(map(_begins_with_system, lines)) or encoder.takes_system:
+    if not encoder.template or not any(map(_begins_with_system, lines)) or encoder.accepts_system:
         return list(lines), []
     less = [replace(line, content=line.content[1:]) if _begins_with_system(line) else line for line in lines]
     return less, ["the chat template rejects system turns: they were removed from the bundled samples"]

@@ -40,7 +40,7 @@ class Encoder:
         return cls(tokenizer, ChatTemplate(templates, special) if DEFAULT in templates else None)
 
     @property
-    def takes_system(self) -> bool:
+    def accepts_system(self) -> bool:
         """True if the template accepts a conversation that begins with a system turn."""
         turns = [{"role": role, "content": "?"} for role in ("system", "user", "assistant")]
         try:

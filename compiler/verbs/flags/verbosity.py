@@ -50,7 +50,7 @@ def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     ]
 
     @functools.wraps(verb)
-    def speaking(*arguments: Any, **values: Any) -> None:
+    def command(*arguments: Any, **values: Any) -> None:
         quiet, verbose, log = (values.pop(name, default) for name, (_, default) in _FLAGS.items())
         if quiet and verbose:
             raise UsageError("--quiet and --verbose contradict each other", fix="give only one")
@@ -63,6 +63,6 @@ def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
         with logged(log, verbose=verbose):
             verb(*arguments, verbosity=verbosity, **values)
 
-    speaking.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
-    speaking.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *flags)}
-    return speaking
+    command.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *flags)}
+    return command

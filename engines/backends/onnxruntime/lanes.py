@@ -34,7 +34,7 @@ from ..draft_tree import DraftTree, chain_ancestors
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
 from .pass_arrays import PassArrays
-from .pending_columns import PendingColumns, read_held
+from .pending_columns import PendingColumns, read_pending
 from .sessions import HELD, Emitted, Sessions
 from .slot_row import SlotRow
 
@@ -148,7 +148,7 @@ class SessionLanes:
         self._drafted = [0] * self._slots
         for slot, request in self._requests.items():
             if request.is_busy:
-                request.held.go_on_at(int(request.window.start[0]))
+                request.held.resume_at(int(request.window.start[0]))
                 request.window.cut(min(k, self.limits[slot]) if self.limits else k, request.arrays.choice)
                 self._drafted[slot] = int(request.window.draft_len[0])
         self._emitted = max(k, *self._drafted) + 1
@@ -205,7 +205,7 @@ class SessionLanes:
 
     def _read_held(self, request: SlotRow) -> None:
         following, caches = int(request.window.input_ids[0, 0]), _rows_of(self._caches.drafter, [request])
-        read_held(self._sessions.drafter, request.held, following, caches, self._chain, request.row)
+        read_pending(self._sessions.drafter, request.held, following, caches, self._chain, request.row)
 
     def extend(self) -> None:
         """Run an autoregressive drafter over the last drafts of all rows, to get the next ones."""

@@ -58,7 +58,7 @@ class PendingColumns:
         """Discard all columns."""
         self.count = 0
 
-    def go_on_at(self, position: int) -> None:
+    def resume_at(self, position: int) -> None:
         """Discard all columns unless ``position`` directly follows them: the drafter's input must have no gap."""
         if self.end != position:
             self.clear()
@@ -77,7 +77,7 @@ class PendingColumns:
         self.ids, self.features = ids, features
 
 
-def read_held(
+def read_pending(
     drafter: Any, held: PendingColumns, following: int, caches: Arrays, chain: Chain | None, row: int
 ) -> None:
     """Run the drafter over all deferred columns, for the ``caches`` of that row; ``following`` is the next token.

@@ -13,7 +13,7 @@ from ....plugins.graph_contract import ANCESTORS, written
 from ..draft_tree import chain_ancestors
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, RowWindow, SlotArrays
-from .pending_columns import PendingColumns, read_held
+from .pending_columns import PendingColumns, read_pending
 from .sessions import Sessions
 
 
@@ -43,7 +43,7 @@ class PromptRow:
 
     def verify(self, columns: int, emitted: int) -> None:
         """Run one target pass. Column p decides position p + 1, using the random number of that position."""
-        self.held.go_on_at(int(self.window.start[0]))
+        self.held.resume_at(int(self.window.start[0]))
         first = int(self.window.start[0]) + self.window.committed
         numbers = self._slot.numbers[first : first + emitted]
         self._uniform[0, : len(numbers)] = numbers
@@ -142,7 +142,7 @@ class PromptRow:
 
     def _read_held(self) -> None:
         following, caches = int(self.window.input_ids[0, 0]), self._slot.drafter_caches
-        read_held(self._sessions.drafter, self.held, following, caches, self._chain, 0)
+        read_pending(self._sessions.drafter, self.held, following, caches, self._chain, 0)
 
     def _bound(self, k: int, columns: Arrays) -> Any:
         caches = self._slot.drafter_caches

@@ -23,7 +23,7 @@ from .kept_rounds import KeptRound, KeptRounds
 from .lanes import PlanLanes
 from .loaded_graphs import Plan, Runtime, load_product, profile_of
 from .memory import Memory, Sizer, WindowSizes, itemsize
-from .pinned import LateEmission, Staging
+from .pinned import DeferredEmission, Staging
 from .prefill import PlanPrompt
 from .reach import Reach, lengths_of
 
@@ -138,19 +138,19 @@ class TensorRTBackend:
         """Raise ``UsageError``: nothing can be kept."""
         raise _keeps_no_prompts()
 
-    def first(self, slot: int) -> LateEmission:
+    def first(self, slot: int) -> DeferredEmission:
         """Fetch the emission of the last prompt's last chunk."""
         del slot  # the last prompt's tokens have one location for all slots
         return self._prompts.emission()
 
-    def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> LateEmission:
+    def round(self, steps: Steps, k: int, *, replay: bool, limits: Sequence[int] = ()) -> DeferredEmission:
         """Replay the captured round of this K or enqueue its steps, and fetch its emission."""
         self._check(k)
         self._lanes.limits = limits
         if replay:
             self._lanes.prepare(k)
         self._run(steps, k, self._lanes.rows_needed, replay=replay)
-        return self._lanes.late_emission()
+        return self._lanes.deferred_emission()
 
     def retire(self, slot: int) -> None:
         """Upload an idle window for the slot."""
@@ -197,7 +197,7 @@ class TensorRTBackend:
         """Capture a round that has run before, if a CUDA graph supports it."""
         if kept.graph is None and self._lanes.is_capturable():
             kept.graph = self._device.capture(lambda: steps(self._lanes, k))
-            kept.drafts_after = self._lanes.drafts_laid_out
+            kept.drafts_after = self._lanes.num_draft_columns
 
     def _check(self, k: int) -> None:
         if k > self._most_drafts:

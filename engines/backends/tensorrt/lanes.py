@@ -18,7 +18,7 @@ from .kept_rounds import PassKind
 from .kernels import NewestToken, choose_numbers
 from .loaded_graphs import Pass, Plan, round_profile
 from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
-from .pinned import LateEmission, Readback, Staging
+from .pinned import DeferredEmission, Readback, Staging
 from .reach import Reach
 
 _ROUND = ("forced_next", "uniform", "tokens", "num_tokens")
@@ -175,7 +175,7 @@ class PlanLanes:
             self._uploaded = list(self._drafts)
 
     @property
-    def drafts_laid_out(self) -> int:
+    def num_draft_columns(self) -> int:
         """Number of drafts that the windows can hold."""
         return self._columns - 1
 
@@ -195,12 +195,12 @@ class PlanLanes:
                     mine[:] = proposed
                     self._device.upload(self._window["input_ids"] + (slot * self._columns + 1) * _ID, mine)
 
-    def emission(self) -> LateEmission:
+    def emission(self) -> DeferredEmission:
         """Fetch the emission of the round, i32 [slots, K + 1]; reading it waits for the copy."""
         k, tensors, shape = self._verified, self.tensors, (self._rows, emitted_columns(self._verified))
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], *shape, k + 1, self._drafted)
 
-    def late_emission(self) -> LateEmission:
+    def deferred_emission(self) -> DeferredEmission:
         """Return ``emission`` of a fully launched round, and update the cache length that its windows need."""
         emission = self.emission()
         emission.heard = self._reach.launched(self._drafted)

@@ -30,7 +30,7 @@ class Staging:
         self._copied[turn] = self._device.record()
 
 
-class LateEmission:
+class DeferredEmission:
     """An emission that is being downloaded. It covers the first rows; the other rows did not run and have no tokens."""
 
     def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
@@ -61,12 +61,12 @@ class Readback:
         self._device = device
         self._tokens = [device.pinned((rows * columns,), np.int32) for _ in range(places)]
         self._counts = [device.pinned((rows,), np.int32) for _ in range(places)]
-        self._holders: list[LateEmission | None] = [None] * places
+        self._holders: list[DeferredEmission | None] = [None] * places
         self._turn = 0
 
     def start(
         self, tokens: int, num_tokens: int, rows: int, emitted: int, shown: int, drafted: Sequence[int]
-    ) -> LateEmission:
+    ) -> DeferredEmission:
         """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows].
 
         ``drafted`` covers all rows, of which only the first ``rows`` ran.
@@ -78,6 +78,6 @@ class Readback:
         flat, counts = self._tokens[turn][: rows * emitted], self._counts[turn][:rows]
         self._device.download(flat, tokens)
         self._device.download(counts, num_tokens)
-        emission = LateEmission(flat.reshape(rows, emitted)[:, :shown], counts, drafted, self._device.record())
+        emission = DeferredEmission(flat.reshape(rows, emitted)[:, :shown], counts, drafted, self._device.record())
         self._holders[turn] = emission
         return emission

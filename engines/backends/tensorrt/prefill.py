@@ -13,7 +13,7 @@ from .kernels import NewestToken, choose_numbers
 from .lanes import PlanLanes, emitted_columns, no_further_passes
 from .loaded_graphs import Plan
 from .memory import Memory, WindowSizes, tensor_block
-from .pinned import LateEmission, Readback, Staging
+from .pinned import DeferredEmission, Readback, Staging
 from .reach import Reach
 
 _INPUTS = (*WINDOW, "forced_next", *POLICY)
@@ -95,7 +95,7 @@ class PlanPrompt:
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:
         """Ignore the drafts: only the drafter's drafts can follow a prompt."""
 
-    def emission(self) -> LateEmission:
+    def emission(self) -> DeferredEmission:
         """Fetch the emission, one row; reading it waits for the copy."""
         tensors, emitted = self.tensors, emitted_columns(self._k)
         return self._readback.start(tensors["tokens"], tensors["num_tokens"], 1, emitted, self._k + 1, (0,))

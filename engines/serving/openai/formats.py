@@ -77,7 +77,7 @@ def form_of(body: FormBody, defaults: FormDefaults) -> tuple[str, StructuredOutp
         try:
             return field, structured_of(NAME, defaults.filled(form))
         except UsageError as error:
-            raise HttpRefusal(400, renamed(error, field).in_a_line, param=field) from None
+            raise HttpRefusal(400, renamed(error, field).one_line, param=field) from None
     return NAME, None
 
 

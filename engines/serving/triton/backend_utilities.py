@@ -45,4 +45,4 @@ def error_of(utilities: Any, error: Exception) -> Any:
         return utilities.TritonError("internal error; see the server log", utilities.TritonError.INTERNAL)
     is_theirs = isinstance(error, UsageError) and not isinstance(error, EngineClosed)
     code = utilities.TritonError.INVALID_ARG if is_theirs else utilities.TritonError.UNAVAILABLE
-    return utilities.TritonError(error.in_a_line, code)
+    return utilities.TritonError(error.one_line, code)

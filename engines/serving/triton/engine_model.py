@@ -36,8 +36,8 @@ class EngineModel:
             self._settings = settings = settings_of(args)
             self._engine = _loaded(settings, utilities)
         except PeagleError as error:
-            utilities.Logger.log_error(f"cannot load {args['model_name']}: {error.in_a_line}")
-            raise utilities.TritonModelException(error.in_a_line) from None
+            utilities.Logger.log_error(f"cannot load {args['model_name']}: {error.one_line}")
+            raise utilities.TritonModelException(error.one_line) from None
         labels = {"model_name": settings.name, "version": settings.version}
         engine = self._engine
         counters = TritonCounters(utilities, labels, lambda: engine.load_now)

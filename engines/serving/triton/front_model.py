@@ -51,8 +51,8 @@ class FrontModel(ABC):
             values, self._inputs = parameters_of(args), inputs_of(args)
             self._engine_model, self._places = values["engine_model"], places_of(values)
         except PeagleError as error:
-            self.utilities.Logger.log_error(f"cannot load {args['model_name']}: {error.in_a_line}")
-            raise self.utilities.TritonModelException(error.in_a_line) from None
+            self.utilities.Logger.log_error(f"cannot load {args['model_name']}: {error.one_line}")
+            raise self.utilities.TritonModelException(error.one_line) from None
         self._running: dict[str, Client] = {}
         self._threads: set[threading.Thread] = set()
 

@@ -14,7 +14,7 @@ from ...names import CONTRIB
 from .attention import GroupQueryAttentionFusion, GroupQueryAttentionWithSinksFusion
 from .experts import MoEFusion, QMoEFusion
 from .linears import FusedMatMulFusion, GatherBlockQuantizedFusion, MatMulNBitsFusion
-from .tidy import CollapseReshape, SameShape, SkipSimplifiedLayerNormalizationFusion, WidthOfTheInput, pack_linears
+from .tidy import CollapseReshape, InputWidth, SameShape, SkipSimplifiedLayerNormalizationFusion, pack_linears
 
 __all__ = ["apply"]
 
@@ -39,7 +39,7 @@ def apply(model: ir.Model, rules: RewriteRuleSet = RULES) -> None:
     rules.apply_to_model(model)
     CLEANUP.apply_to_model(model)
     common.RemoveUnusedNodesPass()(model)  # nodes between weights and their former readers
-    RewriteRuleSet([WidthOfTheInput.rule(list(model.graph.inputs))]).apply_to_model(model)
+    RewriteRuleSet([InputWidth.rule(list(model.graph.inputs))]).apply_to_model(model)
     pack_linears(model)
     SAME_SHAPE.apply_to_model(model)
     model.opset_imports[CONTRIB] = 1

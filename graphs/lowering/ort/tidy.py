@@ -40,7 +40,7 @@ class SkipSimplifiedLayerNormalizationFusion(RewriteRuleClassBase):
         return out, total
 
 
-class WidthOfTheInput(RewriteRuleClassBase):
+class InputWidth(RewriteRuleClassBase):
     """Replace the width of any tensor as wide as the window by the input's, so that shape-only nodes disappear."""
 
     def __init__(self, inputs: list[ir.Value]) -> None:

@@ -16,7 +16,7 @@ from ....plugins.graph_contract import POSITIONS, TENSORS, is_cache
 from ....plugins.op_spec import DOMAIN
 from ...node_tape import Nodes
 from .decomposed_attention import spelled_attention
-from .shared_inputs import round_apart
+from .shared_inputs import quantize_separately
 
 _WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 
@@ -62,7 +62,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
     mask, reach = masks[seen], op.Shape(positions)
     if k_cache.dtype == ir.DataType.FLOAT8E4M3FN:
         (k_out, v_out), (whole_keys, whole_values) = _in_codes(op, node)
-        round_apart(graph, q)  # the write is a plugin: k and v are before it, q after
+        quantize_separately(graph, q)  # the write is a plugin: k and v are before it, q after
     else:
         whole_keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
         whole_values = v_out = op.TensorScatter(v_cache, v, start, axis=2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 
-def round_apart(graph: ir.Graph, value: ir.Value) -> None:
+def quantize_separately(graph: ir.Graph, value: ir.Value) -> None:
     """Give the matmuls behind ``value`` separate quantization nodes if they share them with others."""
     for product in _products(value):
         pair = _rounding(product.inputs[0])

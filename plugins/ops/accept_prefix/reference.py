@@ -14,7 +14,7 @@ LARGEST_BELOW_1 = np.float32(1 - 2**-24)
 LARGEST_TOLERANCE = np.float32(0.999999)  # a token of probability 0 is never accepted
 
 
-def kept_floor(z: Array, top_k: int, top_p: float, min_p: float) -> np.float32:
+def logit_floor(z: Array, top_k: int, top_p: float, min_p: float) -> np.float32:
     """Return the smallest scaled logit that survives min-p, then top-k, then top-p. z: float32 [V]."""
     best = z.max()
     with np.errstate(divide="ignore"):
@@ -61,11 +61,11 @@ def draw(logits: Array, uniform: float, temperature: float, top_k: int, top_p: f
     if temperature <= 0:
         return int(np.argmax(logits))
     z = logits / np.float32(temperature)
-    floor = kept_floor(z, top_k, top_p, min_p)
+    floor = logit_floor(z, top_k, top_p, min_p)
     return int(np.argmax(np.where(z >= floor, z + race_noise(uniform, len(z)), -np.inf)))
 
 
-def tolerable(logits: Array, draft: int, temperature: float, tolerance: float) -> bool:
+def is_within_tolerance(logits: Array, draft: int, temperature: float, tolerance: float) -> bool:
     """Return True if the lossy policy accepts this draft: p(draft) >= (1 - tolerance) * max p, before any filter."""
     if tolerance <= 0 or not 0 <= draft < len(logits):
         return False
@@ -105,7 +105,7 @@ def accept_prefix(
             if j == drafts:
                 break
             draft = int(input_ids[b, window - drafts + j])
-            if draft != y and not tolerable(column, draft, temperature[b], tolerance[b]):
+            if draft != y and not is_within_tolerance(column, draft, temperature[b], tolerance[b]):
                 break
             tokens[b, j] = draft
     return tokens, num_tokens

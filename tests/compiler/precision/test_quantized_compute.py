@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.precision.precision_options import PrecisionOptions
-from peagle.compiler.precision.quantized_compute import multiplied_wide, require_multiplied, shares
+from peagle.compiler.precision.quantized_compute import computed_wide, require_multiplied, shares
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.precision.weight_selection import Selection
 from peagle.graphs.lowering import LOWERINGS
@@ -34,7 +34,7 @@ def selection(model: str, precision: str, lowering: str, asked: PrecisionOptions
 
 def multiplied(model: str, precision: str, lowering: str) -> float:
     selected = selection(model, precision, lowering)
-    return shares(selected, LOWERINGS[lowering], {}, multiplied_wide(selected, LOWERINGS[lowering])).multiplied
+    return shares(selected, LOWERINGS[lowering], {}, computed_wide(selected, LOWERINGS[lowering])).multiplied
 
 
 def test_expert_layer_computes_fp8_and_three_percent_of_int8() -> None:
@@ -86,7 +86,7 @@ def test_experts_that_are_excluded_do_not_count() -> None:
 def test_permission_covers_the_group_alone() -> None:
     selected = selection(QWEN, "int8", "tensorrt-sm100", PrecisionOptions(allow_wide=("experts",)))
     attention = {name: "bfloat16" for name, weight in selected.weights.items() if weight.role == "attention"}
-    experts = multiplied_wide(selected, LOWERINGS["tensorrt-sm100"])
+    experts = computed_wide(selected, LOWERINGS["tensorrt-sm100"])
     counted = shares(selected, LOWERINGS["tensorrt-sm100"], {}, attention | experts)
     assert counted.multiplied == pytest.approx(0)
     assert counted.accepted == pytest.approx(1 - 0.0303, abs=5e-4)

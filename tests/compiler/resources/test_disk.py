@@ -10,7 +10,7 @@ import pytest
 
 from peagle.compiler.resources import disk as module
 from peagle.compiler.resources.disk import Disk, disk_of, done_bytes
-from peagle.compiler.store.killed_stages import step_aside, steps
+from peagle.compiler.store.killed_stages import unfinished_path, steps
 from peagle.compiler.store.made_for import MadeFor
 from peagle.compiler.store.stages import StageStore
 from tests.fixtures.commands import Run
@@ -81,7 +81,7 @@ def test_cached_steps_are_not_counted_again(tmp_path: Path) -> None:
 def test_leftovers_of_a_killed_build_do_not_count(tmp_path: Path) -> None:
     kept_step(StageStore(tmp_path), "attach-target", 10)
     (step,) = steps(tmp_path)
-    (left := step_aside(step)).mkdir()
+    (left := unfinished_path(step)).mkdir()
     (left / "weights").write_bytes(bytes(4000))
     assert done_bytes(tmp_path, MadeFor("build", "demo")) == 4000
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
-from peagle.compiler.pipeline.cpu_kernels import cpu_kernels, was_compiled_here
+from peagle.compiler.pipeline.cpu_kernels import cpu_kernels, is_compiled_locally
 from peagle.compiler.pipeline.plan_stages import build_plugin_library, library_of_export
 from peagle.compiler.pipeline.shared_steps import PipelineRun
 from peagle.compiler.precision.calibration.resume import Kept
@@ -313,7 +313,7 @@ class TestEveryReader:
         (open_cache / "cpu-library" / "x").mkdir()
         library = CpuLibrary("linux-x86_64", "", b"")
         with pytest.raises(EnvironmentProblem, match="others can write to"):
-            was_compiled_here(StageStore(open_cache), library)
+            is_compiled_locally(StageStore(open_cache), library)
 
     def test_kernels_that_a_build_could_do_without(self, open_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda *_: [])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.compiler.store import destination
-from peagle.compiler.store.destination import require_apart, require_publishable
+from peagle.compiler.store.destination import require_disjoint, require_publishable
 from peagle.engines.folder.manifest import FILE_NAME
 from peagle.plugins.errors import EnvironmentProblem, PeagleError, UsageError
 
@@ -106,8 +106,8 @@ def test_folder_used_as_input_is_not_replaced(engine: Path) -> None:
     (engine.parent / "link").symlink_to(engine)
     for out, read in ((engine, engine), (engine, engine / "target"), (engine.parent / "link", engine)):
         with pytest.raises(UsageError, match="is an input folder"):
-            require_apart(out, "demo", None, str(read / ".." / read.name))
-    require_apart(engine, "demo", None, "x" * 5000, str(engine.parent))
+            require_disjoint(out, "demo", None, str(read / ".." / read.name))
+    require_disjoint(engine, "demo", None, "x" * 5000, str(engine.parent))
 
 
 @settings(max_examples=50, deadline=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.store.leftovers import clear_leftovers, made_aside, moved_aside, remove
+from peagle.compiler.store.leftovers import clear_leftovers, remove, retired_path, temporary_path
 from peagle.compiler.store.locks import locked
 
 
@@ -16,7 +16,7 @@ def names(folder: Path) -> list[str]:
 
 
 def unfinished(final: Path) -> Path:
-    folder = made_aside(final)
+    folder = temporary_path(final)
     (folder / "target").mkdir(parents=True)
     return folder
 
@@ -40,7 +40,7 @@ def test_output_of_a_running_build_is_kept(tmp_path: Path) -> None:
 def test_moved_folder_is_restored_unless_replaced(tmp_path: Path, is_link: bool, is_replaced: bool) -> None:
     folder = tmp_path / "engines"
     folder.mkdir()
-    old = moved_aside(made_aside(folder / "mine"))
+    old = retired_path(temporary_path(folder / "mine"))
     if is_link:
         (tmp_path / "real").mkdir()
         old.symlink_to(tmp_path / "real")
@@ -56,10 +56,10 @@ def test_moved_folder_is_restored_unless_replaced(tmp_path: Path, is_link: bool,
 
 def test_old_folder_is_kept_while_being_replaced(tmp_path: Path) -> None:
     ready = unfinished(tmp_path / "mine")
-    moved_aside(ready).mkdir()
+    retired_path(ready).mkdir()
     with locked(ready):
         clear_leftovers(tmp_path)
-    assert names(tmp_path) == sorted([ready.name, moved_aside(ready).name])
+    assert names(tmp_path) == sorted([ready.name, retired_path(ready).name])
 
 
 def test_foreign_files_are_kept(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from peagle.compiler.precision.calibration.saved_ranges import Scales
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.verify.engine_origin import Origins
-from peagle.compiler.verify.engine_ranges import ranges_again
+from peagle.compiler.verify.engine_ranges import rebuild_ranges
 from peagle.engines.folder.manifest import Manifest
 from peagle.plugins.errors import EnvironmentProblem
 from tests.models import Pair, make_pair
@@ -39,7 +39,7 @@ def built(pair: Pair, out: Path, ranges: CalibrationOptions) -> Path:
 
 
 def again(engine: Path) -> Scales:
-    return ranges_again(engine, Origins.open(Manifest.read(engine), engine), StageStore.default(), Quiet())
+    return rebuild_ranges(engine, Origins.open(Manifest.read(engine), engine), StageStore.default(), Quiet())
 
 
 def same(one: Scales, other: Scales) -> bool:

@@ -60,7 +60,7 @@ def test_gpu_host_without_torch_reports_unchecked_parts(
     files = {path.relative_to(folder).as_posix(): FileEntry.of(path) for path in folder.rglob("*") if path.is_file()}
     replace(on_gpu.manifest, files=files).write(folder)
     monkeypatch.setattr(Engine, "load", lambda *_, **__: on_gpu)
-    monkeypatch.setattr(optional_packages, "is_there", lambda name: name != "torch")
+    monkeypatch.setattr(optional_packages, "is_installed", lambda name: name != "torch")
     done = cli("verify", folder, "--prompts", 1, "--max-tokens", 6, "--num-speculative-tokens", 2)
     assert done.code == 3, done.out
     assert "comparing with FP32 needs packages that are not installed: torch" in done.out

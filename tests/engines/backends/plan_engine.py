@@ -11,7 +11,7 @@ from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import drafter_half, target_half
 from peagle.compiler.pipeline.plan_stages import profiles
-from peagle.compiler.precision.kv_cache_scales import NarrowCaches
+from peagle.compiler.precision.kv_cache_scales import LowPrecisionCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
@@ -38,7 +38,7 @@ def lowered(target: Path, drafter: Path, dtype: Dtype, cache_length: int, cache_
     halves = target_half(opened), drafter_half(checkpoint, head, opened)
     if cache_scale:
         caches = {f"{kind}_cache.{i}": cache_scale for kind in "kv" for i in range(opened.spec.num_layers)}
-        halves = replace(halves[0], caches=NarrowCaches("fp8", caches)), halves[1]
+        halves = replace(halves[0], caches=LowPrecisionCaches("fp8", caches)), halves[1]
     return {
         half.name: graph_stages.attach(
             store,

@@ -14,7 +14,7 @@ from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.backends.onnxruntime.timed_lanes import TimedLanes
 from peagle.engines.draft_methods import eagle3
 from peagle.engines.draft_methods.lanes import Lanes
-from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
+from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead
 from peagle.engines.running.request import Request
 from peagle.engines.scheduling.shared_rounds import SharedRounds
 from peagle.graphs.drafters import torch_reference
@@ -36,7 +36,7 @@ class Dice:
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return k
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         pass
 
     def choose(self, ahead: RoundAhead) -> int:

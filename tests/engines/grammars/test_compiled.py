@@ -79,7 +79,7 @@ def test_preparation_failure_is_reported_to_every_requester(tiny_folder: Path, m
     damaged.prepare()
     with pytest.raises(EnvironmentProblem, match="cannot be used for grammars"):
         damaged.path(StructuredOutputsParams(regex="ab"), END)
-    monkeypatch.setattr(optional_packages, "is_there", lambda module: module != "llguidance")
+    monkeypatch.setattr(optional_packages, "is_installed", lambda module: module != "llguidance")
     without = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
     without.prepare()
     with pytest.raises(EnvironmentProblem, match="structured output"):
@@ -129,7 +129,7 @@ def test_recent_grammars_stay_compiled_and_texts_start_fresh(tiny_folder: Path) 
 
 
 def test_missing_package_error_has_the_install_command(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optional_packages, "is_there", lambda module: module != "llguidance")
+    monkeypatch.setattr(optional_packages, "is_installed", lambda module: module != "llguidance")
     with pytest.raises(EnvironmentProblem, match=r"structured output needs .* llguidance") as error:
         Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB).path(StructuredOutputsParams(regex="a"), END)
     assert "grammar" in error.value.fix

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.policy.adaptive import Adaptive
-from peagle.engines.policy.drafts_per_round import RoundAhead, RoundRow, RoundSeen
+from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead, RoundRow
 from peagle.engines.policy.prior import Prior, measured, tokens_by_k
 
 MOST = 8
@@ -75,7 +75,7 @@ class Machine:
             outlier = 3.0 if self.noise and dice.random() < 0.03 else 1.0
             seconds = 0.005 * cost * math.exp(pace + dice.gauss(0, self.noise)) * outlier
             if self.policy is not None:
-                self.policy.learn(RoundSeen(ahead, k, outcomes, seconds))
+                self.policy.learn(ObservedRound(ahead, k, outcomes, seconds))
             self.ks.append(k)
             self.after.append(self.spent)
             rows = [text for text in rows if text.left > 0]
@@ -157,7 +157,7 @@ def test_rounds_that_could_not_be_timed_teach_acceptance_alone() -> None:
     policy, text = adaptive(), Text(RANDOM, 0)
     ahead = RoundAhead([RoundRow(text, "peagle-chain")], 1)
     for _ in range(40):
-        policy.learn(RoundSeen(ahead, policy.choose(ahead), [(policy.choose(ahead), [])], None))
+        policy.learn(ObservedRound(ahead, policy.choose(ahead), [(policy.choose(ahead), [])], None))
     assert policy.choose(ahead) <= 2
 
 
@@ -287,9 +287,11 @@ def test_forced_drafts_are_verified_when_they_pay() -> None:
 
 def test_wider_round_is_no_measure_of_its_k() -> None:
     policy, ahead = adaptive(), RoundAhead([RoundRow(Text(RANDOM, 0), "peagle-chain")], 1)
-    before = [policy.values(ahead) for _ in range(30) if policy.learn(RoundSeen(ahead, 0, [(0, ())], 1.0)) is None][-1]
+    before = [policy.values(ahead) for _ in range(30) if policy.learn(ObservedRound(ahead, 0, [(0, ())], 1.0)) is None][
+        -1
+    ]
     for _ in range(30):
-        policy.learn(RoundSeen(ahead, 0, [(0, ())], 9.0, widest=6))
+        policy.learn(ObservedRound(ahead, 0, [(0, ())], 9.0, widest=6))
     assert policy.values(ahead) == before
 
 

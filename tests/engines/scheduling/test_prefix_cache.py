@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.onnxruntime import backend as onnxruntime
-from peagle.engines.policy.drafts_per_round import RoundAhead, RoundSeen
+from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead
 from peagle.engines.scheduling.prefix_cache import LEAST_TOKENS, PrefixCache
 from peagle.plugins.errors import UsageError
 
@@ -79,7 +79,7 @@ class Says:
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return k
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         pass
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.policy.adaptive import Adaptive
-from peagle.engines.policy.drafts_per_round import Policy, RoundAhead, RoundSeen
+from peagle.engines.policy.drafts_per_round import ObservedRound, Policy, RoundAhead
 from peagle.engines.policy.prior import measured
 from tests.models import VOCAB
 
@@ -39,7 +39,7 @@ class Spoken:
     """A policy that says ``k`` for ever, lets forms reach as far as there is room, and keeps what it is told."""
 
     def __init__(self, k: int, most: int) -> None:
-        self.k, self.most, self.seen = k, most, list[RoundSeen]()
+        self.k, self.most, self.seen = k, most, list[ObservedRound]()
 
     def choose(self, ahead: RoundAhead) -> int:
         return self.k
@@ -47,7 +47,7 @@ class Spoken:
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return self.most
 
-    def learn(self, seen: RoundSeen) -> None:
+    def learn(self, seen: ObservedRound) -> None:
         self.seen.append(seen)
 
 

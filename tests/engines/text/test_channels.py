@@ -25,7 +25,7 @@ def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> 
     for size in [*(sizes or []), len(text) + 1]:
         piece, begin = text[begin : begin + size], begin + size
         told, found = reader.push(piece, is_last=begin >= len(text))
-        thought, said, calls = thought + reader.take_thought(), said + told, calls + found
+        thought, said, calls = thought + reader.take_reasoning(), said + told, calls + found
         if begin >= len(text):
             break
     assert [call.at for call in calls] == list(range(reader.count))
@@ -79,7 +79,7 @@ def test_truncated_or_unchanneled_text_is_handled(text: str, expected: tuple[str
 def test_visible_text_streams_immediately() -> None:
     reader = ChannelReader(TOOLS)
     assert reader.push("<|channel|>analysis<|message|>So", is_last=False) == ("", [])
-    assert reader.take_thought() == "So"
+    assert reader.take_reasoning() == "So"
     assert reader.push(f"<|end|>{ROLE}<|channel|>final<|message|>Hel", is_last=False) == ("Hel", [])
     assert reader.push("lo", is_last=False) == ("lo", [])
 

@@ -17,7 +17,7 @@ from transformers.models.qwen3 import modeling_qwen3
 from peagle.graphs import graph_files
 from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
-from peagle.graphs.quantization import narrow_caches, quantize_caches, round_caches
+from peagle.graphs.quantization import lower_cache_precision, quantize_caches, round_caches
 from peagle.graphs.stream_weights import attach
 from peagle.plugins.errors import BuildError
 from tests.graphs.checking import check
@@ -140,7 +140,7 @@ def test_narrower_caches_have_their_type_from_one_end_to_the_other(qwen3: Traced
     before = {value.name: value.shape[-1] for value in model.graph.inputs if "_cache." in str(value.name)}
     (first, *_) = (value for value in model.graph.inputs if value.name in before)
     model.graph.append(ir.node("Shape", [first], {"start": 0, "end": 1}))
-    narrow_caches(model, dtype)
+    lower_cache_precision(model, dtype)
     for value in (*model.graph.inputs, *model.graph.outputs):
         if "_cache." in str(value.name):
             width = before[str(value.name).removesuffix(".out")] + more
@@ -153,7 +153,7 @@ def test_cache_with_other_readers_stays_unquantized(qwen3: Traced, attributes: d
     cache = next(value for value in model.graph.inputs if value.name == "v_cache.0")
     model.graph.append(ir.node("Identity", [cache]) if attributes is None else ir.node("Shape", [cache], attributes))
     with pytest.raises(BuildError, match=r"v_cache\.0 cannot hold codes"):
-        narrow_caches(model, "int8")
+        lower_cache_precision(model, "int8")
 
 
 def test_cache_contents_are_codes(qwen3: Traced, rng: np.random.Generator) -> None:

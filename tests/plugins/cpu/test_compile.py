@@ -26,7 +26,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def no_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "is_there", lambda name: False)
+    monkeypatch.setattr(compiling, "is_installed", lambda name: False)
     monkeypatch.delenv("CXX", raising=False)
 
 
@@ -47,7 +47,7 @@ def test_the_hosts_compilers_are_tried_in_order_each_once(
 
 
 def test_pypi_compiler_comes_last_with_a_generic_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "is_there", lambda name: name == "ziglang")
+    monkeypatch.setattr(compiling, "is_installed", lambda name: name == "ziglang")
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert find_compilers() == (Compiler((sys.executable, "-m", "ziglang", "c++"), ("-mcpu=baseline",)),)

@@ -80,7 +80,7 @@ def test_parser_without_the_link_ends_the_process(wheel: Path, case: dict[str, A
     """The reason for all this; when a wheel passes here, the cure can go."""
     (wheel / "sitecustomize.py").write_text(
         "from peagle.plugins.tensorrt import import_tensorrt\n"
-        "import_tensorrt.cure_link = lambda: import_tensorrt.LinkState('absent')\n"
+        "import_tensorrt.repair_link = lambda: import_tensorrt.LinkState('absent')\n"
     )
     assert run_aot([case], environment(wheel)).returncode != 0
 
@@ -91,7 +91,7 @@ def test_link_state_is_reported_without_changes(wheel: Path) -> None:
     assert process.stdout.split() == ["missing", "False"]
     assert not (wheel / "tensorrt_rtx_libs" / LINK).exists()
     assert child(
-        wheel, "print(import_tensorrt.cure_link().state, import_tensorrt.link_state().state)"
+        wheel, "print(import_tensorrt.repair_link().state, import_tensorrt.link_state().state)"
     ).stdout.split() == [
         "cured",
         "present",
@@ -101,14 +101,14 @@ def test_link_state_is_reported_without_changes(wheel: Path) -> None:
 @needs_rtx
 def test_a_link_that_leads_nowhere_is_replaced(wheel: Path) -> None:
     (wheel / "tensorrt_rtx_libs" / LINK).symlink_to(f"{LINK}.0")
-    assert child(wheel, "print(import_tensorrt.cure_link().state)").stdout.strip() == "cured"
+    assert child(wheel, "print(import_tensorrt.repair_link().state)").stdout.strip() == "cured"
     assert (wheel / "tensorrt_rtx_libs" / LINK).exists()
 
 
 @needs_rtx
 def test_processes_that_cure_at_once_do_not_hinder_each_other(wheel: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        processes = list(pool.map(lambda _: child(wheel, "print(import_tensorrt.cure_link().usable)"), range(8)))
+        processes = list(pool.map(lambda _: child(wheel, "print(import_tensorrt.repair_link().usable)"), range(8)))
     assert [each.stdout.strip() for each in processes] == ["True"] * 8, [each.stderr for each in processes]
     folder = wheel / "tensorrt_rtx_libs"
     assert (folder / LINK).exists()
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_to_is_explained(wheel: Path) -> None:
     (wheel / "tensorrt_rtx_libs").chmod(0o555)
     process = child(
         wheel,
-        AS_NOBODY + "print(import_tensorrt.cure_link().state)\n"
+        AS_NOBODY + "print(import_tensorrt.repair_link().state)\n"
         "try: import_tensorrt.load('tensorrt-rtx')\nexcept Exception as e: print(e)",
     )
     (wheel / "tensorrt_rtx_libs").chmod(0o755)

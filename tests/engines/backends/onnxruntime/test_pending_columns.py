@@ -37,9 +37,9 @@ def test_pending_columns_are_returned_and_prefix_is_copied(start: int, counts: l
 def test_gap_discards_pending_columns() -> None:
     held = PendingColumns(10)
     held.add(*columns(3, 4))
-    held.go_on_at(7)
+    held.resume_at(7)
     assert held.count == 4
-    held.go_on_at(8)
+    held.resume_at(8)
     assert held.count == 0
     held.add(*columns(8, 1))
     assert (held.start, held.end) == (8, 9)

@@ -69,7 +69,7 @@ def test_gpu_without_a_kernel_is_rejected(sms: list[int], words: str) -> None:
 
 
 def test_missing_compiler_error_states_the_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.plugins.cpu.compile.is_there", lambda name: False)
+    monkeypatch.setattr("peagle.plugins.cpu.compile.is_installed", lambda name: False)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EnvironmentProblem, match="no C\\+\\+ compiler") as caught:
