@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .atomic_files import writing
-from .killed_stages import killed, lock_of, unfinished_path, steps
+from .killed_stages import killed, lock_of, steps, unfinished_path
 from .leftovers import remove
 from .locks import locked_if_free
 from .made_for import MadeFor

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.compiler.resources import disk as module
 from peagle.compiler.resources.disk import Disk, disk_of, done_bytes
-from peagle.compiler.store.killed_stages import unfinished_path, steps
+from peagle.compiler.store.killed_stages import steps, unfinished_path
 from peagle.compiler.store.made_for import MadeFor
 from peagle.compiler.store.stages import StageStore
 from tests.fixtures.commands import Run
