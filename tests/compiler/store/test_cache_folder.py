@@ -340,7 +340,7 @@ class TestEveryReader:
         assert f"others can write to {open_cache}" in diagnose().cache_problem
         done = cli("doctor")
         assert done.code == 0
-        assert "cache not used: others can write to" in " ".join(done.out.split())
+        assert "cache unusable: others can write to" in " ".join(done.out.split())
 
 
 def test_missing_cache_is_trusted(tmp_path: Path) -> None:
