@@ -66,11 +66,11 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], k: int, advance: 
     return outputs
 
 
-def compare_tokens(wide: Outputs, quantized: Outputs) -> GreedyAgreement:
+def compare_tokens(reference: Outputs, quantized: Outputs) -> GreedyAgreement:
     """Compare the greedy tokens of two engines. Both lists are in the order of the prompts."""
     equal = tokens = 0
     first: list[int | None] = []
-    for one, other in zip(wide, quantized, strict=True):
+    for one, other in zip(reference, quantized, strict=True):
         pairs = list(zip(one.token_ids, other.token_ids, strict=False))
         length = max(len(one.token_ids), len(other.token_ids))
         same = [a == b for a, b in pairs] + [False] * (length - len(pairs))
@@ -80,14 +80,14 @@ def compare_tokens(wide: Outputs, quantized: Outputs) -> GreedyAgreement:
     return GreedyAgreement(len(first), tokens, equal / tokens if tokens else math.nan, first.count(None), tuple(first))
 
 
-def compare_acceptance(wide: Outputs, quantized: Outputs, k: int) -> AcceptanceLength:
+def compare_acceptance(reference: Outputs, quantized: Outputs, k: int) -> AcceptanceLength:
     """Compare the acceptance lengths of two engines. Both lists are in the order of the prompts.
 
     The length is NaN if nothing was drafted.
     """
-    before, after = _length(wide), _length(quantized)
+    before, after = _length(reference), _length(quantized)
     rounds = sum(output.acceptance.rounds for output in quantized)
-    return AcceptanceLength(k, len(quantized), rounds, before, after, _error(wide, quantized))
+    return AcceptanceLength(k, len(quantized), rounds, before, after, _error(reference, quantized))
 
 
 def _length(outputs: Outputs) -> float:
@@ -95,14 +95,14 @@ def _length(outputs: Outputs) -> float:
     return 1 + sum(output.acceptance.accepted for output in outputs) / rounds if rounds else math.nan
 
 
-def _error(wide: Outputs, quantized: Outputs) -> float:
+def _error(reference: Outputs, quantized: Outputs) -> float:
     """Return the standard error of the change by the jackknife over prompts, because the change is a ratio of sums."""
-    count = len(wide)
+    count = len(reference)
     if count < 2:
         return math.nan
     changes = []
     for out in range(count):
-        some = [[*outputs[:out], *outputs[out + 1 :]] for outputs in (wide, quantized)]
+        some = [[*outputs[:out], *outputs[out + 1 :]] for outputs in (reference, quantized)]
         changes.append(_length(some[1]) / _length(some[0]) - 1)
     mean = sum(changes) / count
     return math.sqrt((count - 1) / count * sum((change - mean) ** 2 for change in changes))

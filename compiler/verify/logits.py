@@ -134,9 +134,9 @@ def compare_layers(
     """Run both models over all texts and return the relative distance of their hidden states, by layer."""
     distance, length = np.zeros(1), np.zeros(1)
     for ids in texts:
-        wide, quantized = reference(ids).astype(np.float64), candidate(ids).astype(np.float64)
-        distance = distance + ((quantized - wide) ** 2).sum(axis=(0, 2))
-        length = length + (wide**2).sum(axis=(0, 2))
+        expected, found = reference(ids).astype(np.float64), candidate(ids).astype(np.float64)
+        distance = distance + ((found - expected) ** 2).sum(axis=(0, 2))
+        length = length + (expected**2).sum(axis=(0, 2))
         advance(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         errors = np.sqrt(distance / length)
@@ -177,7 +177,7 @@ def _nll(likelihoods: Array, following: Sequence[int]) -> Array:
 
 def log_softmax(logits: Array) -> Array:
     """Logarithm of the softmax along the last axis, float64."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
-    return wide
+    values = logits.astype(np.float64)
+    values -= values.max(axis=-1, keepdims=True)
+    values -= np.log(np.exp(values).sum(axis=-1, keepdims=True))
+    return values

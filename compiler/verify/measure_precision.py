@@ -228,17 +228,17 @@ class _Measurement:
             pairs.append(self._unpublished.pair(self._cpu, self._lowering, wide_drafter=True))
         with self._step("compare greedy text and acceptance", len(prompts) * len(pairs)) as advance:
             outputs = [generate(pair, prompts, k, advance) for pair in pairs]
-        wide, quantized = outputs[:2]
+        reference, quantized = outputs[:2]
         alone = compare_acceptance(outputs[2], quantized, k) if self._quantizes_drafter else None
-        return compare_tokens(wide, quantized), compare_acceptance(wide, quantized, k) if k else None, alone
+        return compare_tokens(reference, quantized), compare_acceptance(reference, quantized, k) if k else None, alone
 
     def _layers(self) -> tuple[LayerError, ...]:
         """Compare the layers of the recipe, rebuilt with the hidden states of every layer as outputs."""
         unpublished, texts = self._unpublished, self._texts.first(_LAYER_TEXTS, _LAYER_TOKENS)
-        wide = unpublished.session(reference_recipe(), ORT, texts.longest, every_layer=True)
+        reference = unpublished.session(reference_recipe(), ORT, texts.longest, every_layer=True)
         quantized = unpublished.session(self._cpu, self._lowering, texts.longest, every_layer=True)
         with self._step("compare the layers", len(texts.ids)) as advance:
-            layers = compare_layers(wide.streams, quantized.streams, texts.ids, advance)
+            layers = compare_layers(reference.streams, quantized.streams, texts.ids, advance)
         again = compare_logits(quantized.logits, self._engine.target_logits, texts.ids[:1])
         if not again.kl_mean <= _SAME_KL:
             self._notes.append(

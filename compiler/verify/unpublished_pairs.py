@@ -133,8 +133,8 @@ class UnpublishedPairs:
         self.held.append(graph.attached)
         return graph
 
-    def _part(self, part: Part, graph: Compiled, narrow: NarrowCaches | None) -> Part:
-        file, dtype = self._stored(graph, MODEL), narrow.dtype if narrow else ""
+    def _part(self, part: Part, graph: Compiled, quantized: NarrowCaches | None) -> Part:
+        file, dtype = self._stored(graph, MODEL), quantized.dtype if quantized else ""
         caches = tuple(replace(cache, dtype=dtype) for cache in part.caches)
         return replace(part, file=file, inputs=graph.inputs, outputs=graph.outputs, caches=caches, plan=None)
 
@@ -193,8 +193,8 @@ class TargetSession:
             binding.bind_output(name)
         self._session.run_with_iobinding(binding)
         logits, *streams = (value.numpy()[0] for value in binding.get_outputs()[-len(self._shown) :])
-        tapped = streams[0] if streams else np.zeros((count, 0), np.float32)
-        return TargetPass(logits, tapped.reshape(count, tapped.shape[1] // self._hidden_size, self._hidden_size))
+        hidden = streams[0] if streams else np.zeros((count, 0), np.float32)
+        return TargetPass(logits, hidden.reshape(count, hidden.shape[1] // self._hidden_size, self._hidden_size))
 
     def logits(self, ids: Sequence[int]) -> Array:
         """Return the logits after each token, f32 [len, V]."""
