@@ -1,4 +1,4 @@
-"""Prove an engine: speculation changes no token, logits are those of torch, and a precision costs what it may."""
+"""Verify an engine: speculation changes no token, logits match torch, and the accuracy cost is within its limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which layers of a quantized target cost most, and which to leave wide so that it costs little enough.
+"""Rank the layers of a quantized target by accuracy cost, and find which to leave unquantized.
 
-Every group of matrices is quantized alone, everything else wide, and its divergence from FP32 measured. Divergences of
-groups add up to nearly that of all, which predicts what an exclusion brings; what is suggested was measured as well.
+Each group of matrices is quantized alone, and its divergence from FP32 is measured. The divergences of the groups add
+up to nearly the divergence of the whole target, which predicts the effect of an exclusion. The suggested exclusion is
+also measured.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _TEXTS, _TOKENS = 6, 192
 
 @dataclass(frozen=True)
 class Cost:
-    """What one group does to the logits when it alone is quantized: mean divergence in nats.
+    """Mean divergence in nats if one group alone is quantized.
 
-    Without ``exclude`` it is of the caches, which no pattern names.
+    ``exclude`` is empty for the KV caches, which patterns cannot name.
     """
 
     group: str
@@ -47,12 +48,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Bisection:
-    """What every group costs, and what to exclude.
+    """Cost of every group, and the suggested exclusion.
 
-    ``costs`` are by size, from a few pieces of text. ``before`` and ``after`` are measured on all of it: with all
-    groups quantized, and without those that ``exclude`` names. ``predicted`` is the divergence that costs promise for
-    ``after``; ``reached``: ``after`` is as ``goal`` says. ``left_wide`` is the share of the quantized numbers that
-    would be wide. ``command`` builds the engine so.
+    ``costs``: largest first, measured on a part of the texts. ``before`` and ``after``: measured on all texts, with all
+    groups quantized and with those of ``exclude`` unquantized. ``predicted``: the divergence of ``after`` as predicted
+    by the costs. ``reached``: ``after`` meets ``goal``. ``left_wide``: share of the quantized weights that the
+    exclusion leaves unquantized. ``command``: builds the engine with the exclusion.
     """
 
     costs: tuple[Cost, ...]
@@ -68,7 +69,7 @@ class Bisection:
 
 @dataclass(frozen=True)
 class _Goal:
-    """What an exclusion is to bring the logits to."""
+    """Goal of an exclusion: limits on the logits."""
 
     text: str
     kl_mean: float
@@ -76,7 +77,7 @@ class _Goal:
 
     @classmethod
     def of(cls, before: LogitsComparison, limits: PrecisionLimits, fixed: float) -> _Goal:
-        """Set the limits where ``before`` is beyond them; else half of its divergence, less what is ``fixed``."""
+        """Return the limits if ``before`` exceeds them; else half of its divergence, not counting ``fixed``."""
         goal = cls("within the limits", limits.kl_mean, limits.perplexity_increase)
         if goal.reached(before):
             text = "half the divergence" + " that weights cause" * bool(fixed)
@@ -84,57 +85,57 @@ class _Goal:
         return goal
 
     def reached(self, compared: LogitsComparison) -> bool:
-        """Whether a measurement is within the goal."""
+        """Return True if a measurement meets the goal."""
         return compared.kl_mean <= self.kl_mean and compared.perplexity_increase <= self.perplexity_increase
 
     def divergence(self, before: LogitsComparison) -> float:
-        """Return what the mean divergence must come to, if perplexity falls with it in proportion."""
+        """Return the mean divergence that meets the goal if perplexity falls in proportion."""
         increase = before.perplexity_increase
         share = self.perplexity_increase / increase if increase > self.perplexity_increase else 1.0
         return min(self.kl_mean, before.kl_mean * share)
 
 
 class BisectTrial:
-    """The target with any of its quantized weights, against FP32."""
+    """Compares the target with FP32, with any subset of its weights quantized."""
 
-    def __init__(self, shop: UnpublishedPairs, recipe: Recipe, lowering: Lowering, texts: Texts) -> None:
-        self._shop, self._recipe, self._lowering = shop, recipe, lowering
+    def __init__(self, unpublished: UnpublishedPairs, recipe: Recipe, lowering: Lowering, texts: Texts) -> None:
+        self._unpublished, self._recipe, self._lowering = unpublished, recipe, lowering
         self._all, self._few = texts, texts.first(_TEXTS, _TOKENS)
-        self._half = shop.half(recipe, lowering)
+        self._half = unpublished.half(recipe, lowering)
         if self._half.quantized is None:
             raise ValueError("the target has no quantized weights")
         self.source: WeightSource = self._half.quantized
-        self._reference = shop.session(reference_recipe(), ORT, texts.longest)
-        self._kept = {ids: self._reference.logits(ids) for ids in self._few.ids}
+        self._reference = unpublished.session(reference_recipe(), ORT, texts.longest)
+        self._cached = {ids: self._reference.logits(ids) for ids in self._few.ids}
 
     @property
     def has_caches(self) -> bool:
-        """Whether the KV caches are quantized, beside the weights."""
+        """True if the KV caches are quantized as well as the weights."""
         return self._half.caches is not None
 
     def measure(self, names: Collection[str], *, quick: bool = False, caches: bool = True) -> LogitsComparison:
-        """Compare logits with these weights quantized and all others wide.
+        """Compare logits with these weights quantized and all others unquantized.
 
-        ``quick`` looks at a few pieces instead of all texts. ``caches``: whether quantized caches are so here too. The
-        graph is not kept: each is as large as the model.
+        ``quick`` uses a part of the texts. Without ``caches``, the KV caches are unquantized. The graph is deleted
+        afterwards, because each is as large as the model.
         """
         texts = self._few if quick else self._all
         half = replace(self._half, quantized=self.source.only(names) if names else None)
         half = half if caches else replace(half, caches=None)
-        with scratch(self._shop.store.root) as store:
-            target = self._shop.session_of(half, self._recipe, self._lowering, self._all.longest, store)
-            return compare_logits(self._of_reference, target.logits, texts.ids)
+        with scratch(self._unpublished.store.root) as store:
+            target = self._unpublished.session_of(half, self._recipe, self._lowering, self._all.longest, store)
+            return compare_logits(self._reference_logits, target.logits, texts.ids)
 
-    def _of_reference(self, ids: Sequence[int]) -> Array:
-        kept = self._kept.get(tuple(ids))
-        return self._reference.logits(ids) if kept is None else kept
+    def _reference_logits(self, ids: Sequence[int]) -> Array:
+        cached = self._cached.get(tuple(ids))
+        return self._reference.logits(ids) if cached is None else cached
 
 
 def bisect(trial: BisectTrial, limits: PrecisionLimits, progress: Progress) -> Bisection:
-    """Rank the groups, then leave out the most expensive until the goal is reached, or little is left."""
+    """Rank the groups, then exclude the most expensive ones until the goal is reached or one group is left."""
     groups = groups_of(trial.source)
     every = {name for group in groups for name in group.weights}
-    with progress.step("narrow one group at a time", len(groups) + 1 + trial.has_caches) as advance:
+    with progress.step("quantize one group at a time", len(groups) + 1 + trial.has_caches) as advance:
         before = trial.measure(every)
         advance(1)
         costs: list[tuple[float, Group]] = []
@@ -146,9 +147,9 @@ def bisect(trial: BisectTrial, limits: PrecisionLimits, progress: Progress) -> B
     ranked = sorted(costs, key=lambda cost: -_comparable(cost[0]))
     goal = _Goal.of(before, limits, fixed)
     count, after = 0, before
-    with progress.step("measure what to exclude"):
+    with progress.step("measure exclusions"):
         while not goal.reached(after) and count < len(ranked) - 1:
-            count = max(count + -(-count // 2), _enough(ranked, fixed, before.kl_mean, goal.divergence(before)), 1)
+            count = max(count + -(-count // 2), _needed(ranked, fixed, before.kl_mean, goal.divergence(before)), 1)
             count = min(count, len(ranked) - 1)
             after = trial.measure(every - {name for _, group in ranked[:count] for name in group.weights})
     out = [group for _, group in ranked[:count]]
@@ -169,29 +170,29 @@ def bisect(trial: BisectTrial, limits: PrecisionLimits, progress: Progress) -> B
 
 
 def _comparable(cost: float) -> float:
-    """Return a cost that sorts: what is not a number is the worst."""
+    """Return a sortable cost: NaN becomes infinity."""
     return math.inf if math.isnan(cost) else cost
 
 
-def _enough(ranked: Sequence[tuple[float, Group]], fixed: float, before: float, most: float) -> int:
-    """How many of the first have to go so that the rest is predicted to diverge by no more than ``most``."""
+def _needed(ranked: Sequence[tuple[float, Group]], fixed: float, before: float, most: float) -> int:
+    """Return how many of the first groups to exclude so that the predicted divergence is at most ``most``."""
     fits = (count for count in range(len(ranked)) if _predicted(ranked, fixed, before, count) <= most)
     return next(fits, len(ranked) - 1)
 
 
 def _predicted(ranked: Sequence[tuple[float, Group]], fixed: float, before: float, count: int) -> float:
-    """Predict the divergence without the first ``count`` groups; ``fixed`` is what no exclusion changes."""
+    """Predict the divergence without the first ``count`` groups; no exclusion changes ``fixed``."""
     total, left = (fixed + sum(cost for cost, _ in some) for some in (ranked, ranked[count:]))
-    if not math.isfinite(before) or not math.isfinite(total):  # nothing adds up then: the costs that are numbers
+    if not math.isfinite(before) or not math.isfinite(total):  # the costs cannot be scaled to the measurement
         return left
     return before * left / total if total else 0.0
 
 
 def rebuild_command(manifest: Manifest, recipe: Recipe, exclude: Sequence[str]) -> str:
-    """Return the ``peagle-compile build`` that builds the engine again with ``exclude`` wide as well.
+    """Return the ``peagle-compile build`` command that rebuilds the engine with ``exclude`` unquantized as well.
 
-    It is as much of it as the manifest knows: where ranges were calibrated from other samples than the bundled ones,
-    those flags have to be added.
+    The manifest does not record calibration samples: if they were not the bundled ones, add the flags of the
+    calibration.
     """
     backend, usual = manifest.backend, RECIPES[recipe.name].on(recipe.wide, lowering_named(manifest.backend.lowering))
     words = ["peagle-compile", "build", "--model", manifest.target.origin.id]

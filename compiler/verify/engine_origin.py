@@ -1,4 +1,4 @@
-"""What an engine was made from, opened again: its checkpoints, its recipe, the ranges of its inputs."""
+"""Open the checkpoints that an engine was built from, and rebuild its recipe from the manifest."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from ..precision.precision_options import PrecisionOptions
 from ..precision.recipes import DTYPES, MULTIPLIED, RECIPES, STORED, Recipe, patterns
 from .parity import drafter_of, gone
 
-_CPU = "fp32"  # what ONNX Runtime computes in on a CPU
+_CPU = "fp32"  # ONNX Runtime computes in FP32 on a CPU
 
 
 @dataclass(frozen=True)
 class Origins:
-    """The checkpoints of an engine, unchanged since the build, and what they hold."""
+    """The checkpoints of an engine, unchanged since the build."""
 
     target: Target
     drafter: tuple[Checkpoint, DrafterSpec] | None
 
     @classmethod
     def open(cls, manifest: Manifest, folder: Path) -> Origins:
-        """Open those of the engine in ``folder``.
+        """Open the checkpoints of the engine in ``folder``.
 
-        Raises ``EnvironmentProblem`` for a checkpoint that is gone or was changed.
+        Raises ``EnvironmentProblem`` for a checkpoint that is missing or has changed.
         """
         for part in manifest.parts.values():
             if why := gone(part.origin):
-                raise EnvironmentProblem(why, fix="build the engine again from a checkpoint that stays")
+                raise EnvironmentProblem(
+                    why, fix="rebuild the engine from a checkpoint, and keep the checkpoint unchanged"
+                )
         target = Target.open(Path(manifest.target.origin.source)).with_taps(manifest.shapes.taps)
         if manifest.drafter is None:
             return cls(target, None)
@@ -46,24 +48,24 @@ class Origins:
 
 
 def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
-    """The recipe that the manifest records, in the types of its backend.
+    """Return the recipe that the manifest records, in the types of its backend.
 
-    Raises ``EnvironmentProblem`` where this version makes another table of it.
+    Raises ``EnvironmentProblem`` if this version resolves the recipe to other types.
     """
     recorded, lowering = _types(manifest.precision), lowering_named(manifest.backend.lowering)
     asked = PrecisionOptions.recorded(recorded)
     recipe = table_of(asked, lowering, wide_of(target, lowering)) if asked.name in RECIPES else None
     if recipe is None or _comparable(recipe.record()) != _comparable(recorded):
         raise EnvironmentProblem(
-            f"this version has no recipe {recorded.get('recipe')!r} that comes to what the engine was built with",
+            f"this version cannot reproduce the engine's recipe {recorded.get('recipe')!r}",
             why=f"its manifest records {recorded}",
-            fix="verify with the version that built it, or build it again",
+            fix="verify with the version that built the engine, or rebuild the engine",
         )
     return recipe
 
 
 def on_cpu(recipe: Recipe) -> Recipe:
-    """The recipe with the same quantized types over FP32, which a CPU computes in."""
+    """Return the recipe with FP32 as its unquantized type, for a CPU."""
     if recipe.wide == _CPU:
         return recipe
     table: dict[str, Any] = {
@@ -73,17 +75,17 @@ def on_cpu(recipe: Recipe) -> Recipe:
 
 
 def reference_recipe() -> Recipe:
-    """The recipe that every precision is measured against: FP32."""
+    """Return the recipe of the reference: FP32."""
     return RECIPES[_CPU]
 
 
 def is_reference(precision: Mapping[str, str]) -> bool:
-    """Whether a manifest's table has nothing that could lose anything."""
+    """True if every type in a manifest's table is FP32."""
     return all(kind == _CPU for kind in _types(precision).values())
 
 
 def _types(precision: Mapping[str, str]) -> dict[str, str]:
-    """The types of a manifest's table, without where ranges come from and what is said apart from it."""
+    """Return the types of a manifest's table, without its other entries."""
     return {name: kind for name, kind in precision.items() if name not in ("calibration", MULTIPLIED, STORED)}
 
 

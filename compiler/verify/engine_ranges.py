@@ -1,4 +1,4 @@
-"""The calibrated ranges of an engine once more: the engine folder says what they were calibrated with."""
+"""Recover the calibrated ranges of an engine from the calibration settings in its folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .engine_origin import Origins
 _REPORT = "build_report.json"
 
 
-def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
-    """Return the ranges of an engine as they are kept, or calibrate them in the same way.
+def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
+    """Return the ranges of an engine, from the store or calibrated again with the same settings.
 
-    Raises ``EnvironmentProblem`` where the samples or the saved ranges are not what they were.
+    Raises ``EnvironmentProblem`` if the samples or the saved ranges are missing or have changed.
     """
     config, recorded = _read(folder / FILE_NAME), _read(folder / _REPORT).get("calibration")
     how = calibration_of(config)
@@ -28,12 +28,12 @@ def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: 
         how.check()
         scales = obtain(how, origins.target, store, progress)
     except PeagleError as error:
-        raise EnvironmentProblem(f"the calibrated ranges of the engine are not to be had: {error.what}") from None
+        raise EnvironmentProblem(f"cannot recover the calibrated ranges of the engine: {error.what}") from None
     now = origin(scales)
     if recorded is None or {name: recorded.get(name) for name in now} != now:
         raise EnvironmentProblem(
-            "the calibrated ranges of the engine are not to be had",
-            why=f"{_REPORT} records {recorded}, and its samples give {now} now",
+            "cannot recover the calibrated ranges of the engine",
+            why=f"{_REPORT} records {recorded}, and its settings now give {now}",
         )
     return scales
 

@@ -1,4 +1,4 @@
-"""What an engine does with text, against its checkpoint: tokenizer, chat template and end-of-text tokens."""
+"""Compare an engine's tokenizer, chat templates and end-of-text tokens with its checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .parity import gone
 from .verdict import Status
 
 _TOKENIZER_FILES = (TOKENIZER, CONFIG, SPECIAL)
-# What tokenizers treat in ways of their own, and a text longer than most limits that a tokenizer.json may set.
+# Text that tokenizers treat differently, and one longer than most truncation limits in a tokenizer.json.
 _SAMPLES = (
     "",
     " a  b\n\n\tc\r\n",
@@ -35,13 +35,13 @@ _SAMPLES = (
     "https://example.com/?q=a&b=c#d",
     "the quick brown fox jumps over the lazy dog. " * 40,
 )
-_ADDED = 64  # the most added tokens whose text is a sample
-Compared = tuple[list[str], str]  # what differs, and what it was compared with
+_ADDED = 64  # most added tokens to use as samples
+Compared = tuple[list[str], str]  # differences, and the reference
 
 
 @dataclass(frozen=True)
 class TextCheck:
-    """One comparison of files or ids; ``detail``: with what, what differs, or why it could not be made."""
+    """Result of one comparison. ``detail``: the reference, the differences, or the reason why it could not run."""
 
     name: str
     status: Status
@@ -49,7 +49,7 @@ class TextCheck:
 
 
 def compare_text(folder: Path, manifest: Manifest, prompts: Sequence[Prompt]) -> tuple[TextCheck, ...]:
-    """Compare the engine in ``folder`` with the checkpoint of its target, from which a build takes all of this."""
+    """Compare the engine in ``folder`` with the checkpoint of its target, the source of all these files."""
     origin = manifest.target.origin
     if why := gone(origin):
         return (TextCheck("text", "not checked", why),)
@@ -68,19 +68,19 @@ def _check(name: str, compare: Callable[[], Compared]) -> TextCheck:
         differences, compared_with = compare()
     except _DamagedEngine as error:
         return TextCheck(name, "failed", str(error))
-    except PeagleError as error:  # the checkpoint's side
-        return TextCheck(name, "not checked", error.one_line)
+    except PeagleError as error:  # the checkpoint is unreadable
+        return TextCheck(name, "not checked", error.in_a_line)
     if differences:
         return TextCheck(name, "failed", listed(differences, 5, "; "))
     return TextCheck(name, "passed", compared_with)
 
 
 class _DamagedEngine(Exception):
-    """The engine's side of a comparison cannot be read."""
+    """The engine's file cannot be read."""
 
 
 @contextmanager
-def _of_engine() -> Iterator[None]:
+def _engine_errors() -> Iterator[None]:
     try:
         yield
     except PeagleError as error:
@@ -89,24 +89,24 @@ def _of_engine() -> Iterator[None]:
 
 def _tokenizer(folder: Path, source: Path) -> Compared:
     differing = [found for name in _TOKENIZER_FILES if (found := _difference(folder / name, source / name))]
-    return differing, "the files of the checkpoint"
+    return differing, "identical to the files of the checkpoint"
 
 
 def _ids(folder: Path, source: Path, manifest: Manifest, prompts: Sequence[Prompt]) -> Compared:
-    """Compare with what the library makes of the checkpoint's tokenizer, with neither truncation nor padding."""
+    """Compare ids with the library's, from the checkpoint's tokenizer without truncation and padding."""
     texts = [prompt.text for prompt in prompts] + [*_SAMPLES]
     expected = _reference(source / TOKENIZER, texts)
     differing = []
-    with _of_engine():
+    with _engine_errors():
         tokenizer = Tokenizer(folder, manifest.eos_token_ids)
         for text, ids in expected.items():
             if (found := tokenizer.encode(text)) != ids:
-                differing.append(f"the ids of {text[:30]!r}... are others: {found[:8]} and not {ids[:8]}")
-    return differing, f"{counted(expected, 'text')} have the ids that the checkpoint's {TOKENIZER} gives"
+                differing.append(f"the ids of {text[:30]!r}... differ: {found[:8]} instead of {ids[:8]}")
+    return differing, f"{counted(expected, 'text')}, same ids as from the checkpoint's {TOKENIZER}"
 
 
 def _reference(path: Path, texts: Sequence[str]) -> dict[str, list[int]]:
-    """The ids that the library gives to the texts, and to those of added tokens. Raises ``BuildError``."""
+    """Return the library's ids of the texts and of the added tokens. Raises ``BuildError``."""
     import tokenizers
 
     try:
@@ -115,7 +115,7 @@ def _reference(path: Path, texts: Sequence[str]) -> dict[str, list[int]]:
         tokenizer.no_padding()
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         return {text: list(tokenizer.encode(text).ids) for text in [*texts, *added[:_ADDED]]}
-    except BaseException as error:  # the binding raises bare Exception, and panics
+    except BaseException as error:  # the binding raises bare Exception, and may panic
         if not is_library_fault(error):
             raise
         raise BuildError(f"{path} cannot be used as a tokenizer", why=reason_of(error)) from error
@@ -123,38 +123,38 @@ def _reference(path: Path, texts: Sequence[str]) -> dict[str, list[int]]:
 
 def _templates(folder: Path, source: Path) -> Compared:
     expected = read_templates(source)
-    with _of_engine():
+    with _engine_errors():
         found = read_templates(folder)
-    differing = [f"the engine has a template {name!r}, the checkpoint has none" for name in found.keys() - expected]
-    differing += [f"the engine has no template {name!r}, the checkpoint has one" for name in expected.keys() - found]
+    differing = [f"template {name!r} is in the engine but not in the checkpoint" for name in found.keys() - expected]
+    differing += [f"template {name!r} is in the checkpoint but not in the engine" for name in expected.keys() - found]
     both = found.keys() & expected
-    differing += [f"the template {name!r} is another" for name in both if found[name] != expected[name]]
-    return sorted(differing), f"{counted(expected, 'template')}, as in the checkpoint"
+    differing += [f"template {name!r} differs" for name in both if found[name] != expected[name]]
+    return sorted(differing), f"{counted(expected, 'template')}, same as in the checkpoint"
 
 
 def _ends(folder: Path, source: Checkpoint, manifest: Manifest) -> Compared:
     expected = end_of_text_ids(Target.of(source))
     differing = []
     if sorted(expected) != sorted(manifest.eos_token_ids):
-        differing.append(f"the manifest has {[*manifest.eos_token_ids]}, the checkpoint {[*expected]}")
+        differing.append(f"the manifest has {[*manifest.eos_token_ids]}, and the checkpoint {[*expected]}")
     if found := _difference(folder / GENERATION_CONFIG, source.folder / GENERATION_CONFIG):
         differing.append(found)
-    return differing, f"{[*expected]}, as in the checkpoint"
+    return differing, f"{[*expected]}, same as in the checkpoint"
 
 
-def _difference(ours: Path, theirs: Path) -> str:
-    """Say how two files of one name differ; empty where they have the same bytes, or say the same as JSON."""
-    expected = _content(theirs)
-    with _of_engine():
-        found = _content(ours)
+def _difference(path: Path, reference: Path) -> str:
+    """Describe how two files of the same name differ; empty if they have the same bytes or equal JSON content."""
+    expected = _content(reference)
+    with _engine_errors():
+        found = _content(path)
     if found == expected:
         return ""
     if found is None:
-        return f"the engine has no {ours.name}, the checkpoint has one"
+        return f"{path.name} is in the checkpoint but not in the engine"
     if expected is None:
-        return f"the engine has a {ours.name}, the checkpoint has none"
-    said = _said(found)
-    return "" if said is not None and said == _said(expected) else f"{ours.name} is not the checkpoint's"
+        return f"{path.name} is in the engine but not in the checkpoint"
+    form = _canonical(found)
+    return "" if form is not None and form == _canonical(expected) else f"{path.name} differs from the checkpoint"
 
 
 def _content(path: Path) -> bytes | None:
@@ -166,14 +166,14 @@ def _content(path: Path) -> bytes | None:
         raise BuildError(f"cannot read {path}", why=str(error)) from None
 
 
-def _said(content: bytes) -> str | None:
-    """Return what a JSON object says but for its template, which is a file of its own in an engine.
+def _canonical(content: bytes) -> str | None:
+    """Return a JSON object in canonical form, without ``chat_template``, which an engine stores in its own file.
 
-    None for what is none, and for one with a key twice, of which readers may take either.
+    None if the content is not a JSON object or has duplicate keys: readers may take either value of those.
     """
     try:
-        said = parse_json(content, _unique)
-        return json.dumps({name: value for name, value in said.items() if name != "chat_template"}, sort_keys=True)
+        settings = parse_json(content, _unique)
+        return json.dumps({name: value for name, value in settings.items() if name != "chat_template"}, sort_keys=True)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -181,5 +181,5 @@ def _said(content: bytes) -> str | None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return found

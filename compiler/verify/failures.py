@@ -1,4 +1,4 @@
-"""The error for an engine that did not pass: what failed or could not be checked, and what to do about it."""
+"""Errors for engines that did not pass: the failed or unchecked parts, and the fix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_passed(verification: Verification, engine: Path) -> None:
 
 
 def failure_of(verification: Verification, engine: Path) -> PeagleError | None:
-    """Return the error that says why the engine in the folder ``engine`` did not pass; None if it passed."""
+    """Return the error for an engine in the folder ``engine`` that did not pass; None if it passed."""
     if verification.status == "failed":
         fix = _fix(verification, engine / FILE_NAME)
         return VerificationError("verification failed", why="; ".join(_failures(verification)), fix=fix)
@@ -28,11 +28,11 @@ def _failures(verification: Verification) -> list[str]:
     if lossless is not None and not lossless.passed:
         differ = f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens differ"
         if not lossless.finite:
-            differ = "the target's logits are not numbers: its weights overflow in this precision"
-        reasons.append(differ if lossless.tokens_compared else "no token was compared")
+            differ = "the target's logits are NaN or infinite: its weights overflow in this precision"
+        reasons.append(differ if lossless.tokens_compared else "no tokens were compared")
     reasons += [f"{check.name}: {check.detail}" for check in verification.text if check.status == "failed"]
     reasons += [
-        f"{check.name} differ by {check.largest_difference}"
+        f"{check.name} differ by {check.largest_difference} of the largest logit"
         for check in verification.parity
         if check.status == "failed"
     ]
@@ -42,23 +42,23 @@ def _failures(verification: Verification) -> list[str]:
 
 
 def _not_checked(verification: Verification) -> EnvironmentProblem:
-    """Say what could not be checked, and how to ask for the rest alone."""
+    """Name the unchecked parts, and the flag that runs only the others."""
     parts = verification.not_checked
     rest = [part for part in PARTS if verification.state(part) in ("passed", "lossy")]
-    alone = f"; `--only {','.join(rest)}` checks the rest alone" if rest else ""
+    alone = f"; --only {','.join(rest)} runs only the other parts" if rest else ""
     return EnvironmentProblem(
         f"not checked: {', '.join(parts)}",
         why="; ".join(f"{part}: {why}" for part, why in parts.items()),
-        fix=f"put the checkpoints back where the engine was built from, and verify where the engine runs{alone}",
+        fix=f"restore the checkpoints at their paths, and verify on a machine that can run the engine{alone}",
     )
 
 
 def _fix(verification: Verification, path: Path) -> str:
     precision = verification.precision
     if verification.state("text") == "failed":
-        return f"build again from the checkpoint, if that is the one you trust; {path} has the details"
+        return f"if you trust the checkpoint, rebuild the engine from it; see {path} for details"
     if precision is None or precision.status != "failed":
-        return f"{path} has the details; a rebuild with `--lowering std` tells graph from kernel"
+        return f"see {path} for details; rebuild with --lowering std to find out if a kernel or the graph is the cause"
     if precision.bisection is None:
-        return f"`verify --bisect` finds the layers that cost most and what to --exclude; {path} has the details"
-    return f"build again with what the bisection excludes, or in another precision; {path} has the details"
+        return f"run verify --bisect to find the layers to --exclude; see {path} for details"
+    return f"rebuild with the command of the bisection, or in another precision; see {path} for details"

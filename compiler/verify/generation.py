@@ -1,4 +1,4 @@
-"""What two engines write after the same beginnings, and how many of their drafts they accept."""
+"""Compare the greedy text and the acceptance length of two engines on the same prompts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_TOKENS = 96
 
 @dataclass(frozen=True)
 class GreedyAgreement:
-    """How many greedy tokens of two engines are equal, by position.
+    """Agreement of the greedy tokens of two engines, by position.
 
-    ``first_difference``: the position of each prompt's first, None where there is none.
+    ``first_difference``: position of the first difference of each prompt; None if there is none.
     """
 
     prompts: int
@@ -31,9 +31,10 @@ class GreedyAgreement:
 
 @dataclass(frozen=True)
 class AcceptanceLength:
-    """Tokens a round with ``k`` drafts, over all prompts; ``before`` is the wide pair's.
+    """Tokens per round with ``k`` speculative tokens, over all prompts.
 
-    ``error``: the standard error of ``change`` (relative), from how prompts differ.
+    ``before``: the unquantized pair. ``after``: the quantized pair. ``error``: standard error of the relative
+    ``change``, from the variation between prompts.
     """
 
     k: int
@@ -45,7 +46,7 @@ class AcceptanceLength:
 
     @property
     def change(self) -> float:
-        """The acceptance length relative to that of the wide pair."""
+        """Relative change of the acceptance length."""
         return self.after / self.before - 1
 
 
@@ -53,7 +54,7 @@ Outputs = Sequence["RequestOutput"]
 
 
 def generate(engine: Engine, prompts: Sequence[Sequence[int]], k: int, advance: Advance) -> list[RequestOutput]:
-    """Continue every prompt greedily with ``k`` drafts a round."""
+    """Continue every prompt greedily with ``k`` speculative tokens per round."""
     from ...engines import SamplingParams
 
     outputs = []
@@ -65,11 +66,11 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], k: int, advance: 
     return outputs
 
 
-def compare_tokens(wide: Outputs, quantized: Outputs) -> GreedyAgreement:
-    """Compare the greedy tokens of two engines; both lists are in the order of the prompts."""
+def compare_tokens(reference: Outputs, quantized: Outputs) -> GreedyAgreement:
+    """Compare the greedy tokens of two engines. Both lists are in the order of the prompts."""
     equal = tokens = 0
     first: list[int | None] = []
-    for one, other in zip(wide, quantized, strict=True):
+    for one, other in zip(reference, quantized, strict=True):
         pairs = list(zip(one.token_ids, other.token_ids, strict=False))
         length = max(len(one.token_ids), len(other.token_ids))
         same = [a == b for a, b in pairs] + [False] * (length - len(pairs))
@@ -79,14 +80,14 @@ def compare_tokens(wide: Outputs, quantized: Outputs) -> GreedyAgreement:
     return GreedyAgreement(len(first), tokens, equal / tokens if tokens else math.nan, first.count(None), tuple(first))
 
 
-def compare_acceptance(wide: Outputs, quantized: Outputs, k: int) -> AcceptanceLength:
-    """Compare the acceptance lengths of two engines; both lists are in the order of the prompts.
+def compare_acceptance(reference: Outputs, quantized: Outputs, k: int) -> AcceptanceLength:
+    """Compare the acceptance lengths of two engines. Both lists are in the order of the prompts.
 
-    NaN where nothing was drafted.
+    The length is NaN if nothing was drafted.
     """
-    before, after = _length(wide), _length(quantized)
+    before, after = _length(reference), _length(quantized)
     rounds = sum(output.acceptance.rounds for output in quantized)
-    return AcceptanceLength(k, len(quantized), rounds, before, after, _error(wide, quantized))
+    return AcceptanceLength(k, len(quantized), rounds, before, after, _error(reference, quantized))
 
 
 def _length(outputs: Outputs) -> float:
@@ -94,14 +95,14 @@ def _length(outputs: Outputs) -> float:
     return 1 + sum(output.acceptance.accepted for output in outputs) / rounds if rounds else math.nan
 
 
-def _error(wide: Outputs, quantized: Outputs) -> float:
-    """Standard error of the change, by the jackknife that a ratio of sums needs: one prompt left out at a time."""
-    count = len(wide)
+def _error(reference: Outputs, quantized: Outputs) -> float:
+    """Return the standard error of the change by the jackknife over prompts, because the change is a ratio of sums."""
+    count = len(reference)
     if count < 2:
         return math.nan
     changes = []
     for out in range(count):
-        some = [[*outputs[:out], *outputs[out + 1 :]] for outputs in (wide, quantized)]
+        some = [[*outputs[:out], *outputs[out + 1 :]] for outputs in (reference, quantized)]
         changes.append(_length(some[1]) / _length(some[0]) - 1)
     mean = sum(changes) / count
     return math.sqrt((count - 1) / count * sum((change - mean) ** 2 for change in changes))

@@ -1,6 +1,6 @@
-"""Two models on the same texts: divergence of their logits, agreement, perplexity, and how far their layers are apart.
+"""Compare two models on the same texts: KL divergence of the logits, top-1 agreement, perplexity, error per layer.
 
-Nothing of a text is kept but a few numbers for each token.
+Only a few numbers per token are kept.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import numpy as np
 from ..console.progress import Advance
 
 Array = np.ndarray[Any, Any]
-LogitsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, V]: what follows each of them
-StreamsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, L, H]: what enters each layer
-_OVERFLOWS = 700  # e to this is the largest power that float64 has room for, nearly
-_ROWS = 64  # looked at together: in float64 a row of a large vocabulary is a megabyte
+LogitsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, V]: logits after each token
+StreamsOf = Callable[[Sequence[int]], Array]  # token ids -> f32 [len, L, H]: input of each layer
+_OVERFLOWS = 700  # exp of this is close to the largest float64
+_ROWS = 64  # rows per step: in float64, a row of a large vocabulary takes a megabyte
 
 
 @dataclass(frozen=True)
 class LogitsComparison:
-    """Over every token of ``texts`` texts, each model fed the same tokens.
+    """Comparison of two models over all tokens of ``texts`` texts; both get the same tokens.
 
-    ``kl_*``: nats, of the candidate's distribution from the reference's. ``top1_agreement``: the share of tokens after
-    which both hold the same one most likely. ``perplexity_error``: the standard error of ``perplexity_increase``, from
-    the differences token by token.
+    ``kl_*``: KL(reference || candidate) in nats. ``top1_agreement``: share of positions at which both models rank the
+    same token first. ``perplexity_error``: standard error of ``perplexity_increase``, from the differences per token.
     """
 
     texts: int
@@ -43,20 +42,20 @@ class LogitsComparison:
 
     @property
     def perplexity_increase(self) -> float:
-        """The candidate's perplexity relative to the reference's."""
+        """Relative increase of the candidate's perplexity over the reference's."""
         return self.perplexity_candidate / self.perplexity_reference - 1
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How surprised a model is by text. ``mean_nll``: nats per predicted token; ``tokens``: how many were predicted."""
+    """Perplexity of a model. ``mean_nll``: nats per predicted token; ``tokens``: number of predicted tokens."""
 
     mean_nll: float
     tokens: int
 
     @property
     def value(self) -> float:
-        """e to the mean; infinite where that overflows, NaN where nothing was predicted or a logit is not a number."""
+        """The exponential of ``mean_nll``: infinite on overflow, NaN if there are no predictions or a logit is NaN."""
         if math.isnan(self.mean_nll):
             return math.nan
         return math.exp(self.mean_nll) if self.mean_nll < _OVERFLOWS else math.inf
@@ -64,64 +63,64 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class LayerError:
-    """Relative L2 distance of the streams that enter ``layer``, over all tokens."""
+    """Relative L2 distance of the inputs of ``layer``, over all tokens."""
 
     layer: int
     error: float
 
 
-def _unwatched(_: int) -> None:
+def _no_progress(_: int) -> None:
     """Report no progress."""
 
 
 class LogitsTally:
-    """What two models say of texts, taken in text by text: one pass of a reference serves several candidates."""
+    """Accumulates the comparison of two models text by text, so one reference pass can serve several candidates."""
 
     def __init__(self) -> None:
-        self._texts = self._same = 0
+        self._texts = self._agreeing = 0
         self._divergences: list[Array] = []
-        self._of_reference: list[Array] = []
-        self._of_candidate: list[Array] = []
+        self._reference_nll: list[Array] = []
+        self._candidate_nll: list[Array] = []
 
     def add(self, reference: Array, candidate: Array, ids: Sequence[int]) -> None:
-        """Take in the logits [len, V] of both after every token of a text."""
+        """Add the logits [len, V] of both models for one text."""
         for at in range(0, len(ids), _ROWS):
             rows, following = slice(at, at + _ROWS), ids[at + 1 : at + _ROWS + 1]
             one, other = log_softmax(reference[rows]), log_softmax(candidate[rows])
             self._divergences.append(_divergence(one, other))
-            self._same += int((reference[rows].argmax(axis=-1) == candidate[rows].argmax(axis=-1)).sum())
-            self._of_reference.append(_surprises(one, following))
-            self._of_candidate.append(_surprises(other, following))
+            self._agreeing += int((reference[rows].argmax(axis=-1) == candidate[rows].argmax(axis=-1)).sum())
+            self._reference_nll.append(_nll(one, following))
+            self._candidate_nll.append(_nll(other, following))
         self._texts += 1
 
     def comparison(self) -> LogitsComparison:
-        """Return what was found so far; NaN where there was no token."""
+        """Return the comparison so far; its numbers are NaN if there are no tokens."""
         every = np.concatenate(self._divergences) if self._divergences else np.full(1, np.nan)
-        reference, candidate = pooled(self._of_reference), pooled(self._of_candidate)
+        reference, candidate = pooled(self._reference_nll), pooled(self._candidate_nll)
         return LogitsComparison(
             texts=self._texts,
             tokens=sum(map(len, self._divergences)),
             kl_mean=float(every.mean()),
             kl_p99=float(np.quantile(every, 0.99)),
             kl_max=float(every.max()),
-            top1_agreement=self._same / len(every),
+            top1_agreement=self._agreeing / len(every),
             perplexity_reference=reference.value,
             perplexity_candidate=candidate.value,
             perplexity_error=candidate.value / reference.value * self._error(reference.tokens),
         )
 
     def _error(self, tokens: int) -> float:
-        """Return the standard error of the mean difference of surprise, the logarithm of the perplexities' ratio."""
+        """Return the standard error of the mean difference in NLL, the logarithm of the perplexities' ratio."""
         if tokens < 2:
             return math.nan
-        differences = np.concatenate(self._of_candidate) - np.concatenate(self._of_reference)
+        differences = np.concatenate(self._candidate_nll) - np.concatenate(self._reference_nll)
         return float(differences.std(ddof=1) / math.sqrt(tokens))
 
 
 def compare_logits(
-    reference: LogitsOf, candidate: LogitsOf, texts: Sequence[Sequence[int]], advance: Advance = _unwatched
+    reference: LogitsOf, candidate: LogitsOf, texts: Sequence[Sequence[int]], advance: Advance = _no_progress
 ) -> LogitsComparison:
-    """Run both models over all texts and compare what they say of each token."""
+    """Run both models over all texts and compare their logits after each token."""
     tally = LogitsTally()
     for ids in texts:
         tally.add(reference(ids), candidate(ids), ids)
@@ -132,12 +131,12 @@ def compare_logits(
 def compare_layers(
     reference: StreamsOf, candidate: StreamsOf, texts: Sequence[Sequence[int]], advance: Advance
 ) -> tuple[LayerError, ...]:
-    """Run both models over all texts and return the relative distance of their residual streams, by layer."""
+    """Run both models over all texts and return the relative distance of their hidden states, by layer."""
     distance, length = np.zeros(1), np.zeros(1)
     for ids in texts:
-        wide, quantized = reference(ids).astype(np.float64), candidate(ids).astype(np.float64)
-        distance = distance + ((quantized - wide) ** 2).sum(axis=(0, 2))
-        length = length + (wide**2).sum(axis=(0, 2))
+        expected, found = reference(ids).astype(np.float64), candidate(ids).astype(np.float64)
+        distance = distance + ((found - expected) ** 2).sum(axis=(0, 2))
+        length = length + (expected**2).sum(axis=(0, 2))
         advance(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         errors = np.sqrt(distance / length)
@@ -145,9 +144,9 @@ def compare_layers(
 
 
 def most_added(errors: Sequence[LayerError]) -> int:
-    """Return the layer that adds most to the distance, from the stream that enters it to the one that leaves it.
+    """Return the layer whose output has the largest increase in error over its input.
 
-    The last layer is not seen: what leaves it is in the logits alone.
+    The last layer is not considered, because its output is only seen in the logits.
     """
     gains = [after.error - before.error for before, after in pairwise(errors)]
     return int(np.argmax(gains)) if gains else 0
@@ -163,22 +162,22 @@ def _divergence(one: Array, other: Array) -> Array:
     return np.maximum(total, 0.0)  # rounding can leave -1e-17; NaN stays NaN
 
 
-def pooled(surprises: Sequence[Array]) -> Perplexity:
-    """Return the perplexity of the predictions of several texts; every token weighs the same."""
-    tokens = sum(map(len, surprises))
-    total = sum(float(text.sum()) for text in surprises)
+def pooled(nll: Sequence[Array]) -> Perplexity:
+    """Return the perplexity over several texts; every token has the same weight."""
+    tokens = sum(map(len, nll))
+    total = sum(float(text.sum()) for text in nll)
     return Perplexity(total / tokens if tokens else math.nan, tokens)
 
 
-def _surprises(likelihoods: Array, following: Sequence[int]) -> Array:
-    """Negative log-likelihood of the tokens that followed, float64 [n], from ``log_softmax`` [n or n + 1, V]."""
+def _nll(likelihoods: Array, following: Sequence[int]) -> Array:
+    """Return the negative log-likelihood of the next tokens, float64 [n], from ``log_softmax`` [n or n + 1, V]."""
     likelihood: Array = likelihoods[np.arange(len(following)), np.asarray(following, np.int64)]
     return -likelihood
 
 
 def log_softmax(logits: Array) -> Array:
     """Logarithm of the softmax along the last axis, float64."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
-    return wide
+    values = logits.astype(np.float64)
+    values -= values.max(axis=-1, keepdims=True)
+    values -= np.log(np.exp(values).sum(axis=-1, keepdims=True))
+    return values

@@ -1,6 +1,6 @@
-"""Measure one engine's precision, from its checkpoints to the numbers.
+"""Measure the accuracy cost of one engine's precision.
 
-Against the same pair in FP32, made whole, or against the target's own logits layer by layer, where a pair is too large.
+The reference is the same pair in FP32, or if that is too large, the target's FP32 logits computed layer by layer.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from ...engines import Engine
 
 _LAYER_TEXTS, _LAYER_TOKENS = 8, 256
-_SAME = 1e-3  # nats: more than another order of sums makes, less than any rounding to eight bits
+_SAME_KL = 1e-3  # nats: above the effect of the order of sums, below that of rounding to eight bits
 
 Reference = Literal["streamed", "pair"]
 
 
 @dataclass(frozen=True)
 class MeasureRequest:
-    """How to measure.
+    """Settings of a measurement.
 
-    ``data``: texts instead of the bundled ones. ``limits``: instead of the recipe's. ``store``: kept steps.
-    ``reference``: what it is compared with; None lets the engine decide.
+    ``data``: texts instead of the bundled ones. ``limits``: limits instead of the recipe's. ``store``: stage store
+    instead of the default one. ``reference``: the FP32 reference; None chooses it by the engine.
     """
 
     data: Path | None = None
@@ -55,24 +55,24 @@ class MeasureRequest:
     reference: Reference | None = None
 
     def check(self) -> None:
-        """Raise ``UsageError`` for a reference that there is not, or that nothing can be bisected with."""
+        """Raise ``UsageError`` for an unknown reference, or one that bisecting cannot use."""
         if self.reference not in (None, *get_args(Reference)):
-            raise UsageError(f"--reference {self.reference} is not known", fix="it is streamed or pair")
+            raise UsageError(f"--reference {self.reference} is invalid", fix="use streamed or pair")
         if self.bisect and self.reference == "streamed":
             raise UsageError(
-                "--bisect does not go with --reference streamed",
-                why="it makes the target anew with other weights left wide, which takes it whole",
-                fix="leave out one of the two",
+                "--bisect cannot be combined with --reference streamed",
+                why="bisecting rebuilds the target with other weights unquantized, which needs the whole target",
+                fix="remove one of the two flags",
             )
 
     def reference_of(self, manifest: Manifest) -> Reference:
-        """What an engine is compared with. Of one for a GPU the pair in FP32 is taken to be too large for its host."""
+        """Return the reference for an engine. For GPU engines, the FP32 pair is assumed too large for the host."""
         if self.reference:
             return self.reference
         return "streamed" if manifest.backend.gpus and not self.bisect else "pair"
 
     def passes(self, manifest: Manifest) -> Passes:
-        """Return what makes passes of the target in torch."""
+        """Return the function that runs the target in torch."""
         if self.reference_of(manifest) == "pair":
             return whole_passes
         return streamed_passes_in((self.store or StageStore.default()).root)
@@ -81,10 +81,10 @@ class MeasureRequest:
 def measure(
     folder: Path, manifest: Manifest, engine: Engine | None, request: MeasureRequest, progress: Progress
 ) -> Precision | None:
-    """Measure an engine against FP32; None for an engine that is FP32 itself. Without an engine its recipe is emulated.
+    """Compare an engine with FP32; None if the engine is in FP32. If ``engine`` is None, its recipe is emulated.
 
-    What cannot be measured here is skipped with the reason. Raises ``BuildError`` or ``UsageError`` for the user's
-    texts.
+    If the measurement cannot run here, the result has the reason in ``skipped``. Raises ``BuildError`` or
+    ``UsageError`` for the user's texts.
     """
     if is_reference(manifest.precision):
         return None
@@ -100,16 +100,16 @@ def measure(
         store = replace(request.store or StageStore.default(), made_for=made_for)
         if engine and request.reference_of(manifest) == "streamed":
             return _against_streamed(engine, origins, recipe, texts, request, progress)
-        workshop = UnpublishedPairs(folder, manifest, origins, store, progress)
-        return _Measurement(workshop, recipe, engine, texts, request).result()
+        unpublished = UnpublishedPairs(folder, manifest, origins, store, progress)
+        return _Measurement(unpublished, recipe, engine, texts, request).result()
     except (EnvironmentProblem, BuildError) as error:
-        return Precision(name, skipped=_said(error), texts=texts.name)
+        return Precision(name, skipped=_reason(error), texts=texts.name)
 
 
 def _against_streamed(
     engine: Engine, origins: Origins, recipe: Recipe, texts: Texts, request: MeasureRequest, progress: Progress
 ) -> Precision:
-    """Compare the engine's logits with those of its target in FP32, of which one layer at a time is in memory."""
+    """Compare the engine's logits with the FP32 target's, with one layer of the target in memory at a time."""
     from ..precision.calibration.streamed_passes import num_steps
 
     limits, tally = request.limits or limits_of(recipe.name, recipe.kv_cache), LogitsTally()
@@ -128,12 +128,14 @@ def _against_streamed(
         limits=limits,
         logits=found,
         checks=checks_of(limits, found, None, None),
-        notes=(f"greedy text, acceptance and layers are left out: they take the whole pair in FP32; {command}",),
+        notes=(
+            f"greedy text, acceptance and layers were not compared: they need the whole pair in FP32; run {command}",
+        ),
     )
 
 
 def streamed_passes_in(root: Path) -> Passes:
-    """Return what makes passes with one layer in memory; streams between layers lie below ``root`` meanwhile."""
+    """Return ``Passes`` with one layer in memory. Hidden states between layers are stored below ``root`` meanwhile."""
 
     def passes(target: Target, texts: Sequence[Sequence[int]], advance: Advance) -> Iterator[tuple[Array, Array]]:
         from ..precision.calibration.streamed_passes import streamed_passes
@@ -144,39 +146,44 @@ def streamed_passes_in(root: Path) -> Passes:
     return passes
 
 
-def _said(error: PeagleError) -> str:
+def _reason(error: PeagleError) -> str:
     return f"{error.what} ({error.why})" if error.why else error.what
 
 
 class _Measurement:
-    """The measurement of one engine: the pair in FP32 beside it, and what else has to be made on the way."""
+    """Measurement of one engine, compared with the same pair in FP32."""
 
     def __init__(
-        self, workshop: UnpublishedPairs, recipe: Recipe, engine: Engine | None, texts: Texts, request: MeasureRequest
+        self,
+        unpublished: UnpublishedPairs,
+        recipe: Recipe,
+        engine: Engine | None,
+        texts: Texts,
+        request: MeasureRequest,
     ) -> None:
-        self._shop, self._recipe, self._texts, self._request = workshop, recipe, texts, request
+        self._unpublished, self._recipe, self._texts, self._request = unpublished, recipe, texts, request
         self._cpu = on_cpu(recipe)
         self._quantizes_drafter = self._cpu.drafter != self._cpu.wide
         self._quantizes_target = bool(self._cpu.quantized_type) or self._cpu.kv_cache != self._cpu.wide
-        self._lowering = lowering_named(workshop.manifest.backend.lowering)
+        self._lowering = lowering_named(unpublished.manifest.backend.lowering)
         if engine is None and not self._cpu.is_quantized:
             raise EnvironmentProblem(
-                f"what {recipe.name} costs shows only where the engine runs",
-                why="on this machine its recipe would be computed in FP32, which rounds nothing",
+                f"the cost of {recipe.name} can only be measured on a machine that runs the engine",
+                why="emulation computes in FP32, which does not round to 16 bits",
             )
         self._emulated = engine is None
-        self._engine = engine or workshop.pair(self._cpu, self._lowering)
-        self._reference = workshop.pair(reference_recipe(), ORT)
+        self._engine = engine or unpublished.pair(self._cpu, self._lowering)
+        self._reference = unpublished.pair(reference_recipe(), ORT)
         self._notes: list[str] = []
 
     def result(self) -> Precision:
-        """Take all measures and hold them against the limits."""
+        """Run all measurements and compare them with the limits."""
         recipe, texts = self._recipe, self._texts
         limits = self._request.limits or limits_of(recipe.name, recipe.kv_cache)
         with self._step("compare logits with FP32", len(texts.ids)) as advance:
             logits = compare_logits(self._reference.target_logits, self._engine.target_logits, texts.ids, advance)
         greedy, acceptance, drafter = self._generated()
-        del self._reference  # what follows takes a target alone
+        del self._reference  # the remaining measurements use the target alone
         precision = Precision(
             recipe=recipe.name,
             measured=EMULATED if self._emulated else RUN,
@@ -191,58 +198,59 @@ class _Measurement:
         if self._quantizes_target:
             precision = self._with_places(precision, limits)
         if self._request.bisect and not self._cpu.quantized_type:
-            self._notes.append("no weight of the target is narrow: there is nothing to bisect")
+            self._notes.append("nothing to bisect: the target has no quantized weights")
         self._notes += [check.note for check in precision.checks if check.note]
         return replace(precision, notes=tuple(self._notes))
 
     def _with_places(self, precision: Precision, limits: PrecisionLimits) -> Precision:
-        """Add where in the target precision is lost.
+        """Add the error of each layer, and the bisection.
 
-        This takes the recipe made anew, and a note says where that cannot be.
+        These need the recipe rebuilt from the checkpoint. If that fails, a note gives the reason.
         """
         try:
             precision = replace(precision, layers=self._layers())
             bisects = self._request.bisect and self._cpu.quantized_type
             return replace(precision, bisection=self._bisected(limits)) if bisects else precision
         except (EnvironmentProblem, BuildError) as error:
-            self._notes.append(f"layers were not compared: {_said(error)}")
+            self._notes.append(f"layers were not compared: {_reason(error)}")
             return precision
 
     def _generated(self) -> tuple[GreedyAgreement, AcceptanceLength | None, AcceptanceLength | None]:
-        """Compare greedy text of both pairs; a quantized drafter also with the wide one on the same target.
+        """Compare greedy text and acceptance length of both pairs.
 
-        Without a drafter nothing is accepted.
+        A quantized drafter is also compared with the unquantized one on the same target. Without a drafter there is no
+        acceptance length.
         """
-        prompts, published = self._texts.prompts, self._shop.manifest
+        prompts, published = self._texts.prompts, self._unpublished.manifest
         k = published.speculation.num_speculative_tokens if published.drafter else 0
         pairs = [self._reference, self._engine]
         if self._quantizes_drafter:
-            pairs.append(self._shop.pair(self._cpu, self._lowering, wide_drafter=True))
+            pairs.append(self._unpublished.pair(self._cpu, self._lowering, wide_drafter=True))
         with self._step("compare greedy text and acceptance", len(prompts) * len(pairs)) as advance:
             outputs = [generate(pair, prompts, k, advance) for pair in pairs]
-        wide, quantized = outputs[:2]
+        reference, quantized = outputs[:2]
         alone = compare_acceptance(outputs[2], quantized, k) if self._quantizes_drafter else None
-        return compare_tokens(wide, quantized), compare_acceptance(wide, quantized, k) if k else None, alone
+        return compare_tokens(reference, quantized), compare_acceptance(reference, quantized, k) if k else None, alone
 
     def _layers(self) -> tuple[LayerError, ...]:
-        """Compare the layers of the recipe, made anew with every layer tapped."""
-        shop, texts = self._shop, self._texts.first(_LAYER_TEXTS, _LAYER_TOKENS)
-        wide = shop.session(reference_recipe(), ORT, texts.longest, every_layer=True)
-        quantized = shop.session(self._cpu, self._lowering, texts.longest, every_layer=True)
-        with self._step("compare the streams between layers", len(texts.ids)) as advance:
-            layers = compare_layers(wide.streams, quantized.streams, texts.ids, advance)
+        """Compare the layers of the recipe, rebuilt with the hidden states of every layer as outputs."""
+        unpublished, texts = self._unpublished, self._texts.first(_LAYER_TEXTS, _LAYER_TOKENS)
+        reference = unpublished.session(reference_recipe(), ORT, texts.longest, every_layer=True)
+        quantized = unpublished.session(self._cpu, self._lowering, texts.longest, every_layer=True)
+        with self._step("compare the layers", len(texts.ids)) as advance:
+            layers = compare_layers(reference.streams, quantized.streams, texts.ids, advance)
         again = compare_logits(quantized.logits, self._engine.target_logits, texts.ids[:1])
-        if not again.kl_mean <= _SAME:
+        if not again.kl_mean <= _SAME_KL:
             self._notes.append(
-                "the recipe made anew from the checkpoint does not compute what the engine does (its logits diverge by "
-                f"{again.kl_mean:.2g} nats): the numbers of layers are of the recipe, the others of the engine"
+                "the recipe rebuilt from the checkpoint does not match the engine (KL divergence of the logits: "
+                f"{again.kl_mean:.2g} nats); layer errors describe the recipe, all other numbers the engine"
             )
         return layers
 
     def _bisected(self, limits: PrecisionLimits) -> Bisection:
-        trial = BisectTrial(self._shop, self._cpu, self._lowering, self._texts)
-        bisection = bisect(trial, limits, self._shop.progress)
-        return replace(bisection, command=rebuild_command(self._shop.manifest, self._recipe, bisection.exclude))
+        trial = BisectTrial(self._unpublished, self._cpu, self._lowering, self._texts)
+        bisection = bisect(trial, limits, self._unpublished.progress)
+        return replace(bisection, command=rebuild_command(self._unpublished.manifest, self._recipe, bisection.exclude))
 
     def _step(self, text: str, total: int) -> AbstractContextManager[Advance]:
-        return self._shop.progress.step(text, total)
+        return self._unpublished.progress.step(text, total)

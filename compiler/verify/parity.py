@@ -1,4 +1,4 @@
-"""An engine's logits against the torch modules of the checkpoints it was built from."""
+"""Compare an engine's logits with torch models of the checkpoints that it was built from."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ from .verdict import Status
 if TYPE_CHECKING:
     from ...engines import Engine
 
-TOLERANCE = 1e-4  # of the largest logit: FP32 sums in another order
+TOLERANCE = 1e-4  # of the largest logit, for FP32 sums in different orders
 _PROMPTS = 4
 
 Pairs = list[tuple[Array, Array]]
-# Of a target, texts and who is told of progress: the logits [len, V] and tapped features [len, A*H] of each text.
+# (target, texts, progress callback) -> logits [len, V] and auxiliary hidden states [len, A*H] of each text
 Passes = Callable[[Target, Sequence[Sequence[int]], Advance], Iterator[tuple[Array, Array]]]
 
 
 @dataclass(frozen=True)
 class Parity:
-    """One comparison; ``largest_difference`` is relative to the largest logit. ``detail``: against what, or why not."""
+    """Result of one comparison. ``largest_difference`` is relative to the largest logit.
+
+    ``detail``: the reference, or the reason why the comparison could not run.
+    """
 
     name: str
     status: Status
@@ -46,9 +49,9 @@ class Parity:
 def compare_with_sources(
     engine: Engine, prompts: Sequence[Prompt], progress: Progress, passes: Passes
 ) -> tuple[Parity, ...]:
-    """Compare target and drafter logits with torch's; a reason says of each where that cannot be done here.
+    """Compare target and drafter logits with torch's. A comparison that cannot run here has the reason.
 
-    ``passes`` makes those of the target.
+    ``passes`` runs the target in torch.
     """
     target, drafter = engine.manifest.target.origin, engine.manifest.drafter
     ids = [engine.tokenizer.encode(prompt.text)[: engine.max_seq_len - 1] for prompt in prompts[:_PROMPTS]]
@@ -64,13 +67,13 @@ def compare_with_sources(
 
 
 def whole_passes(target: Target, texts: Sequence[Sequence[int]], advance: Advance) -> Iterator[tuple[Array, Array]]:
-    """Yield what ``Passes`` does, from the model as transformers loads it."""
+    """Run the target as loaded by transformers; see ``Passes``."""
     from transformers.utils import logging
 
     from ...graphs.drafters.torch_reference import load_target, target_pass
 
     logging.disable_progress_bar()
-    model = _of_numbers(target) if target.checkpoint.gguf else load_target(target.folder, target.config)
+    model = _load_gguf(target) if target.checkpoint.gguf else load_target(target.folder, target.config)
     for ids in texts:
         logits, features = target_pass(model, target.spec, ids)
         yield logits.numpy(), features.numpy()
@@ -87,26 +90,26 @@ def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[
     differences = [float(abs(ours - theirs).max() / abs(theirs).max()) for ours, theirs in pairs()]
     passed = all(difference <= TOLERANCE for difference in differences)  # a NaN does not pass
     return Parity(
-        name, "passed" if passed else "failed", f"against {oracle}, {len(differences)} prompts", max(differences)
+        name, "passed" if passed else "failed", f"compared with {oracle}, {len(differences)} prompts", max(differences)
     )
 
 
 def gone(origin: Origin) -> str:
-    """Why the checkpoint that an engine was built from cannot be read again, if so."""
+    """Return the reason why the engine's checkpoint is unavailable; empty if it is available and unchanged."""
     try:
         checkpoint = Checkpoint.open(Path(origin.source))
     except PeagleError as error:
-        return f"the checkpoint is not there any more: {error.what}"
+        return f"the checkpoint cannot be opened: {error.what}"
     return "" if checkpoint.fingerprint == origin.revision else f"{origin.source} was changed after the build"
 
 
 def _incomparable(origin: Origin) -> str:
-    """Why it cannot be compared with, if so."""
+    """Return the reason why a checkpoint cannot be a reference; empty if it can."""
     if why := gone(origin):
         return why
     checkpoint = Checkpoint.open(Path(origin.source))
     if checkpoint.format not in ("plain", GGUF):
-        return f"its weights are stored as {checkpoint.format}, which transformers does not compute with in FP32"
+        return f"its weights are stored as {checkpoint.format}, which transformers cannot compute in FP32"
     return ""
 
 
@@ -115,13 +118,13 @@ def _target_pairs(engine: Engine, prompts: Sequence[Sequence[int]], expected: Pa
 
 
 def drafter_of(folder: Path, drafter: Part) -> Checkpoint:
-    """The drafter's checkpoint with the configuration that the engine in ``folder`` was built with."""
+    """Open the drafter's checkpoint with the configuration that the engine in ``folder`` was built with."""
     checkpoint = open_head(Path(drafter.origin.source))
-    return replace(checkpoint, config=read_json(folder / "drafter" / CONFIG, "build the engine again"))
+    return replace(checkpoint, config=read_json(folder / "drafter" / CONFIG, "rebuild the engine"))
 
 
 def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int]], expected: Pairs) -> Pairs:
-    """Logits of the drafts after the token that greedy adds to each prompt, as ``Engine.draft_logits`` defines them."""
+    """Return the logits of the drafts after each prompt and its greedy token; see ``Engine.draft_logits``."""
     import numpy as np
     import torch
 
@@ -146,12 +149,12 @@ def _drafter_pairs(engine: Engine, drafter: Part, prompts: Sequence[Sequence[int
 
 
 def _target(engine: Engine) -> Target:
-    """The target with the taps that the engine was built with."""
+    """Open the target with the auxiliary hidden-state layers of the engine."""
     return Target.open(Path(engine.manifest.target.origin.source)).with_taps(engine.manifest.shapes.taps)
 
 
-def _of_numbers(target: Target) -> Any:
-    """The target in transformers with the numbers that a GGUF file stands for."""
+def _load_gguf(target: Target) -> Any:
+    """Load the target into transformers with the dequantized values of its GGUF file."""
     import torch
 
     numbers = {name: torch.from_numpy(target.checkpoint.read(name)) for name in target.checkpoint.tensors}

@@ -1,4 +1,4 @@
-"""What a recipe costs: the engine, or its recipe run on ONNX Runtime, against the same pair in FP32."""
+"""Accuracy cost of a recipe: the engine, or its emulated recipe, compared with FP32."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STREAMED = "FP32 in torch, layer by layer"
 
 @dataclass(frozen=True)
 class Precision:
-    """The measures of one engine.
+    """Accuracy measurements of one engine.
 
-    ``measured`` says what was run in its place, ``against`` what it was compared with, ``skipped`` why nothing was
+    ``measured``: the engine or its emulation. ``against``: the reference. ``skipped``: the reason why nothing was
     measured.
 
-    ``layers`` are of the recipe rebuilt from the checkpoint; where that is not what the engine computes, ``notes`` say
-    so. ``drafter_acceptance`` compares the drafter alone, wide and quantized, on the same quantized target.
+    ``layers`` describes the recipe rebuilt from the checkpoint; ``notes`` says so if it does not match the engine.
+    ``drafter_acceptance`` compares the quantized drafter with the unquantized one on the same quantized target.
     """
 
     recipe: str
@@ -48,21 +48,21 @@ class Precision:
 
     @property
     def status(self) -> Status:
-        """The verdict on the precision; where nothing was measured it has not passed."""
+        """Verdict on the precision; "not checked" if nothing was measured."""
         if self.skipped or not self.checks:
             return "not checked"
         return "passed" if all(check.passed for check in self.checks) else "failed"
 
     def failures(self) -> list[str]:
-        """List the checks that are beyond their limit, and by how much."""
+        """Describe the failed checks."""
         return [
-            f"{check.name} is {check.value:.4g}, at most {check.limit:.4g} for {self.recipe}"
+            f"{check.name} is {check.value:.4g}; the limit is {check.limit:.4g} for {self.recipe}"
             for check in self.checks
             if not check.passed
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record for ``verify.json``: numbers that are none become null."""
+        """Return the record for ``verify.json``; NaN and infinity become null."""
         extra: dict[str, Any] = {"status": self.status, "failures": self.failures()}
         if self.logits:
             extra["perplexity_increase"] = self.logits.perplexity_increase
@@ -72,7 +72,7 @@ class Precision:
 
 
 def finite(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``content`` for JSON: numbers that are none become null."""
+    """Return ``content`` for JSON; NaN and infinity become null."""
     return dict(_numbers(content))
 
 

@@ -1,4 +1,4 @@
-"""Limits of what a precision may cost, and the measures that are held against them."""
+"""Limits on the accuracy cost of a precision, and the checks against them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .logits import LogitsComparison
 
 
 def limits_of(recipe: str, kv_cache: str) -> PrecisionLimits:
-    """The limits of a recipe, or those of its caches where they are wider."""
+    """Return the limits of a recipe; for each number the higher one of the recipe's and its KV cache type's."""
     limits = NUMBER_FORMATS[recipe].limits
     use = NUMBER_FORMATS[kv_cache].caches if kv_cache in NUMBER_FORMATS else None
     caches = use.limits if use and use.limits else limits
@@ -19,7 +19,7 @@ def limits_of(recipe: str, kv_cache: str) -> PrecisionLimits:
 
 @dataclass(frozen=True)
 class Check:
-    """One number against its limit; both are what must not be exceeded. ``note`` says what it cannot tell, if so."""
+    """A number and its upper limit. ``note`` explains an inconclusive result."""
 
     name: str
     value: float
@@ -28,7 +28,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the value is within its limit; a number that is none is not."""
+        """True if the value is within its limit; NaN is not."""
         return self.value <= self.limit
 
 
@@ -38,24 +38,28 @@ def checks_of(
     acceptance: AcceptanceLength | None,
     drafter: AcceptanceLength | None,
 ) -> tuple[Check, ...]:
-    """Hold the measures that have a limit against it."""
+    """Return the checks of all numbers that have a limit."""
     checks = [
-        Check("the increase of perplexity", logits.perplexity_increase, limits.perplexity_increase),
-        Check("the mean divergence of the logits", logits.kl_mean, limits.kl_mean),
+        Check("perplexity increase", logits.perplexity_increase, limits.perplexity_increase),
+        Check("mean KL divergence of the logits", logits.kl_mean, limits.kl_mean),
     ]
-    for name, measure in (("acceptance length", acceptance), ("acceptance length through the drafter alone", drafter)):
+    for name, measure in (("acceptance length", acceptance), ("acceptance length, drafter alone", drafter)):
         if measure is not None:
             checks.append(_acceptance(name, measure, limits.acceptance_drop))
     return tuple(checks)
 
 
 def _acceptance(name: str, measure: AcceptanceLength, limit: float) -> Check:
-    """Hold the loss of acceptance length against its limit.
+    """Check the drop in acceptance length.
 
-    A loss that is beyond it by less than twice its standard error is chance as far as this can tell, up to twice the
-    limit: few texts would excuse anything.
+    A drop above the limit passes if the excess is less than twice its standard error, because that may be chance. The
+    drop may never be more than twice the limit: with few texts, the standard error would excuse anything.
     """
     drop, error = -measure.change, min(2 * measure.error, limit)
     doubtful = limit < drop <= limit + error
-    note = f"a loss of {drop:.1%} is beyond {limit:.0%}, but within twice its standard error" if doubtful else ""
-    return Check(f"the loss of {name}", drop, limit + error if doubtful else limit, note)
+    note = (
+        f"a drop of {drop:.1%} is above the limit of {limit:.0%}, but by less than twice its standard error"
+        if doubtful
+        else ""
+    )
+    return Check(f"drop in {name}", drop, limit + error if doubtful else limit, note)

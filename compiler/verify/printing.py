@@ -1,4 +1,4 @@
-"""What ``verify`` found, as lines for people: a name and what is to be said."""
+"""Format the results of ``verify`` as lines of a name and a text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RANKED = 5
 
 
 def lines(verification: Verification) -> list[Line]:
-    """Return the lines of a whole verification, one for each measure."""
+    """Return the lines of a whole verification, one per measurement."""
     rows = [("multiplied", verification.multiplied)] if verification.multiplied else []
     if verification.losslessness:
         rows += lossless_lines(verification.losslessness)
@@ -23,7 +23,11 @@ def lines(verification: Verification) -> list[Line]:
         rows += [(f"checkpoint, {half}", source) for half, source in verification.checkpoints.items()]
     rows += [(check.name, f"{check.status}: {check.detail}") for check in verification.text]
     for check in verification.parity:
-        number = "" if check.largest_difference is None else f" ({check.largest_difference:.1e} of the largest)"
+        number = (
+            ""
+            if check.largest_difference is None
+            else f" (difference {check.largest_difference:.1e} of the largest logit)"
+        )
         rows.append((check.name, f"{check.status}: {check.detail}{number}"))
     rows += precision_lines(verification.precision) if verification.precision else []
     rows += [(part, f"not checked: {why}") for part, why in verification.cannot.items()]
@@ -38,56 +42,56 @@ def _result(verification: Verification) -> str:
     if verification.status == "not checked":
         return f"NOT CHECKED: {', '.join(verification.not_checked)}"
     if verification.losslessness and verification.losslessness.is_lossy:
-        return "passed; drafts were lossy, so that speculation changes no token was not judged"
+        return "passed; losslessness was not judged, because drafts were lossy"
     return "passed"
 
 
 def lossless_lines(lossless: Losslessness) -> list[Line]:
     """Return the lines on speculation on and off."""
-    wanted = f"acceptance tolerance {lossless.acceptance_tolerance:g}: what differs is counted, and not judged"
+    wanted = f"acceptance tolerance {lossless.acceptance_tolerance:g}: differing tokens are counted, but not judged"
     method = METHODS.get(lossless.draft)
     rows = [
         *([("LOSSY", wanted)] if lossless.is_lossy else []),
         ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
         *([("drafts", method.note)] if method and method.note else []),
-        ("policies", ", ".join(lossless.policies)),
-        *([("at once", f"1 to {lossless.batch} prompts, against each alone")] if lossless.batch > 1 else []),
+        ("sampling", ", ".join(lossless.policies)),
+        *([("batch", f"1 to {lossless.batch} prompts, compared with single prompts")] if lossless.batch > 1 else []),
         ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
     ]
     if lossless.ties:
-        why = "where the target itself gives either token, as plain decoding in other windows shows"
-        rows.append(("ties", f"{lossless.ties} texts part {why}; they are compared up to there"))
+        why = "where plain decoding in passes of other widths gives either token"
+        rows.append(("ties", f"{lossless.ties} texts diverge at a near-tie, {why}; they are compared up to there"))
     rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in lossless.acceptance_length.items()]
     rows += [("note", note) for note in lossless.notes]
     return rows + [
         (
             f"first difference, {d.policy}, K = {d.k}, {d.prompt}",
-            f"position {d.position}: {d.plain} became {d.speculative}, logits {d.margin:.2e} apart",
+            f"position {d.position}: token {d.plain} became {d.speculative}, logits differ by {d.margin:.2e}",
         )
         for d in [divergence for divergence in lossless.divergences if not divergence.tie][:10]
     ]
 
 
 def precision_lines(precision: Precision) -> list[Line]:
-    """Return the lines on what the recipe costs, and where."""
+    """Return the lines on the accuracy cost of the recipe."""
     title = f"precision {precision.recipe}"
     if precision.skipped:
         return [(title, f"not checked: {precision.skipped}")]
-    rows = [(title, f"{precision.status}: {precision.measured}, against {precision.against}")]
+    rows = [(title, f"{precision.status}: {precision.measured}, compared with {precision.against}")]
     limits, logits = precision.limits, precision.logits
     if limits and logits:
         rows.append(("measured on", f"{precision.texts}: {logits.texts} texts, {logits.tokens} tokens"))
-        rows.append(("perplexity", f"{_perplexity(logits)}, at most {limits.perplexity_increase:+.1%}"))
+        rows.append(("perplexity", f"{_perplexity(logits)}, limit {limits.perplexity_increase:+.1%}"))
         rows.append(
             (
                 "logits",
-                f"divergence {logits.kl_mean:.2g} nats in the mean, at most {limits.kl_mean:.2g}; p99 "
-                f"{logits.kl_p99:.2g}, max {logits.kl_max:.2g}; most likely token the same {logits.top1_agreement:.1%}",
+                f"mean KL divergence {logits.kl_mean:.2g} nats, limit {limits.kl_mean:.2g}; p99 "
+                f"{logits.kl_p99:.2g}, max {logits.kl_max:.2g}; top-1 agreement {logits.top1_agreement:.1%}",
             )
         )
     if precision.layers:
         last, worst = precision.layers[-1], most_added(precision.layers)
-        rows.append(("layers", f"error {last.error:.2%} entering layer {last.layer}; layer {worst} adds most"))
+        rows.append(("layers", f"error {last.error:.2%} at the input of layer {last.layer}; layer {worst} adds most"))
     if precision.greedy:
         greedy = precision.greedy
         rows.append(
@@ -96,7 +100,7 @@ def precision_lines(precision: Precision) -> list[Line]:
     most = limits.acceptance_drop if limits else 0.0
     for name, measure in (
         ("acceptance length", precision.acceptance),
-        ("wide and narrow drafter", precision.drafter_acceptance),
+        ("acceptance length, drafter alone", precision.drafter_acceptance),
     ):
         if measure is not None:
             rows.append((name, _acceptance(measure, most)))
@@ -111,7 +115,7 @@ def _perplexity(logits: LogitsComparison) -> str:
 
 def _acceptance(measure: AcceptanceLength, most: float) -> str:
     change = f"{measure.change:+.1%} +- {measure.error:.1%}"
-    return f"{measure.before:.3f} -> {measure.after:.3f} at K = {measure.k} ({change}), at most {-most:+.0%}"
+    return f"{measure.before:.3f} -> {measure.after:.3f} at K = {measure.k} ({change}), limit {-most:+.0%}"
 
 
 def _bisection(precision: Precision) -> list[Line]:
@@ -119,24 +123,27 @@ def _bisection(precision: Precision) -> list[Line]:
     if bisection is None:
         return []
     rows = [
-        ("costs most" if i == 0 else "", f"{cost.group}: divergence {cost.kl_mean:.2g} by itself{_how(cost)}")
+        (
+            "highest cost" if i == 0 else "",
+            f"{cost.group}: KL divergence {cost.kl_mean:.2g} when quantized alone{_remedy(cost)}",
+        )
         for i, cost in enumerate(bisection.costs[:_RANKED])
     ]
     if not bisection.exclude:
-        return [*rows, ("exclude", "nothing: it is within the limits as it is")]
+        return [*rows, ("exclude", "no exclusion suggested")]
     before, after = bisection.before, bisection.after
-    verdict = f"reaches {bisection.goal}" if bisection.reached else f"does not reach {bisection.goal}"
+    verdict = f"goal reached: {bisection.goal}" if bisection.reached else f"goal not reached: {bisection.goal}"
     rows.append(
         (
             "excluding",
-            f"{', '.join(bisection.exclude)} ({bisection.left_wide:.0%} of the narrow weights) {verdict}: divergence "
-            f"{before.kl_mean:.2g} -> {after.kl_mean:.2g} (predicted {bisection.predicted:.2g}), perplexity "
-            f"{before.perplexity_increase:+.2%} -> {after.perplexity_increase:+.2%}",
+            f"{', '.join(bisection.exclude)} ({bisection.left_wide:.0%} of the quantized weights); {verdict}; "
+            f"KL divergence {before.kl_mean:.2g} -> {after.kl_mean:.2g} (predicted {bisection.predicted:.2g}), "
+            f"perplexity {before.perplexity_increase:+.2%} -> {after.perplexity_increase:+.2%}",
         )
     )
-    return [*rows, ("build with", bisection.command)]
+    return [*rows, ("rebuild with", bisection.command)]
 
 
-def _how(cost: Cost) -> str:
-    """Say how to leave a group wide, where that is no --exclude."""
-    return "" if cost.exclude else ", wide without --kv-cache-dtype"
+def _remedy(cost: Cost) -> str:
+    """Return how to leave a group unquantized if --exclude cannot."""
+    return "" if cost.exclude else "; unquantized without --kv-cache-dtype"

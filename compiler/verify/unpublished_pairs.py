@@ -1,4 +1,4 @@
-"""Pairs and targets in any recipe, run by ONNX Runtime from the stage store: nothing is published."""
+"""Run pairs and targets in any recipe with ONNX Runtime, from the stage store and without publishing an engine."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
     from ..precision.calibration.saved_ranges import Scales
 
-_SHORT = 64  # T of a graph that only ever sees one text is a multiple of it
+_LENGTH_UNIT = 64  # the cache length of a target session is a multiple of it
 
 
 @dataclass(frozen=True)
 class UnpublishedPairs:
-    """Makes pairs and targets for one engine: of its checkpoints, in its sizes, with its tokenizer in ``folder``."""
+    """Makes pairs and targets with the checkpoints, sizes and tokenizer of the engine in ``folder``."""
 
     folder: Path
     manifest: Manifest
     origins: Origins
     store: StageStore
     progress: Progress
-    held: list[Stage] = field(default_factory=list)  # what runs of its pairs and targets read
+    held: list[Stage] = field(default_factory=list)  # stages that its pairs and targets read
 
     def pair(self, recipe: Recipe, lowering: Lowering, *, wide_drafter: bool = False) -> Engine:
-        """Return target and drafter, where it has one, as an engine with the sizes of the one that is verified.
+        """Return the target and its drafter, if any, as an engine with the sizes of the verified one.
 
-        Its folder is the stage store, where both graphs lie.
+        The engine's folder is the stage store, which has both graphs. ``wide_drafter``: do not quantize the drafter.
         """
         from ...engines import Engine
         from ...engines.backends.onnxruntime.backend import OnnxRuntimeBackend
@@ -89,9 +89,9 @@ class UnpublishedPairs:
         return Engine(self.store.root, manifest, backend, Tokenizer(self.folder, published.eos_token_ids))
 
     def half(self, recipe: Recipe, lowering: Lowering, *, every_layer: bool = False) -> Half:
-        """Return the target, with the drafter's taps or one at every layer.
+        """Return the target with the drafter's auxiliary hidden-state layers, or with all layers.
 
-        FP8 caches hold what their codes stand for.
+        FP8 KV caches are emulated: they store the dequantized values.
         """
         target = self.origins.target
         if every_layer:
@@ -101,24 +101,24 @@ class UnpublishedPairs:
         return replace(half, caches=half.caches and replace(half.caches, emulated=emulates))
 
     def session(self, recipe: Recipe, lowering: Lowering, longest: int, *, every_layer: bool = False) -> TargetSession:
-        """Return the target alone, for texts of up to ``longest`` tokens."""
+        """Return a session of the target for texts of up to ``longest`` tokens."""
         return self.session_of(self.half(recipe, lowering, every_layer=every_layer), recipe, lowering, longest)
 
     def session_of(
         self, half: Half, recipe: Recipe, lowering: Lowering, longest: int, store: StageStore | None = None
     ) -> TargetSession:
-        """Return the target that ``half`` describes alone; its weights go into ``store``."""
-        length = -(-longest // _SHORT) * _SHORT
+        """Return a session of the target ``half``; its weights are written to ``store``."""
+        length = -(-longest // _LENGTH_UNIT) * _LENGTH_UNIT
         graph = self._compile(half, recipe, lowering, length, store)
         return TargetSession(graph.attached.path / MODEL, self.origins.target.spec.hidden_size)
 
     def scales(self, recipe: Recipe, lowering: Lowering) -> Scales | None:
-        """Return the ranges that the engine was built with, where its recipe needs any."""
+        """Return the ranges that the engine was built with; None if its recipe needs none."""
         from ..precision.weight_source import uncalibrated, unweighted
 
         target = self.origins.target
         needs = uncalibrated(target, recipe, lowering)
-        if "calibration" in self.manifest.precision:  # rounding loses less with it, and does without
+        if "calibration" in self.manifest.precision:  # rounding uses it to lose less, but does not need it
             needs += unweighted(target, recipe, lowering)
         if not needs:
             return None
@@ -128,31 +128,31 @@ class UnpublishedPairs:
         self, half: Half, recipe: Recipe, lowering: Lowering, length: int, store: StageStore | None = None
     ) -> Compiled:
         traced = trace(self.store, half, recipe.dtype, self.progress)
-        store, whole = store or self.store, _reading_whole_caches(lowering)
+        store, whole = store or self.store, _with_whole_caches(lowering)
         graph = attach(store, half, traced, lowering=whole, cache_length=length, progress=self.progress)
         self.held.append(graph.attached)
         return graph
 
-    def _part(self, part: Part, graph: Compiled, narrow: LowPrecisionCaches | None) -> Part:
-        file, dtype = self._stored(graph, MODEL), narrow.dtype if narrow else ""
+    def _part(self, part: Part, graph: Compiled, quantized: NarrowCaches | None) -> Part:
+        file, dtype = self._stored(graph, MODEL), quantized.dtype if quantized else ""
         caches = tuple(replace(cache, dtype=dtype) for cache in part.caches)
         return replace(part, file=file, inputs=graph.inputs, outputs=graph.outputs, caches=caches, plan=None)
 
     def _stored(self, graph: Compiled, name: str) -> str:
-        """Name a file of a graph as a manifest does: by its path below the folder, here the store."""
+        """Return the path of a graph's file relative to the store, for the manifest."""
         return (graph.attached.path / name).relative_to(self.store.root).as_posix()
 
 
 @dataclass(frozen=True)
 class TargetPass:
-    """What one pass gives: ``logits`` f32 [len, V]; ``streams`` f32 [len, A, H], what enters each tap layer."""
+    """Outputs of one pass: ``logits`` f32 [len, V]; ``streams`` f32 [len, A, H], auxiliary hidden states."""
 
     logits: Array
     streams: Array
 
 
 class TargetSession:
-    """A target's graph alone in ONNX Runtime; a text has at most as many tokens as its caches are long."""
+    """A target's graph in ONNX Runtime. Texts have at most as many tokens as the cache length."""
 
     def __init__(self, model: Path, hidden_size: int) -> None:
         self._hidden_size = hidden_size
@@ -165,10 +165,10 @@ class TargetSession:
             for name, tensor in tensors.items()
             if is_cache(name)
         }
-        self._is_told = ANCESTORS in tensors
+        self._takes_ancestors = ANCESTORS in tensors
 
     def run(self, ids: Sequence[int]) -> TargetPass:
-        """Feed the whole text at once."""
+        """Run the whole text in one pass."""
         from onnxruntime import OrtValue
 
         count, (i64, i32, f32) = len(ids), (np.int64, np.int32, np.float32)
@@ -176,39 +176,39 @@ class TargetSession:
             "input_ids": np.array([ids], i64),
             "start": np.zeros(1, i64),
             "window_len": np.array([count], i32),
-            "draft_len": np.array([count - 1], i32),  # so that every column's logits are given
+            "draft_len": np.array([count - 1], i32),  # outputs the logits of every position
             "forced_next": np.full(1, -1, i64),
             "uniform": np.zeros((1, count), f32),
         }
-        if self._is_told:
+        if self._takes_ancestors:
             inputs[ANCESTORS] = chain_ancestors(count)[None]
         binding = self._session.io_binding()
         for name, array in (inputs | policy_of(SamplingParams())).items():
             binding.bind_cpu_input(name, array)
         for name, array in self._caches.items():
-            value = OrtValue.ortvalue_from_numpy(array)  # in place: the kernel wants one buffer for both
+            value = OrtValue.ortvalue_from_numpy(array)  # in place: the kernel needs one buffer for both
             binding.bind_ortvalue_input(name, value)
             binding.bind_ortvalue_output(written(name), value)
         for name in self._shown:
             binding.bind_output(name)
         self._session.run_with_iobinding(binding)
         logits, *streams = (value.numpy()[0] for value in binding.get_outputs()[-len(self._shown) :])
-        tapped = streams[0] if streams else np.zeros((count, 0), np.float32)
-        return TargetPass(logits, tapped.reshape(count, tapped.shape[1] // self._hidden_size, self._hidden_size))
+        hidden = streams[0] if streams else np.zeros((count, 0), np.float32)
+        return TargetPass(logits, hidden.reshape(count, hidden.shape[1] // self._hidden_size, self._hidden_size))
 
     def logits(self, ids: Sequence[int]) -> Array:
-        """Return what follows each token, f32 [len, V]."""
+        """Return the logits after each token, f32 [len, V]."""
         return self.run(ids).logits
 
     def streams(self, ids: Sequence[int]) -> Array:
-        """Return what enters each tap layer, f32 [len, A, H]."""
+        """Return the auxiliary hidden states, f32 [len, A, H]."""
         return self.run(ids).streams
 
 
-def _reading_whole_caches(lowering: Lowering) -> Lowering:
-    """Return the lowering with graphs that read all of their caches, where a host would say how much of them.
+def _with_whole_caches(lowering: Lowering) -> Lowering:
+    """Return the lowering with graphs that always read their whole caches.
 
-    ONNX Runtime, which runs them here, has no such host.
+    TensorRT's host passes the length to read in an input, which ONNX Runtime's does not.
     """
     if not lowering.is_tensorrt:
         return lowering
@@ -229,10 +229,10 @@ def _reading_whole_caches(lowering: Lowering) -> Lowering:
 
 @contextmanager
 def scratch(root: Path) -> Iterator[StageStore]:
-    """Lend a stage store for one graph that is not kept: nothing of it is left, whatever ends the work.
+    """Provide a temporary stage store for one graph, and remove it however the work ends.
 
-    It is below ``root``, on whose disk there has to be room. One at a time, of all processes: each is as large as a
-    model. What a process that was killed left behind is removed first.
+    It is below ``root``, whose disk needs enough space. A lock allows one such store at a time across all processes,
+    because each is as large as a model. Leftovers of killed processes are removed first.
     """
     with writing(root, 0):
         require_trusted(root, SCRATCH_LOCK)

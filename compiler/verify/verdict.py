@@ -1,4 +1,4 @@
-"""What a check can come to. A check that could not be made has not passed."""
+"""Verdicts of checks. A check that could not run has not passed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Status = Literal["passed", "failed", "not checked"]
 
 
 def worst(statuses: Iterable[Status]) -> Status:
-    """Return what several checks come to together; none at all is not checked."""
+    """Return the combined verdict of several checks: "not checked" if there are none."""
     found = {*statuses}
     if "failed" in found:
         return "failed"

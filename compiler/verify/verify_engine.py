@@ -1,4 +1,4 @@
-"""Everything that is checked of one engine, and the file that keeps it."""
+"""Run every check of one engine and write the results to ``verify.json``."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
 BATCH = 4
 PARTS = ("losslessness", "text", "parity", "precision")
-WITH_THE_PAIR = ("parity", "precision")  # what the checkpoints of every half are needed for
-_JUDGED: dict[State, Status] = {
+WITH_THE_PAIR = ("parity", "precision")  # these need the checkpoints of all halves
+_STATUS_OF: dict[State, Status] = {
     "passed": "passed", "failed": "failed", "not checked": "not checked",
     "lossy": "passed", "not reached": "not checked",
 }  # fmt: skip
-_NO_DRAFTS = "the engine drafts nothing, it has no drafter: every text is plain decoding's"
+_NO_DRAFTS = "the engine has no drafter and does not speculate, so its output is always that of plain decoding"
 
 
 @dataclass(frozen=True)
 class Verification:
-    """All that ``verify`` found out.
+    """Results of ``verify``.
 
-    ``checkpoints`` are the paths of what it was compared with, by half: those that the engine names.
-    ``multiplied`` is what an engine says first of what its recipe multiplies. ``cannot`` says of parts why they could
-    not be checked, ``not_needed`` of parts why such an engine does not have them. ``left_out`` are parts that were not
-    asked for, ``to_come`` those that were not reached.
+    ``checkpoints``: path of the reference checkpoint of each half, from the engine's manifest. ``multiplied``: the
+    engine's note about matmuls that do not run in the type of its recipe. ``cannot``: parts that could not be checked,
+    with the reason. ``not_needed``: parts that do not apply to this engine, with the reason. ``left_out``: parts that
+    were not requested. ``to_come``: parts that have not run yet.
     """
 
     engine: str
@@ -65,17 +65,17 @@ class Verification:
 
     @property
     def status(self) -> Status:
-        """What the parts come to that were asked for; drafts that were lossy are not judged, as was asked."""
-        return worst(_JUDGED[state] for part in PARTS if (state := self.state(part)) in _JUDGED)
+        """Combined verdict of the requested parts. Lossy drafts have no verdict of their own and count as passed."""
+        return worst(_STATUS_OF[state] for part in PARTS if (state := self.state(part)) in _STATUS_OF)
 
     @property
     def passed(self) -> bool:
-        """Whether every part that was asked for was checked, and none failed."""
+        """True if every requested part was checked and none failed."""
         return self.status == "passed"
 
     @property
     def not_checked(self) -> dict[str, str]:
-        """The parts that could not be checked, each with the reason."""
+        """Parts that could not be checked, with the reasons."""
         return {part: self._reason(part) for part in PARTS if self.state(part) == "not checked"}
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Verification:
         )
 
     def state(self, part: str) -> State:
-        """What became of a part."""
+        """Return the state of a part."""
         if part in self.left_out:
             return "left out"
         if part in self.to_come:
@@ -122,7 +122,7 @@ class Verification:
         if part in self.cannot:
             return self.cannot[part]
         if part == "precision" and self.precision:
-            return self.precision.skipped or f"there are no limits for {self.precision.recipe}"
+            return self.precision.skipped or f"no limits are defined for {self.precision.recipe}"
         checks = self.text if part == "text" else self.parity
         return "; ".join(dict.fromkeys(check.detail for check in checks if check.status == "not checked"))
 
@@ -142,12 +142,13 @@ def verify_folder(
     only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
-    """Check the engine in ``folder``, whose files were compared with ``manifest``; see ``verify``.
+    """Check the engine in ``folder``. The caller has already compared its files with ``manifest``. See ``verify``.
 
-    ``batch`` None chooses: up to 4 prompts at once on a CPU, else one, for which every plan has room.
+    ``batch``: largest batch. The default is 4 on a CPU, or 1 if the KV caches of 4 do not fit. On a GPU the default is
+    1, which every plan supports.
 
-    What needs no run is checked of an engine for a GPU that cannot run here, and its recipe is emulated. Raises
-    ``EnvironmentProblem`` for any other that cannot run, and for parts in ``only`` that lack what they need.
+    If a GPU engine cannot run on this machine, the parts that need no run are checked, and its recipe is emulated.
+    Raises ``EnvironmentProblem`` if any other engine cannot run, or if a part in ``only`` lacks what it needs.
     """
     from ...engines import Engine
 
@@ -156,13 +157,13 @@ def verify_folder(
     if tuple(only) == ("text",):
         return verify_elsewhere(folder, manifest, "", prompts=prompts, only=only)
     try:
-        most = batch or (1 if manifest.backend.gpus else BATCH)
+        batch_size = batch or (1 if manifest.backend.gpus else BATCH)
         try:
-            engine = Engine.load(folder, max_batch_size=most, threads=threads, check="sizes")
+            engine = Engine.load(folder, max_batch_size=batch_size, threads=threads, check="sizes")
         except EnvironmentProblem:
-            if batch or most == 1:
+            if batch or batch_size == 1:
                 raise
-            most = 1  # as where the caches of several do not fit
+            batch_size = 1  # the KV caches of a batch may not fit
             engine = Engine.load(folder, threads=threads, check="sizes")
     except EnvironmentProblem as error:
         if not manifest.backend.gpus or (only and not {"text", "precision"} & {*only}):
@@ -176,7 +177,7 @@ def verify_folder(
         max_tokens=max_tokens,
         k=k,
         draft=draft,
-        batch=most,
+        batch=batch_size,
         acceptance_tolerance=acceptance_tolerance,
         request=request,
         only=only,
@@ -197,20 +198,20 @@ def verify(
     only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
-    """Check ``engine`` and write ``verify.json`` into its folder; a K that it has no room for is left out.
+    """Check ``engine`` and write ``verify.json`` into its folder.
 
-    ``draft`` names a draft method in place of the engine's own; ``batch`` prompts at most are in
-    flight at once, for which the engine was given room. With an ``acceptance_tolerance`` above 0 drafts are lossy, and
-    what they change is counted. Of one without drafts the logits are checked, and what its precision costs. ``only``
-    names the parts to check (all: none). The file is written after each, so that an interrupted run keeps those that
-    were done.
+    ``k``: numbers of speculative tokens to compare. Values above the engine's maximum are skipped; if none is left, the
+    maximum is used. ``draft``: a draft method to use instead of the engine's. ``batch``: largest number of concurrent
+    prompts; the engine must have that many slots. An ``acceptance_tolerance`` above 0 makes drafts lossy: changed
+    tokens are counted, without a verdict. ``only``: parts to check; all if empty. The file is written after each part,
+    so an interrupted run keeps the finished parts.
     """
     progress, request = progress or Quiet(), request or MeasureRequest()
     prompts = code_prompts() if prompts is None else prompts
-    most = engine.manifest.speculation.max_num_speculative_tokens
-    depths = [i for i in k if i <= most] or [most]
+    max_k = engine.manifest.speculation.max_num_speculative_tokens
+    depths = [i for i in k if i <= max_k] or [max_k]
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
-    done = _begun(engine.folder, engine.manifest, only)
+    done = _initial(engine.folder, engine.manifest, only)
     if "losslessness" in done.to_come:
         compared = compare_on_and_off(
             engine,
@@ -223,30 +224,33 @@ def verify(
             batch=batch,
             acceptance_tolerance=acceptance_tolerance,
         )
-        done = _kept(engine.folder, _reached(replace(done, losslessness=compared), "losslessness"))
+        done = _save(engine.folder, _finished(replace(done, losslessness=compared), "losslessness"))
     done = _with_text(engine.folder, engine.manifest, prompts, done)
     if "parity" in done.to_come:
         parity = compare_with_sources(engine, prompts, progress, request.passes(engine.manifest))
-        done = _kept(engine.folder, _reached(replace(done, parity=parity), "parity"))
+        done = _save(engine.folder, _finished(replace(done, parity=parity), "parity"))
     if "precision" in done.to_come:
         precision = measure(engine.folder, engine.manifest, engine, request, progress)
-        done = _kept(engine.folder, _reached(replace(done, precision=precision), "precision"))
+        done = _save(engine.folder, _finished(replace(done, precision=precision), "precision"))
     return done
 
 
 def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
-    """Raise for parts that were asked for by name and cannot be checked of this engine, or here.
+    """Raise if a part in ``only`` cannot be checked.
 
-    ``UsageError`` where it is the engine, ``EnvironmentProblem`` for checkpoints that are gone or were changed.
+    ``UsageError`` if the part is unknown or does not apply to this engine, ``EnvironmentProblem`` if a checkpoint is
+    missing or has changed.
     """
-    never = _not_needed(manifest)
+    inapplicable = _not_needed(manifest)
     for part in only:
         if part not in PARTS:
-            fix = f"it is one of {', '.join(PARTS)}, or several with commas"
-            raise UsageError(f"verify has no part {part!r}", fix=fix)
-        if part in never:
-            others = [name for name in PARTS if name not in never]
-            raise UsageError(f"--only {part} checks nothing: {never[part]}", fix=f"--only {','.join(others)}")
+            fix = f"use one or more of {', '.join(PARTS)}, separated by commas"
+            raise UsageError(f"--only {part!r} is not a part of verify", fix=fix)
+        if part in inapplicable:
+            others = [name for name in PARTS if name not in inapplicable]
+            raise UsageError(
+                f"--only {part} does not apply: {inapplicable[part]}", fix=f"use --only {','.join(others)}"
+            )
         if part == "losslessness":
             continue
         needed = manifest.parts if part in WITH_THE_PAIR else {"target": manifest.target}
@@ -254,25 +258,25 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
             if why := gone(origin):
                 raise EnvironmentProblem(
                     f"--only {part} needs the checkpoint of the {half}: {why}",
-                    why=f"the engine was built from {origin.source}, and {part} compares it with that",
-                    fix="put it back there; --only losslessness needs the engine alone",
+                    why=f"the engine was built from {origin.source}, and {part} compares it with that checkpoint",
+                    fix="restore the checkpoint at that path, or use --only losslessness, which needs no checkpoint",
                 )
 
 
 def _not_needed(manifest: Manifest) -> dict[str, str]:
-    """The parts that such an engine does not have, and why."""
+    """Return the parts that do not apply to this engine, with the reasons."""
     exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
-    rounds = f"logits are those of torch in fp32 only, and the engine is in {kind}: precision measures what that costs"
-    never = {
+    lossy = f"only fp32 engines match torch's logits, and the engine is in {kind}; precision measures that cost"
+    inapplicable = {
         "losslessness": _NO_DRAFTS if not manifest.draft_method.drafts else "",
-        "parity": "" if exact else rounds,
-        "precision": "the engine is in fp32, which precisions are measured against" if exact else "",
+        "parity": "" if exact else lossy,
+        "precision": "the engine is in fp32, the reference that precisions are compared with" if exact else "",
     }
-    return {part: why for part, why in never.items() if why}
+    return {part: why for part, why in inapplicable.items() if why}
 
 
-def _begun(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verification:
-    """Of what was asked for, nothing is done yet."""
+def _initial(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verification:
+    """Return a verification whose requested parts have not run yet."""
     left_out = tuple(part for part in PARTS if only and part not in only)
     not_needed = {part: why for part, why in _not_needed(manifest).items() if part not in left_out}
     to_come = tuple(part for part in PARTS if part not in (*left_out, *not_needed))
@@ -290,10 +294,10 @@ def _begun(folder: Path, manifest: Manifest, only: Sequence[str]) -> Verificatio
 def _with_text(folder: Path, manifest: Manifest, prompts: Sequence[Prompt], done: Verification) -> Verification:
     if "text" not in done.to_come:
         return done
-    return _kept(folder, _reached(replace(done, text=compare_text(folder, manifest, prompts)), "text"))
+    return _save(folder, _finished(replace(done, text=compare_text(folder, manifest, prompts)), "text"))
 
 
-def _reached(done: Verification, part: str) -> Verification:
+def _finished(done: Verification, part: str) -> Verification:
     return replace(done, to_come=tuple(each for each in done.to_come if each != part))
 
 
@@ -307,37 +311,37 @@ def verify_elsewhere(
     only: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
-    """Check an engine without running it, as where it cannot run (``why``): its text, and its recipe, emulated."""
+    """Check an engine that cannot run here for the reason ``why``: its text, and its recipe by emulation."""
     prompts = code_prompts() if prompts is None else prompts
-    done = _begun(folder, manifest, only)
+    done = _initial(folder, manifest, only)
     runs = [part for part in done.to_come if part in ("losslessness", "parity")]
-    cannot = dict.fromkeys(runs, f"the engine cannot run here: {why}")
+    cannot = dict.fromkeys(runs, f"the engine cannot run on this machine: {why}")
     for part in cannot:
-        done = _reached(done, part)
+        done = _finished(done, part)
     done = _with_text(folder, manifest, prompts, replace(done, cannot=cannot))
     if "precision" in done.to_come:
         precision = measure(folder, manifest, None, request or MeasureRequest(), progress or Quiet())
-        done = _reached(replace(done, precision=precision), "precision")
-    return _kept(folder, done)
+        done = _finished(replace(done, precision=precision), "precision")
+    return _save(folder, done)
 
 
-def _kept(folder: Path, verification: Verification) -> Verification:
-    """Write ``verify.json`` so that a reader sees the old file or the new one, and list it in the manifest.
+def _save(folder: Path, verification: Verification) -> Verification:
+    """Write ``verify.json`` atomically and list it in the manifest.
 
-    At no moment does the manifest list another content than is there: whoever loads the engine meanwhile can.
+    The manifest drops its entry before the file changes, so the engine can be loaded at any moment.
     """
     path = folder / FILE_NAME
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with remove_on_exit(temporary):
         temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
-        _list(folder, None)
+        _set_entry(folder, None)
         temporary.replace(path)
-    _list(folder, FileEntry.of(path))
+    _set_entry(folder, FileEntry.of(path))
     return verification
 
 
-def _list(folder: Path, entry: FileEntry | None) -> None:
-    """Let the manifest of an engine list its ``verify.json`` so, or not at all."""
+def _set_entry(folder: Path, entry: FileEntry | None) -> None:
+    """Set the entry of ``verify.json`` in the manifest, or remove it if ``entry`` is None."""
     if not is_engine(folder):
         return
     manifest = Manifest.read(folder)

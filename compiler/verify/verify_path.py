@@ -1,4 +1,4 @@
-"""Check an engine by its path: the options of ``verify``, refused before anything is read, then every part."""
+"""Verify the engine at a path: validate the options before reading anything, then run every part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """The options of ``verify``, by the names of its flags; ``peagle-compile verify --help`` describes them."""
+    """Options of ``verify``, named like its flags; ``peagle-compile verify --help`` describes them."""
 
     prompts: int = 24
     max_tokens: int = 128
@@ -38,14 +38,14 @@ class VerifyOptions:
     threads: int | None = None
 
     def check(self) -> None:
-        """Raise ``UsageError`` for a value that no engine can be checked with."""
+        """Raise ``UsageError`` for a value that is invalid for every engine."""
         for name in ("prompts", "max_tokens", "batch_size", "threads"):
             if getattr(self, name) is not None:
                 integer(f"--{name.replace('_', '-')}", getattr(self, name), 1)
         if not self.num_speculative_tokens or min(self.num_speculative_tokens) < 1:
             given = ",".join(map(str, self.num_speculative_tokens))
             raise UsageError(
-                f"--num-speculative-tokens {given!r} is not a list of numbers from 1", fix="for example 1,3,5,8"
+                f"--num-speculative-tokens {given!r} is not a list of numbers from 1", fix="for example, use 1,3,5,8"
             )
         number("--acceptance-tolerance", self.acceptance_tolerance, 0, 1)
         if self.max_perplexity_increase is not None:
@@ -54,12 +54,12 @@ class VerifyOptions:
         if self.draft not in (None, *drafting):
             raise UsageError(
                 f"--draft {self.draft} cannot be compared with plain decoding",
-                why=f"what drafts is {', '.join(drafting)}",
-                fix="`--draft ngram`, or leave it out",
+                why=f"the methods that draft are {', '.join(drafting)}",
+                fix="use --draft ngram, or omit --draft to use the engine's method",
             )
 
     def measures(self, manifest: Manifest) -> MeasureRequest:
-        """Return how the precision of an engine is measured. Raises ``UsageError`` for what contradicts itself."""
+        """Return the settings of the precision measurement. Raises ``UsageError`` for conflicting options."""
         recipe, caches = (manifest.precision.get(name, "") for name in ("recipe", "kv_cache"))
         limits, increase = None, self.max_perplexity_increase
         if recipe in NUMBER_FORMATS and increase is not None:
@@ -70,14 +70,15 @@ class VerifyOptions:
 
 
 def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None = None) -> Verification:
-    """Compare the files of ``engine`` with its manifest, then check every part, and write ``verify.json``.
+    """Compare the files of ``engine`` with its manifest, check every part, and write ``verify.json``.
 
-    Raises ``UsageError`` or ``EnvironmentProblem`` for what cannot begin; what fails is in the ``Verification``.
+    Raises ``UsageError`` or ``EnvironmentProblem`` if verification cannot start. Failed checks do not raise; the
+    ``Verification`` has them.
     """
     progress = progress or Quiet()
     options.check()
     manifest = Manifest.read(engine)
-    # The host of a GPU may have neither checkpoints nor what reads them: what they are for is not checked then.
+    # A GPU host may have neither the checkpoints nor the packages to read them; those parts are then not checked.
     if {*options.only} & {*WITH_THE_PAIR} or not (options.only or manifest.backend.gpus):
         require("export", "verifying")
     require_parts(manifest, options.only)

@@ -1,6 +1,6 @@
-"""The quantized matrices of a target in groups: a layer's attention, its MLP, its experts.
+"""Group the quantized matrices of a target: attention, MLP or experts of a layer.
 
-Each group has the pattern that ``build --exclude`` takes for it.
+Each group has its patterns for ``build --exclude``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODEL = "model."
 
 @dataclass(frozen=True)
 class Group:
-    """Some matrices: ``name`` for people (``layer 3 mlp``); ``patterns`` name its ``weights`` and no others."""
+    """Matrices with a display ``name`` (``layer 3 mlp``). ``patterns`` match its ``weights`` and no others."""
 
     name: str
     layer: int | None
@@ -31,13 +31,13 @@ class Group:
 
 
 def groups_of(source: WeightSource) -> list[Group]:
-    """Put every weight that the source quantizes into its group, in the order of the layers."""
-    taken = source.storage()[0]
+    """Group all weights that the source quantizes, in the order of the layers."""
+    quantized = source.storage()[0]
     together: dict[tuple[int | None, str], list[str]] = defaultdict(list)
     for name, weight in source.selection.weights.items():
-        if name in taken:
+        if name in quantized:
             together[layer_of(name), weight.role].append(name)
-    modules = [module_of(name) for name in taken]
+    modules = [module_of(name) for name in quantized]
     return [
         Group(
             role if layer is None else f"layer {layer} {role}",
@@ -50,7 +50,7 @@ def groups_of(source: WeightSource) -> list[Group]:
 
 
 def patterns_of(groups: Iterable[Group], every: Iterable[Group]) -> tuple[str, ...]:
-    """Return the patterns that exclude ``groups``: one for a layer of which nothing stays quantized."""
+    """Return the patterns that exclude ``groups``; a layer that is excluded entirely has one pattern."""
     groups, every = list(groups), list(every)
     patterns: list[str] = []
     for group in groups:
@@ -61,7 +61,7 @@ def patterns_of(groups: Iterable[Group], every: Iterable[Group]) -> tuple[str, .
 
 
 def _patterns(names: list[str], every: list[str]) -> tuple[str, ...]:
-    """Return the shortest pattern that names the modules of ``names`` alone among ``every``, or all of their names."""
+    """Return one pattern that matches only the modules of ``names`` among ``every``, or else all of their names."""
     columns = zip(*(name.split(".") for name in names), strict=False)
     prefix = ".".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
     if len(names) > 1 and prefix:

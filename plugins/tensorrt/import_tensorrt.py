@@ -32,7 +32,7 @@ _LINK = "libtensorrt_rtx.so"
 
 @dataclass(frozen=True)
 class LinkState:
-    """Whether TensorRT-RTX can parse graphs with plugins.
+    """State of the library link that TensorRT-RTX needs to parse graphs with plugins.
 
     ``present``: the library has the name that the parser opens. ``missing``: it does not, and ``repair_link`` can help.
     ``cured``: the link was just made. ``cannot``: see ``why``. ``absent``: TensorRT-RTX is not installed as a wheel.

@@ -120,7 +120,7 @@ def test_an_fp32_engine_has_no_precision_to_measure(int8: Path) -> None:
 
 def test_layerwise_reference_gives_the_same_numbers(int8: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measured(int8, MeasureRequest(data))
-    monkeypatch.setattr(measure_precision, "Workshop", lambda *_: pytest.fail("it made the pair"))
+    monkeypatch.setattr(measure_precision, "UnpublishedPairs", lambda *_: pytest.fail("it made the pair"))
     found = measured(int8, MeasureRequest(data, reference="streamed"))
     assert (found.status, found.measured, found.against) == (whole.status, RUN, STREAMED)
     assert whole.logits is not None
@@ -156,7 +156,7 @@ def test_a_limit_of_the_users_decides(int8: Path, data: Path) -> None:
 
 def gone(tiny: Pair) -> str:
     shutil.rmtree(tiny.target)
-    return "not there any more"
+    return "the checkpoint cannot be opened"
 
 
 def changed(tiny: Pair) -> str:
@@ -192,7 +192,7 @@ def test_unrunnable_plan_is_emulated_with_a_note(int8: Path, tiny: Pair, data: P
     assert found.precision is not None
     assert found.precision.measured == EMULATED
     assert (found.status, found.state("precision"), found.state("text")) == ("not checked", "passed", "passed")
-    assert found.not_checked == {"losslessness": "the engine cannot run here: there is no GPU"}
+    assert found.not_checked == {"losslessness": "the engine cannot run on this machine: there is no GPU"}
     assert found.precision.logits is not None
     assert found.precision.logits.kl_mean > 0
 
@@ -254,7 +254,7 @@ def test_unrunnable_unquantized_plan_is_not_measured(int8: Path, data: Path) -> 
     found = verify_elsewhere(int8, plan, "there is no GPU", request=MeasureRequest(data))
     assert not found.passed
     assert found.precision is not None
-    assert "only where the engine runs" in found.precision.skipped
+    assert "can only be measured on a machine that runs the engine" in found.precision.skipped
 
 
 @pytest.mark.slow
@@ -270,4 +270,4 @@ def test_layerwise_check_is_skipped_for_an_engine_that_deviates_from_its_recipe(
     weights.write_bytes(content)
     found = measure(engine, Manifest.read(engine), Engine.load(engine, check="sizes"), MeasureRequest(data), Quiet())
     assert found is not None
-    assert "does not compute what the engine does" in found.notes[0]
+    assert "does not match the engine" in found.notes[0]

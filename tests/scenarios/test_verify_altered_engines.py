@@ -119,7 +119,7 @@ def test_missing_checkpoint_is_no_pass(folder: Path, cli: Run, field: str, half:
         assert found["parts"]["parity"] == "failed", "the target was compared all the same"
         return
     assert (found["status"], found["parts"]["parity"]) == ("not checked", "not checked")
-    why = "was changed after the build" if field == "revision" else "is not there any more"
+    why = "was changed after the build" if field == "revision" else "the checkpoint cannot be opened"
     assert why in found["not_checked"]["parity"]
     assert why in found["not_checked"]["text"]
     assert why in err
@@ -139,15 +139,15 @@ def test_scaled_weights_fail_with_the_checkpoint_present(folder: Path, cli: Run)
 @pytest.mark.parametrize(
     ("alter", "change", "name", "says"),
     [
-        (swap_tokens, None, "tokenizer", "tokenizer.json is not the checkpoint's"),
-        (swap_tokens, None, "token ids", "are others"),
-        (cut_prompts, None, "tokenizer", "tokenizer.json is not the checkpoint's"),
-        (add_special_tokens, None, "tokenizer", "the engine has a special_tokens_map.json, the checkpoint has none"),
-        (add_template, None, "chat template", "the engine has a template 'default', the checkpoint has none"),
-        (add_named_template, None, "chat template", "the engine has a template 'tools', the checkpoint has none"),
-        (end_elsewhere, None, "end-of-text tokens", "generation_config.json is not the checkpoint's"),
-        (None, {"eos_token_ids": [7]}, "end-of-text tokens", "the manifest has [7], the checkpoint [0]"),
-        (None, {"eos_token_ids": []}, "end-of-text tokens", "the manifest has [], the checkpoint [0]"),
+        (swap_tokens, None, "tokenizer", "tokenizer.json differs from the checkpoint"),
+        (swap_tokens, None, "token ids", " differ: "),
+        (cut_prompts, None, "tokenizer", "tokenizer.json differs from the checkpoint"),
+        (add_special_tokens, None, "tokenizer", "special_tokens_map.json is in the engine but not in the checkpoint"),
+        (add_template, None, "chat template", "template 'default' is in the engine but not in the checkpoint"),
+        (add_named_template, None, "chat template", "template 'tools' is in the engine but not in the checkpoint"),
+        (end_elsewhere, None, "end-of-text tokens", "generation_config.json differs from the checkpoint"),
+        (None, {"eos_token_ids": [7]}, "end-of-text tokens", "the manifest has [7], and the checkpoint [0]"),
+        (None, {"eos_token_ids": []}, "end-of-text tokens", "the manifest has [], and the checkpoint [0]"),
     ],
 )
 def test_text_processing_files_are_compared(

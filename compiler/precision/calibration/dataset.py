@@ -90,7 +90,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class SampleLimits:
-    """How much of a data set is used, in tokens and lines; fewer than ``min_tokens`` in total are an error."""
+    """Limits on the samples of a data set, in lines and tokens. Fewer than ``min_tokens`` in total are an error."""
 
     max_samples: int = 128
     max_length: int = 512

@@ -32,7 +32,7 @@ class CodedRows:
 
 @dataclass(frozen=True)
 class Coding:
-    """How to quantize rows of the weight ``name``. The result depends on the rows alone, so threads can share the work.
+    """Quantizer of the rows of the weight ``name``. The result depends only on the rows, so threads can share the work.
 
     ``block`` columns share a scale. If it is 0, all rows of a group do, and ``few`` holds the known scales.
     ``importance``, [blocks, columns], weights the error of each column. The recipe computes in ``wide``.

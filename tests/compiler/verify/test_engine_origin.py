@@ -31,5 +31,5 @@ def test_manifests_with_commas_between_patterns_are_read_too() -> None:
 
 def test_table_with_equal_name_and_other_content_is_rejected() -> None:
     other = RECIPES["int4"].on("fp32", LOWERINGS["ort"]).record() | {"router": "int4"}
-    with pytest.raises(EnvironmentProblem, match="no recipe 'int4' that comes to"):
+    with pytest.raises(EnvironmentProblem, match="cannot reproduce the engine's recipe 'int4'"):
         recipe_of(manifest_of({}, precision=other), Checkpoint.open(DEMO))

@@ -68,11 +68,11 @@ def test_calibration_is_repeated_with_the_same_samples_or_skipped(engine: Path, 
     assert (found.num_samples, found.num_tokens, found.method["name"]) == (4, 320, "percentile")
     try:
         samples(data, 5)
-        with pytest.raises(EnvironmentProblem, match="not to be had") as caught:
+        with pytest.raises(EnvironmentProblem, match="cannot recover") as caught:
             again(engine)
-        assert "its samples give" in caught.value.why
+        assert "its settings now give" in caught.value.why
         data.unlink()
-        with pytest.raises(EnvironmentProblem, match=r"not to be had.*does not exist"):
+        with pytest.raises(EnvironmentProblem, match=r"cannot recover.*does not exist"):
             again(engine)
     finally:
         data.write_bytes(before)
@@ -85,10 +85,10 @@ def test_saved_ranges_are_used_without_substitutes(tiny: Pair, engine: Path, tmp
     saved = built(tiny, tmp_path / "saved", CalibrationOptions(scales=scales))
     assert same(again(saved), kept)
     shutil.move(scales, tmp_path / "elsewhere")
-    with pytest.raises(EnvironmentProblem, match=r"not to be had.*does not exist"):
+    with pytest.raises(EnvironmentProblem, match=r"cannot recover.*does not exist"):
         again(saved)
     other = CalibrationOptions(data=samples(tmp_path / "other.jsonl", 9), num_samples=4)
     again(built(tiny, tmp_path / "other", other)).save(scales)
-    with pytest.raises(EnvironmentProblem, match="not to be had") as caught:
+    with pytest.raises(EnvironmentProblem, match="cannot recover") as caught:
         again(saved)
     assert "build_report.json records" in caught.value.why

@@ -130,7 +130,7 @@ def test_a_neighbour_that_changes_a_token_is_a_loss(tmp_path: Path) -> None:
     found = verify(engine, prompts=[*PROMPTS, Prompt("three", "x")], max_tokens=10, k=(2,), batch=2).losslessness
     assert not found.passed
     assert {d.prompt for d in found.divergences} == {"two"}
-    assert ("at once", "1 to 2 prompts, against each alone") in lossless_lines(found)
+    assert ("batch", "1 to 2 prompts, compared with single prompts") in lossless_lines(found)
 
 
 def test_a_missing_token_is_a_difference(tmp_path: Path) -> None:
@@ -188,12 +188,12 @@ def test_prompts_are_cut_to_capacity_with_a_note(tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path)
     long = [*PROMPTS, Prompt("long", "x" * 100)]
     found = verify(engine, prompts=long, max_tokens=10, k=(1,)).losslessness
-    assert found.notes == ("1 of 3 prompts were cut to 54 tokens: the engine holds 64",)
+    assert found.notes == ("1 of 3 prompts truncated to 54 tokens: the engine's max_seq_len is 64",)
     found = verify(engine, prompts=long, max_tokens=500, k=(1,)).losslessness
     assert (found.passed, found.prompts, found.max_tokens) == (True, 3, 32)
     assert found.notes == (
-        "32 tokens instead of 500 after each prompt: the engine holds 64",
-        "1 of 3 prompts were cut to 32 tokens: the engine holds 64",
+        "32 tokens instead of 500 per prompt: the engine's max_seq_len is 64",
+        "1 of 3 prompts truncated to 32 tokens: the engine's max_seq_len is 64",
     )
     assert verify(engine, prompts=PROMPTS, max_tokens=10, k=(1,)).losslessness.notes == ()
 
@@ -209,10 +209,10 @@ def test_a_failed_parity_check_fails_the_whole(tmp_path: Path) -> None:
 def test_impossible_check_states_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))
     assert {check.status for check in found.parity} == {"not checked"}
-    assert "not there any more" in found.parity[0].detail
+    assert "cannot be opened" in found.parity[0].detail
     assert (found.passed, found.status) == (False, "not checked")
-    assert "not there any more" in found.not_checked["parity"]
-    assert "not there any more" in found.not_checked["text"]
+    assert "cannot be opened" in found.not_checked["parity"]
+    assert "cannot be opened" in found.not_checked["text"]
     assert ("result", "NOT CHECKED: text, parity") in lines(found)
     monkeypatch.setattr(parity, "find_spec", lambda name: None)
     found = verify(FakeEngine(tmp_path), prompts=PROMPTS, max_tokens=5, k=(1,))

@@ -40,7 +40,7 @@ def test_an_engine_on_a_gpu_is_verified_without_the_pair_in_fp32(
     data = tmp_path / "data.jsonl"
     ids = [[(7 * i + j * j) % 90 + 2 for j in range(40)] for i in range(3)]
     data.write_text("".join(json.dumps({"input_ids": each}) + "\n" for each in ids))
-    monkeypatch.setattr(measure_precision, "Workshop", lambda *_: pytest.fail("it made the pair"))
+    monkeypatch.setattr(measure_precision, "UnpublishedPairs", lambda *_: pytest.fail("it made the pair"))
     monkeypatch.setattr("peagle.graphs.drafters.torch_reference.load_target", lambda *_: pytest.fail("it was loaded"))
     found = verify(on_gpu, prompts=code_prompts(1), max_tokens=8, k=(2,), request=MeasureRequest(data))
     assert found.passed
@@ -65,7 +65,7 @@ def test_gpu_host_without_torch_reports_unchecked_parts(
     assert done.code == 3, done.out
     assert "comparing with FP32 needs packages that are not installed: torch" in done.out
     assert "NOT CHECKED: precision" in done.out
-    assert "`--only losslessness,text` checks the rest alone" in done.err
+    assert "--only losslessness,text runs only the other parts" in done.err
     rest = ("--prompts", 1, "--max-tokens", 6, "--num-speculative-tokens", 2, "--only", "losslessness,text")
     assert cli("verify", folder, *rest).code == 0
     done = cli("verify", folder, "--only", "precision")
@@ -82,6 +82,6 @@ def test_reference_follows_from_the_engine_by_default(on_gpu: Engine, tiny_engin
 
 def test_references_that_cannot_be_are_refused(cli: Run, tiny_folder: Path) -> None:
     done = cli("verify", tiny_folder, "--reference", "none")
-    assert (done.code, "it is streamed or pair" in done.err) == (2, True)
+    assert (done.code, "use streamed or pair" in done.err) == (2, True)
     done = cli("verify", tiny_folder, "--reference", "streamed", "--bisect")
-    assert (done.code, "--bisect does not go with --reference streamed" in done.err) == (2, True)
+    assert (done.code, "--bisect cannot be combined with --reference streamed" in done.err) == (2, True)

@@ -38,7 +38,7 @@ def test_exceeded_limit_fails_with_the_excess() -> None:
     assert status(COMPARED).status == "passed"
     dear = status(replace(COMPARED, perplexity_candidate=10.2))
     assert dear.status == "failed"
-    assert dear.failures() == ["the increase of perplexity is 0.02, at most 0.01 for fp8"]
+    assert dear.failures() == ["perplexity increase is 0.02; the limit is 0.01 for fp8"]
     assert status(replace(COMPARED, kl_mean=0.06)).status == "failed"
 
 

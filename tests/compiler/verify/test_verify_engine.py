@@ -63,7 +63,7 @@ def test_results_are_stored_in_the_engine_with_a_hash(folder: Path, cli: Run) ->
 def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two files that change there is no moment in which they contradict each other."""
     one = Verification(str(folder), "1")
-    verify_engine._kept(folder, one)
+    verify_engine._save(folder, one)
     write = Manifest.write
 
     def stopped(manifest: Manifest, where: Path) -> None:
@@ -73,7 +73,7 @@ def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: p
 
     monkeypatch.setattr(Manifest, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
-        verify_engine._kept(folder, replace(one, cannot={"parity": "another content"}))
+        verify_engine._save(folder, replace(one, cannot={"parity": "another content"}))
     check_files(Manifest.read(folder).files, folder)
     assert FILE_NAME not in Manifest.read(folder).files
     assert "another content" in (folder / FILE_NAME).read_text()
@@ -110,7 +110,7 @@ def test_missing_checkpoint_is_named_with_its_path(part: str, folder: Path, fp8:
 @pytest.mark.parametrize(
     ("part", "narrow", "drafts", "why"),
     [
-        ("speed", False, True, "verify has no part 'speed'"),
+        ("speed", False, True, "'speed' is not a part of verify"),
         ("precision", False, True, "the engine is in fp32"),
         ("parity", True, True, "the engine is in fp8"),
         ("losslessness", False, False, "has no drafter"),
