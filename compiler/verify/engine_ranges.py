@@ -17,7 +17,7 @@ from .engine_origin import Origins
 _REPORT = "build_report.json"
 
 
-def ranges_again(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
+def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
     """Return the ranges of an engine, from the store or calibrated again with the same settings.
 
     Raises ``EnvironmentProblem`` if the samples or the saved ranges are missing or have changed.

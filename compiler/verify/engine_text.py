@@ -69,7 +69,7 @@ def _check(name: str, compare: Callable[[], Compared]) -> TextCheck:
     except _DamagedEngine as error:
         return TextCheck(name, "failed", str(error))
     except PeagleError as error:  # the checkpoint is unreadable
-        return TextCheck(name, "not checked", error.in_a_line)
+        return TextCheck(name, "not checked", error.one_line)
     if differences:
         return TextCheck(name, "failed", listed(differences, 5, "; "))
     return TextCheck(name, "passed", compared_with)

@@ -133,7 +133,7 @@ class UnpublishedPairs:
         self.held.append(graph.attached)
         return graph
 
-    def _part(self, part: Part, graph: Compiled, quantized: NarrowCaches | None) -> Part:
+    def _part(self, part: Part, graph: Compiled, quantized: LowPrecisionCaches | None) -> Part:
         file, dtype = self._stored(graph, MODEL), quantized.dtype if quantized else ""
         caches = tuple(replace(cache, dtype=dtype) for cache in part.caches)
         return replace(part, file=file, inputs=graph.inputs, outputs=graph.outputs, caches=caches, plan=None)
