@@ -47,7 +47,7 @@ def _only_file(folder: Path) -> Path:
         )
     if files := sorted(folder.glob("*.gguf")):
         raise BuildError(
-            f"{folder} has no safetensors weights, but GGUF: {listed([path.name for path in files])}",
+            f"{folder} has GGUF files but no safetensors weights: {listed([path.name for path in files])}",
             why="a GGUF file is a complete checkpoint",
             fix=f"pass the file: `--model {files[0]}`",
         )

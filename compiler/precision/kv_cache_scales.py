@@ -83,7 +83,7 @@ def cache_scales(target: Target, ranges: Scales | None = None) -> dict[str, floa
     bad = sorted(name for name in caches if not 0 < scales.get(name, 0.0) < np.inf)
     if bad:
         raise BuildError(
-            f"an FP8 KV cache of {target.folder} has no scale for {len(bad)} of {len(caches)} caches: {bad[0]}"
+            f"the FP8 KV cache of {target.folder} has no scale for {len(bad)} of its {len(caches)} tensors: {bad[0]}"
             + (", ..." if len(bad) > 1 else ""),
             why="keys and values are stored in E4M3 with one measured scale per layer",
             fix="calibrate (--scales reuses an earlier calibration), or omit --kv-cache-dtype",

@@ -66,8 +66,9 @@ class PrecisionOptions:
     )
     allow_wide: tuple[str, ...] = option(
         "--allow-wide",
-        "Weights that may be stored in the recipe's type but computed in the wide type if the GPU supports no more: "
-        "experts. Every report then says so first. (default: none; such a build fails)",
+        "Weights that may be stored in the recipe's type but computed in the wide type if the GPU cannot compute in "
+        "the recipe's type: experts. Every report then starts with the actual share. (default: none; such a build "
+        "fails)",
         (),
         split=True,
     )

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from ...plugins.errors import UsageError
 from ..console.option_fields import Option
 
-_KINDS = {str: "a text", int: "a whole number", float: "a number", Path: "a path"}
+_KINDS = {str: "a string", int: "an integer", float: "a number", Path: "a path"}
 
 
 def read_config(path: Path) -> dict[str, Any]:

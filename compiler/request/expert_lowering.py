@@ -22,7 +22,7 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
     if asked is None:
         return lowering
     if asked not in FORMS:
-        raise UsageError(f"unknown --experts {asked}", why=f"the forms are {' and '.join(FORMS)}", fix="omit --experts")
+        raise UsageError(f"unknown --experts {asked}", why=f"it is {' or '.join(FORMS)}", fix="omit --experts")
     if not lowering.is_tensorrt:
         raise UsageError(
             f"--experts {asked} does not work with {lowering.backend}",

@@ -189,7 +189,7 @@ class PlanOptions:
         _between("--max-batch-size", self.max_batch_size, 1, MAX_BATCH_SIZE, "the kernels support no larger batch")
         _between("--optimization-level", self.optimization_level, 0, 5, "TensorRT's builder has only these levels")
         if self.workspace_gb is not None and not 0 < self.workspace_gb < float("inf"):
-            raise UsageError(f"--workspace-gb {self.workspace_gb} is not a size", fix="omit it for no limit")
+            raise UsageError(f"--workspace-gb {self.workspace_gb} is not a positive size", fix="omit it for no limit")
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class CompileRequest:
     """All options of a request; fields without an option of the verb keep their defaults."""
 
     pair: ModelRef
-    out: Path = option("--out", "Folder to make.", Path())
+    out: Path = option("--out", "Folder to create.", Path())
     source: Path | None = option(
         "--from",
         "Build from an export (`export --for tensorrt --gpu NAME`) instead of a model, on the GPU host; this needs no "

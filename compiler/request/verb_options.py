@@ -184,13 +184,13 @@ EXPORT = VerbOptions(
             "lowering",
             flag="--for",
             help="Runtime of the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with --gpu, "
-            "the form that TensorRT builds for that GPU)",
+            "the variant that TensorRT needs for that GPU)",
         ),
         declare_options(
             "backend",
             "gpus",
-            help="GPU that TensorRT will build for, such as b200; selects the form of `--for tensorrt` graphs for "
-            "`build --from`. With --dry-run, also report whether the engine fits.",
+            help="GPU that TensorRT will build for, such as b200; selects the variant of `--for tensorrt` graphs "
+            "for `build --from`. With --dry-run, also report whether the engine fits.",
         ),
         declare_options("backend", "experts"),
         declare_options("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
@@ -199,7 +199,7 @@ EXPORT = VerbOptions(
         declare_options(
             "sizes",
             "num_speculative_tokens",
-            help="Maximum number of drafts per round that the caches have room for. (default: the trained depth)",
+            help="Maximum number of drafts per round, which sizes the caches. (default: the trained depth)",
         ),
         declare_options("sizes", "max_seq_len"),
     ),

@@ -49,9 +49,7 @@ def doctor(
         str | None,
         typer.Option(help="With --model: GPU, for example b200.", show_default=False, autocompletion=one_of(gpu_names)),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="With --model: engine folder to be made.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --model: engine folder to write.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Show what this machine can build and run, or check with --model whether that model can be built here.

@@ -65,7 +65,7 @@ def _named(name: str) -> Pair:
     if pair is None:
         raise UsageError(
             f"{name} is not a known model",
-            why="it has no short name",
+            why="no model has this short name",
             fix="`peagle-compile models` lists the known ones; `build --dry-run` reads the configuration of any other",
         )
     return pair

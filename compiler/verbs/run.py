@@ -162,7 +162,7 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
     if len(content) > _MAX_BYTES:
         raise UsageError(
             f"standard input has more than {_MAX_BYTES // 2**20} MiB",
-            why="this is longer than any prompt can be",
+            why="no prompt can be that long",
             fix="pipe in a shorter prompt",
         )
     piped = decoded("standard input", content).replace("\r\n", "\n").replace("\r", "\n")

@@ -32,8 +32,8 @@ def sagemaker(
 ) -> None:
     """Pack an engine as a model.tar.gz for an Amazon SageMaker endpoint.
 
-    The engine is checked first, and the same engine always gives the same bytes. A container whose entry point is
-    `peagle-compile serve` loads it automatically; see docs/sagemaker.md.
+    The engine is checked first. The same engine always produces the same bytes. A container whose entry point is
+    `peagle-compile serve` loads the archive automatically; see docs/sagemaker.md.
 
     Example: peagle-compile sagemaker demo-engine --out model.tar.gz
     """

@@ -29,7 +29,7 @@ def serve(
         Path | None,
         typer.Argument(
             metavar="[ENGINE]",
-            help="Engine folder made by `peagle-compile build`. (default in a SageMaker container: its model)",
+            help="Engine folder made by `peagle-compile build`. (default in a SageMaker container: /opt/ml/model)",
             is_eager=True,
             callback=find_in_container,
             show_default=False,

@@ -44,7 +44,7 @@ def triton(
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace existing model folders, whatever they contain.", rich_help_panel=RUN),
+        typer.Option("--force", help="Replace existing model folders, even edited ones.", rich_help_panel=RUN),
     ] = False,
     as_json: Json = False,
 ) -> None:

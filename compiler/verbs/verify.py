@@ -62,7 +62,7 @@ def verify(
         float | None,
         typer.Option(
             min=0,
-            help="Largest accepted increase, in percent. (default: the limit of the precision)",
+            help="Largest accepted perplexity increase, in percent. (default: the limit of the precision)",
             show_default=False,
             rich_help_panel=PRECISION,
         ),
@@ -71,7 +71,7 @@ def verify(
         bool,
         typer.Option(
             "--bisect",
-            help="Rank layers by quantization cost and suggest what to --exclude.",
+            help="Rank layers by quantization cost and suggest layers to --exclude.",
             rich_help_panel=PRECISION,
         ),
     ] = False,

@@ -174,7 +174,7 @@ def params_of(params: Any, count: int) -> list[SamplingParams]:
         if not isinstance(each, SamplingParams):
             raise refusal(f"params[{index}]", "SamplingParams", each)
     if len(params) != count:
-        raise UsageError(f"{len(params)} params for {count} prompts", fix="pass one for all, or one each")
+        raise UsageError(f"{len(params)} SamplingParams for {count} prompts", fix="pass one for all, or one for each")
     return list(params)
 
 

@@ -129,7 +129,7 @@ def _schema(name: str, value: Any) -> str:
         raise _too_deep(name) from None
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"{name} is not valid JSON", why=str(error) or type(error).__name__, fix=f"change {name}"
+            f"{name} is not valid JSON", why=str(error) or type(error).__name__, fix=f"correct {name}"
         ) from None
     if not isinstance(content, dict | bool):
         raise refusal(name, "a JSON schema: an object, true or false", content)

@@ -189,8 +189,8 @@ def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
     if list(taps) != sorted(set(taps)) or not all(0 <= t < num_layers for t in taps) or not taps:
         raise BuildError(
             f"taps {list(taps)} are invalid for a target of {num_layers} layers",
-            why="taps must be distinct 0-based layer ids in ascending order; the stream entering each layer is tapped",
-            fix="set other layers in the head's eagle_aux_hidden_state_layer_ids",
+            why="taps must be distinct 0-based layer ids in ascending order",
+            fix="correct the head's eagle_aux_hidden_state_layer_ids",
         )
     return tuple(taps)
 

@@ -10,7 +10,7 @@ from .gguf_naming import IN_LAYERS, QK_NORMS, SIZES, GgufFacts, GgufNaming
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _PLAIN = {name: key for name, key in SIZES.items() if name not in ("head_dim", "num_key_value_heads", "rope_theta")}
-_OTHER = "use the safetensors of the model"
+_OTHER = "use the model's safetensors checkpoint"
 
 
 def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _rotated(divisors: tuple[float, ...]) -> float:
     """Return the fraction of a full layer's frequencies that rotate; huge divisors disable the others."""
     kept = sum(divisor == 1 for divisor in divisors)
     if not kept or any(1 < divisor < _NEVER or divisor < 1 for divisor in divisors):
-        raise BuildError("rope_freqs.weight is not Gemma-4's: it must enable or disable each frequency", fix=_OTHER)
+        raise BuildError("rope_freqs.weight is invalid: for Gemma-4, it enables or disables each frequency", fix=_OTHER)
     return kept / len(divisors)
 
 

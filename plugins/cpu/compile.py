@@ -122,7 +122,7 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
         try:
             code = (Path(folder) / "kernels.so").read_bytes()
         except OSError as error:
-            raise BuildError("a compiler failed", why="it reported success and wrote nothing") from error
+            raise BuildError("the C++ compiler failed", why="it reported success and wrote nothing") from error
         said = _run([*compiler.command, "--version"], folder).strip().splitlines()
     return code, said[0] if said else "of unknown version"
 
@@ -149,4 +149,4 @@ def _run(command: list[str], folder: str) -> str:
         return process.stdout
     lines = process.stdout.strip().splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines[-3:]
-    raise BuildError("a compiler failed", why=" | ".join(errors[:3]) or f"exit status {process.returncode}")
+    raise BuildError("the C++ compiler failed", why=" | ".join(errors[:3]) or f"exit status {process.returncode}")

@@ -212,7 +212,7 @@ def test_one_string_for_a_list_of_prompts_is_refused(tiny_engine: Engine) -> Non
 
 
 def test_params_must_be_one_or_one_each(tiny_engine: Engine) -> None:
-    with pytest.raises(UsageError, match="2 params for 1 prompts"):
+    with pytest.raises(UsageError, match="2 SamplingParams for 1 prompts"):
         tiny_engine.generate([[3]], [GREEDY, GREEDY])
 
 

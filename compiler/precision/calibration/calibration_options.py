@@ -33,7 +33,7 @@ class CalibrationOptions:
         "samples of code, chat and prose)",
     )
     method: str | None = option(
-        "--calib-method", "Method for ranges of activations: max, percentile (99.99) or mse. (default: max)"
+        "--calib-method", "Method for computing activation ranges: max, percentile (99.99) or mse. (default: max)"
     )
     num_samples: int | None = option(
         "--calib-samples", "Maximum number of samples. (default: 128; 16 for onnxruntime)", least=1
@@ -46,7 +46,7 @@ class CalibrationOptions:
     )
     scales: Path | None = option(
         "--scales",
-        "Ranges of an earlier calibration (its folder calibration/), instead of a new calibration.",
+        "Use the ranges of an earlier run (its calibration/ folder) instead of calibrating.",
     )
 
     def given(self) -> list[str]:

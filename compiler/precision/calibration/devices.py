@@ -26,5 +26,5 @@ def require_device(name: str) -> None:
         raise EnvironmentProblem(
             f"--calib-device {name} does not exist",
             why=f"torch finds {count} CUDA device{'s' * (count != 1)}, counted from 0",
-            fix=f"use one up to cuda:{count - 1}, or {_ON_CPU}",
+            fix=f"use an index from 0 to {count - 1}, or {_ON_CPU}",
         )

@@ -192,5 +192,5 @@ def _read_facts(path: Path) -> tuple[Facts, str]:
     except OSError as error:
         raise BuildError(f"cannot read {path}", why=str(error), fix=_AGAIN) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BuildError(f"{path} does not describe calibrated ranges", why=str(error), fix=_AGAIN) from None
+        raise BuildError(f"{path} is not a valid file of calibrated ranges", why=str(error), fix=_AGAIN) from None
     return facts, str(sha256)

@@ -24,8 +24,8 @@ _OWN = {
         Path | None,
         typer.Option(
             "--config",
-            help="Read options from a YAML or JSON file, such as the resolved_config.yaml of a build. Names of "
-            "TensorRT-LLM and vLLM are understood too. The command line overrides --set, which overrides the file.",
+            help="Read options from a YAML or JSON file, such as the resolved_config.yaml of a build. Option names "
+            "of TensorRT-LLM and vLLM also work. The command line overrides --set, which overrides the file.",
             show_default=False,
             rich_help_panel=RUN,
         ),
@@ -177,7 +177,7 @@ def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
     if argument is not None:
         if "model" in answers:
             raise UsageError(
-                f"the model is named twice: {argument} and --model {answers['model']}",
+                f"the model is given twice: {argument} and --model {answers['model']}",
                 fix="MODEL and --model mean the same; give only one",
             )
         answers["model"] = argument

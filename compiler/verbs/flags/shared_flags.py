@@ -84,7 +84,9 @@ Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0 is gre
 TopK = Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0 keeps all.", rich_help_panel=SAMPLING)]
 TopP = Annotated[
     float,
-    typer.Option(help="Sample from the most likely tokens whose probabilities sum to this.", rich_help_panel=SAMPLING),
+    typer.Option(
+        help="Sample from the most likely tokens whose probabilities sum to this value.", rich_help_panel=SAMPLING
+    ),
 ]
 MinP = Annotated[
     float,
@@ -93,7 +95,7 @@ MinP = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Random seed; one seed gives one text, with speculation on or off. (default: random, shown by --stats)",
+        help="Random seed; one seed gives the same text with and without drafts. (default: random, shown by --stats)",
         show_default=False,
         rich_help_panel=SAMPLING,
     ),
@@ -105,8 +107,8 @@ Stop = Annotated[
 AcceptanceTolerance = Annotated[
     float,
     typer.Option(
-        help="Above 0, decoding is lossy: a draft is also accepted if its probability is at least (1 - this) times the "
-        "most likely token's.",
+        help="Above 0, decoding is lossy: a draft is also accepted if its probability is at least (1 - tolerance) "
+        "times that of the most likely token.",
         rich_help_panel=DRAFT,
     ),
 ]

@@ -95,7 +95,7 @@ def find_gpu(product: str) -> str | None:
     except ImportError as error:
         raise EnvironmentProblem(
             "the package cuda-core is not installed",
-            why=f"TensorRT engines run through it ({error})",
+            why=f"TensorRT engines require it ({error})",
             fix=install(EXTRA_OF[product]),
         ) from error
     try:

@@ -72,7 +72,7 @@ def form_of(body: FormBody, defaults: FormDefaults) -> tuple[str, StructuredOutp
             asked[name] = {name.removeprefix("guided_"): value}
     if len(asked) > 1:
         first, second, *_ = asked
-        raise HttpRefusal(400, f"{first} and {second} cannot be combined; fix: send one of them", param=second)
+        raise HttpRefusal(400, f"{first} and {second} cannot be combined; fix: send only one of them", param=second)
     for field, form in asked.items():
         try:
             return field, structured_of(NAME, defaults.filled(form))

@@ -69,7 +69,7 @@ def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSe
     if isinstance(source, Conversation) and source.must_call:
         if form is not None:
             raise HttpRefusal(
-                400, f"tool_choice and {form_field} cannot be combined; fix: send one of them", param="tool_choice"
+                400, f"tool_choice and {form_field} cannot be combined; fix: send only one of them", param="tool_choice"
             )
         form_field = "tool_choice"
     name, most = _most_tokens(body)

@@ -173,9 +173,9 @@ def test_a_value_is_translated(content: dict[str, Any], ours: dict[str, Any]) ->
         ({"build_config": {"max_sequence": 3}}, "no option 'max_sequence'"),
         ({"checkpoint_dir": "ckpt"}, "checkpoint_dir 'ckpt'"),
         ({"max_batchsize": 3}, "no option 'max_batchsize'"),
-        ({"max_model_len": "4.5k"}, "max_model_len '4.5k' is not a whole number"),
+        ({"max_model_len": "4.5k"}, "max_model_len '4.5k' is not an integer"),
         ({3: 3}, "no option '3'"),
-        ({"max_model_len": {"a": 1}}, "max_model_len {'a': 1} is not a whole number"),
+        ({"max_model_len": {"a": 1}}, "max_model_len {'a': 1} is not an integer"),
         ({"quant_config": {"exclude_modules": 5}}, "quant_config.exclude_modules 5 is not a list"),
     ],
 )  # fmt: skip

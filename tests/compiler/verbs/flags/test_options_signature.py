@@ -44,7 +44,7 @@ def test_pattern_can_be_set_repeatedly(cli: Run, config: Path) -> None:
     ("arguments", "says"),
     [
         (("--set", "max_seq=5"), "did you mean max_seq_len"),
-        (("--set", "max_seq_len=many"), "is not a whole number"),
+        (("--set", "max_seq_len=many"), "is not an integer"),
         (("--set", "max_seq_len"), "is not NAME=VALUE"),
         (("--config", "absent.yaml"), "absent.yaml cannot be read"),
         (("demo", "--set", "precision=int3"), "int3"),

@@ -211,7 +211,7 @@ def test_a_schema_at_the_limit_of_levels_is_followed(client: OpenAI) -> None:
         ({"guided_regex": "("}, "guided_regex", "guided_regex cannot be compiled"),
         ({"guided_json": "{"}, "guided_json", "guided_json is not valid JSON"),
         ({"guided_choice": []}, "guided_choice", "guided_choice must be a list"),
-        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "send one of them"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "send only one of them"),
         ({"guided_regex": "ab", "allowed_token_ids": [5]}, "guided_regex", "banned"),
     ],
     ids=lambda value: str(value)[:50] if isinstance(value, dict) else None,
