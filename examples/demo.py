@@ -95,7 +95,7 @@ def main() -> None:
         for kind, each in prompts.items():
             runs = compare(engine, each, temperature, arguments.max_tokens)
             print("\n".join(rows(f"{name}: {kind}", runs)), flush=True)
-    print("\ntokens/s: median (middle half); x plain: median of the ratios paired per turn")
+    print("\ntokens/s: median (middle half); x plain: median of the ratios paired per prompt")
 
 
 if __name__ == "__main__":
