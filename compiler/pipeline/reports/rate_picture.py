@@ -1,4 +1,4 @@
-"""A picture of decoding speed by the number of drafts, as SVG that stands in a page."""
+"""Chart of decoding speed by number of drafts, as inline SVG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 28, 36
 
 
 def rate_picture(rates: Sequence[Mapping[str, Any]], chosen: int) -> str:
-    """Return the medians as a line with the slowest and the fastest turn of each K, and ``chosen`` marked.
+    """Return a chart of the medians, with the slowest and the fastest turn of each K, and ``chosen`` marked.
 
     ``rates`` have ``k``, ``tokens_per_second``, ``slowest`` and ``fastest``.
     """
