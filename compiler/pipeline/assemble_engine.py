@@ -83,7 +83,7 @@ def assemble(
 
     ``warnings`` are reported before the warnings on the choice of K, ``notes`` after them.
     """
-    told, platform, out = list(warnings), plan.platform, plan.request.out
+    messages, platform, out = list(warnings), plan.platform, plan.request.out
     with assembling(out, bytes_of(pieces.stages)) as assembly:
         with run.phases("assemble"):
             pieces.place(assembly, run)
@@ -92,19 +92,21 @@ def assemble(
         if plan.speculation.adapts and platform.runs_here:
             with run.phases("choose K") as record:
                 choice, record["reused"] = kept_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
-            pieces, manifest, said = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
-            told += said
+            pieces, manifest, found = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
+            messages += found
             manifest = with_choice(manifest, choice)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
                 record["reused"] = kept_check(run, manifest, assembly.folder, pieces.made_of, name=out)
         else:
-            told.append(not_checked(platform.gpus))
+            messages.append(not_checked(platform.gpus))
         first = first_words(manifest.precision)
-        told = [*([first] if first else []), *told, *_of_choice(plan, manifest, choice), *notes]
-        told += pieces.plans.warnings() if pieces.plans else []
+        messages = [*([first] if first else []), *messages, *_choice_warnings(plan, manifest, choice), *notes]
+        messages += pieces.plans.warnings() if pieces.plans else []
         sizes = bytes_of(pieces.stages)
-        report = BuildReport(manifest, run.phases, sizes, choice, told, pieces.account, pieces.plans, plan.recipe.wide)
+        report = BuildReport(
+            manifest, run.phases, sizes, choice, messages, pieces.account, pieces.plans, plan.recipe.wide
+        )
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
         assembly.place_text("build_report.html", report.as_html(out.name))
@@ -138,7 +140,7 @@ def _with_plans_for(
     return again, manifest, []
 
 
-def _of_choice(plan: BuildPlan, manifest: Manifest, choice: KChoice | None) -> list[str]:
+def _choice_warnings(plan: BuildPlan, manifest: Manifest, choice: KChoice | None) -> list[str]:
     """Return warnings on a K that the user did not request."""
     if not plan.speculation.adapts:
         return []

@@ -32,7 +32,7 @@ from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun
 
-_OF_EXPORT = (EXPORT, RECORD, "export_report.json")
+_EXPORT_ONLY = (EXPORT, RECORD, "export_report.json")
 
 
 def build_from(
@@ -50,7 +50,7 @@ def build_from(
         run = run.making(plan)
         tidy(request, run.store)
         disk, builder = takes(plan, export, run.store)
-        told = check_needs((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
+        warnings = check_needs((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
     with run.phases("hash"):
         export.check(run.progress)
     sources = {name: _source(export, name, size) for name, size in export.weight_bytes.items()}
@@ -71,7 +71,7 @@ def build_from(
         plans=plans,
         make_plans=make_plans,
     )
-    return assemble(run, plan, pieces, manifest, [*plan.warnings, *told], (), _config)
+    return assemble(run, plan, pieces, manifest, [*plan.warnings, *warnings], (), _config)
 
 
 def check_from(request: CompileRequest) -> None:
@@ -85,7 +85,7 @@ def check_from(request: CompileRequest) -> None:
 def plan_of_plans(request: CompileRequest) -> tuple[ExportFolder, BuildPlan]:
     """Return the export and the plan of a build from it; file hashes are not compared yet."""
     export = _export_of(request)
-    platform = platform_of_export(request.backend, *_of_platform(export))
+    platform = platform_of_export(request.backend, *_platform_inputs(export))
     require(EXTRA_OF[platform.backend], "building plans")
     return export, _plan(request, export, platform)
 
@@ -99,7 +99,7 @@ def plan_of_plans_anywhere(request: CompileRequest) -> tuple[ExportFolder, Build
         return *plan_of_plans(request), None
     except EnvironmentProblem as problem:
         export = _export_of(request)
-        platform = planned_platform(request.backend, *_of_platform(export))
+        platform = planned_platform(request.backend, *_platform_inputs(export))
         if platform is None:
             raise
         return export, _plan(request, export, platform), problem
@@ -151,7 +151,7 @@ def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
     return replace(exported, num_speculative_tokens=asked, adapts=False)
 
 
-def _of_platform(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
+def _platform_inputs(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
     """Return the inputs of a platform: lowering of the export, its GPUs, the types of its graphs, and its folder."""
     manifest = export.kept.manifest
     return manifest.backend.lowering, export.kept.gpus, {*manifest.precision.values()}, str(export.path)
@@ -172,7 +172,7 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
         for name, part in manifest.parts.items()
     }
     first = export.account.first_words(plans.products())
-    said = {name: text for name, text in manifest.precision.items() if name != MULTIPLIED}
+    recorded = {name: text for name, text in manifest.precision.items() if name != MULTIPLIED}
     backend = replace(manifest.backend, name=platform.backend, versions=versions, gpus=platform.gpus)
     drafter = parts.get("drafter")
     return replace(
@@ -180,7 +180,7 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
         target=parts["target"],
         drafter=drafter,
         backend=backend,
-        precision=({MULTIPLIED: first} if first else {}) | said,
+        precision=({MULTIPLIED: first} if first else {}) | recorded,
         speculation=plan.speculation,
         evidence=of_plans(platform, versions),
         format_version=FORMAT_VERSION,
@@ -191,7 +191,7 @@ def _furnish(assembly: Assembly, export: ExportFolder) -> None:
     """Copy configurations, tokenizer, templates and ranges; plugins are compiled on this machine."""
     elsewhere = ("plugins/", *(f"{name}/" for name in export.kept.manifest.parts))
     for name in export.files:
-        beside = name not in _OF_EXPORT and not name.startswith(elsewhere)
+        beside = name not in _EXPORT_ONLY and not name.startswith(elsewhere)
         if beside or Path(name).name == "config.json":
             assembly.place_copy(export.path / name, name)
 

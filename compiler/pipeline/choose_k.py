@@ -132,14 +132,14 @@ def _is_behind(k: int, measured: Mapping[int, Sequence[Decoded]]) -> bool:
 
 
 def _speed(decoded: Decoded) -> float:
-    return decoded.tokens / _some(decoded.seconds)
+    return decoded.tokens / _positive(decoded.seconds)
 
 
 def _round_seconds(decoded: Decoded) -> float:
-    return _some(decoded.seconds) / max(decoded.rounds, 1)
+    return _positive(decoded.seconds) / max(decoded.rounds, 1)
 
 
-def _some(seconds: float) -> float:
+def _positive(seconds: float) -> float:
     """Return ``seconds``, or a tiny positive value if the clock did not advance."""
     return max(seconds, 1e-9)
 
@@ -164,8 +164,8 @@ def kept_choice(
 
         def decode(prompt: Ids, k: int) -> Decoded:
             output = loaded.generate([prompt], params, num_speculative_tokens=k)[0]
-            went, tokens = output.acceptance, len(output.token_ids) - 1  # prefill emits the first
-            return Decoded(tokens, output.decode_seconds, went.rounds + went.undrafted, went.accepted)
+            acceptance, tokens = output.acceptance, len(output.token_ids) - 1  # prefill emits the first
+            return Decoded(tokens, output.decode_seconds, acceptance.rounds + acceptance.undrafted, acceptance.accepted)
 
         prompts = prompts_for(loaded, _PROMPTS)
         require_numbers(loaded, prompts, engine)

@@ -41,15 +41,15 @@ def cpu_kernels(run: PipelineRun, platform: BuildPlatform, *, is_asked: bool) ->
         return CpuKernels(None, platform.lowering, [platform.lacks] if platform.lacks else [])
     with run.phases("kernels") as record:
         try:
-            stage = _tried(run)
+            stage = _tested(run)
         except UntrustedCache:
             raise
         except (EnvironmentProblem, BuildError) as error:
             what = f"{error.what}: {error.why}" if error.why else error.what
             if not is_asked:
                 return CpuKernels(None, ORT, [costs_without_kernels(what, error.fix)])
-            said = f"the engine has no CPU kernels and is slow: {what}; {error.fix}"
-            return CpuKernels(None, platform.lowering, [said])
+            warning = f"the engine has no CPU kernels and is slow: {what}; {error.fix}"
+            return CpuKernels(None, platform.lowering, [warning])
         record["reused"] = stage.reused
     return CpuKernels(stage, platform.lowering)
 
@@ -88,7 +88,7 @@ def was_compiled_here(store: StageStore, library: CpuLibrary) -> bool:
     return False
 
 
-def _tried(run: PipelineRun) -> Stage:
+def _tested(run: PipelineRun) -> Stage:
     import onnxruntime
 
     from ...plugins.cpu import INDEX, LIBRARY

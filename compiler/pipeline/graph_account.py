@@ -26,9 +26,9 @@ class GraphAccount:
 
     def first_words(self, built: Mapping[str, Sequence[BuiltProduct]]) -> str:
         """Return the first note of reports: fewer weights are computed in a type than stored in it; empty if none."""
-        said = [*self.emulated]
-        said += [shortfall_of(name, record, built.get(name, ())) for name, record in self.proofs.items()]
-        return "; ".join(filter(None, said))
+        notes = [*self.emulated]
+        notes += [shortfall_of(name, record, built.get(name, ())) for name, record in self.proofs.items()]
+        return "; ".join(filter(None, notes))
 
     def notes(self) -> list[str]:
         """Return the notes of the proofs, half by half; those of the drafter name it."""

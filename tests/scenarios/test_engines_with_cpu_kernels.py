@@ -285,7 +285,7 @@ def test_build_without_a_compiler_states_the_consequence(
     def none() -> Any:
         raise EnvironmentProblem("no C++ compiler was found", why="they are compiled", fix="install g++")
 
-    monkeypatch.setattr(stage, "_tried", lambda run: none())
+    monkeypatch.setattr(stage, "_tested", lambda run: none())
     result = demo(tmp_path / "engine")
     assert PLACE not in result.manifest.files
     (warning,) = [text for text in result.report["warnings"] if "CPU kernels" in text]

@@ -111,8 +111,8 @@ def read_export(folder: Path) -> ExportFolder:
         )
     record, content = inspect_export(folder, hashes=False)
     if RECORD not in record.files:
-        raise _of_no_use(folder, content)
-    kept, account = _kept(folder / RECORD)
+        raise _unusable(folder, content)
+    kept, account = _read_record(folder / RECORD)
     names = kept.manifest.parts
     needed = [f"{name}/{file}" for name in names for file in ("model.onnx", GRAPH)]
     if absent := [name for name in needed if name not in record.files]:
@@ -126,7 +126,7 @@ def read_export(folder: Path) -> ExportFolder:
     return ExportFolder(folder, kept, account, record.files, hashes)
 
 
-def _of_no_use(folder: Path, content: Mapping[str, Any]) -> UsageError:
+def _unusable(folder: Path, content: Mapping[str, Any]) -> UsageError:
     form = str(content.get("for"))
     if not form.startswith("tensorrt"):
         why, fix = f"the export is for {form}", "export again with --for tensorrt --gpu NAME"
@@ -136,7 +136,7 @@ def _of_no_use(folder: Path, content: Mapping[str, Any]) -> UsageError:
     return UsageError(f"no engine can be built from {folder}", why=why, fix=fix)
 
 
-def _kept(path: Path) -> tuple[BuildRecord, GraphAccount]:
+def _read_record(path: Path) -> tuple[BuildRecord, GraphAccount]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -67,7 +67,7 @@ def quantize(
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
         tidy(request, store)
-        told = check_needs(_needs(request, target, store, size), ignored=request.ignore_limits)
+        warnings = check_needs(_needs(request, target, store, size), ignored=request.ignore_limits)
     store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision=FP8.name))
     with phase("hash", "hash the checkpoint"):
         take_fingerprints([checkpoint], progress)
@@ -78,7 +78,7 @@ def quantize(
             write(assembly.folder, checkpoint, work, scales, progress)
         scales.save(assembly.folder / FOLDER)
         _describe(assembly, checkpoint, work, request)
-        report = _report(request, checkpoint, work, scales, phase, size, told) | {
+        report = _report(request, checkpoint, work, scales, phase, size, warnings) | {
             name: value for name, value in resolved.repeatable().items() if name in ("model", "revision")
         }
         assembly.place_text(QUANTIZED, json.dumps(report, indent=2) + "\n")
@@ -113,7 +113,7 @@ def _report(
     scales: Scales,
     phase: Phases,
     size: int,
-    told: Sequence[str],
+    warnings: Sequence[str],
 ) -> dict[str, Any]:
     """Return the content of the report."""
     return {
@@ -131,5 +131,5 @@ def _report(
         "phases": phase.done,
         "seconds": round(sum(record["seconds"] for record in phase.done), 1),
         "peak_rss_bytes": peak_rss(),
-        "warnings": [*told, *scales.facts.warnings, *work.warnings],
+        "warnings": [*warnings, *scales.facts.warnings, *work.warnings],
     }

@@ -17,7 +17,7 @@ from .modelopt_config import listed_modules
 _WEIGHT = ".weight"
 _CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}
 _EXPERTS = ".experts"
-_ONE_ELSEWHERE = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+_FUSED_ELSEWHERE = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,18 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
         )
     target.check()
     candidates: list[QuantizedMatrix] = []
-    turned = set[str]()
+    transposed = set[str]()
     ranges = target.skeleton.range_shapes.inputs
     for name in (name for name in ranges if name != weight_name(LM_HEAD)):
         pieces = sources.pieces(name, target.skeleton.shapes[name])
         stored = [tuple(map(sources.key, piece.keys)) for piece in pieces]
-        turned |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
+        transposed |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
         candidates += _matrices(name, stored, experts=bool(ranges[name]))
     out = excluded({matrix.module: target.family.canonical(matrix.module) for matrix in candidates}, patterns)
     matrices = {matrix.key: matrix for matrix in candidates if matrix.module not in out}
     if not matrices:
         raise UsageError("--exclude leaves nothing to quantize", fix="exclude fewer modules")
-    _check(matrices.values(), checkpoint, turned)
+    _check(matrices.values(), checkpoint, transposed)
     wide = {module_of(sources.key(weight_name(LM_HEAD)))} | {
         key.removesuffix(_WEIGHT)
         for key, shape in checkpoint.shapes.items()
@@ -121,27 +121,27 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
     }
     modules = [matrix.module for matrix in matrices.values()]
     caches = _cache_scales(target) if kv_cache else {}
-    return Worklist(matrices, caches, listed_modules(wide, modules), _torn_apart(modules, out))
+    return Worklist(matrices, caches, listed_modules(wide, modules), _partly_quantized(modules, out))
 
 
-def _torn_apart(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
+def _partly_quantized(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
     """Return a warning if matrices that other runtimes fuse are only partly quantized: a fused matrix has one type."""
-    torn = sorted({*map(_as_one, narrow)} & {*map(_as_one, wide)})
-    if not torn:
+    mixed = sorted({*map(_fused_group, narrow)} & {*map(_fused_group, wide)})
+    if not mixed:
         return []
     return [
-        f"{listed(torn)}: only some of these matrices are FP8; TensorRT-LLM and vLLM fuse them and cannot read such a "
+        f"{listed(mixed)}: only some of these matrices are FP8; TensorRT-LLM and vLLM fuse them and cannot read such a "
         "checkpoint; exclude all of them or none, or build from it with peagle-compile only"
     ]
 
 
-def _as_one(module: str) -> str:
+def _fused_group(module: str) -> str:
     """Return the group that other runtimes fuse a matrix into: the experts of a layer, q with k and v, gate with up."""
     layer, experts, _ = module.partition(f"{_EXPERTS}.")
     if experts:
         return f"{layer}{_EXPERTS}"
     parent, _, name = module.rpartition(".")
-    return next((f"{parent}.{'/'.join(names)}" for names in _ONE_ELSEWHERE if name in names), module)
+    return next((f"{parent}.{'/'.join(names)}" for names in _FUSED_ELSEWHERE if name in names), module)
 
 
 def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[QuantizedMatrix]:
@@ -153,12 +153,12 @@ def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) ->
     ]
 
 
-def _check(matrices: Iterable[QuantizedMatrix], checkpoint: Checkpoint, turned: Container[str]) -> None:
+def _check(matrices: Iterable[QuantizedMatrix], checkpoint: Checkpoint, transposed: Container[str]) -> None:
     """Raise ``BuildError`` for tensors that are neither a matrix with its own name nor experts of ``[E, in, out]``."""
     others = [
         matrix.module
         for matrix in matrices
-        if len(checkpoint.shapes[matrix.key]) != 2 + matrix.stacked or (matrix.stacked and matrix.key not in turned)
+        if len(checkpoint.shapes[matrix.key]) != 2 + matrix.stacked or (matrix.stacked and matrix.key not in transposed)
     ]
     if others:
         raise BuildError(

@@ -121,8 +121,10 @@ def _experts(found: Mapping[str, Any]) -> Iterable[str]:
     if not found or not found["seldom"]:
         return
     count, fewest = len(found["seldom"]), found["fewer_than"]
-    said = f"{count} of {found['experts']} experts saw fewer than {fewest} tokens, {found['unseen']} of them none"
-    yield f"<details><summary>{said}</summary>"
+    summary_text = (
+        f"{count} of {found['experts']} experts saw fewer than {fewest} tokens, {found['unseen']} of them none"
+    )
+    yield f"<details><summary>{summary_text}</summary>"
     rows = [(each["module"], each["expert"], each["tokens"]) for each in found["seldom"]]
     yield _table(("layer", "expert", "tokens"), rows)
     yield "</details>"
@@ -157,7 +159,7 @@ def _products(tables: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    note = "dequantized to memory before every matmul" if row["unpacked"] else row.get("why", "")
+    note = "dequantized to memory before every product" if row["unpacked"] else row.get("why", "")
     note = note or ("emulated: both factors are rounded to the type beforehand" if "emulates" in row else "")
     return row["weight"], row["stored"], row["computed"], row["numbers"], row["by"], note
 

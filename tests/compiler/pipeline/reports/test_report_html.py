@@ -63,7 +63,7 @@ def test_every_text_is_shown_and_none_is_markup(name: str, warning: str) -> None
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert "1.230%" in page.text
     assert "1,234" in page.text
-    assert "1 fp8 unpacked to fp16 before every product (100.0% of the weights)" in page.text
+    assert "1 fp8 dequantized to fp16 before every product (100.0% of the weights)" in page.text
 
 
 def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
