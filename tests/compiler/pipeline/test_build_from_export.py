@@ -135,7 +135,7 @@ def _lose(name: str) -> Callable[[Path], None]:
         (_lose("drafter/model.onnx"), 3, "is missing"),
         (_lose("export.json"), 2, "is not an export"),
         (_lose(RECORD), 3, "export again"),
-        (_of("export.json", lambda content: content["files"].pop(RECORD)), 2, "earlier peagle-compile"),
+        (_of("export.json", lambda content: content["files"].pop(RECORD)), 2, "earlier version of peagle-compile"),
         (_of(RECORD, lambda content: content.update(format_version=99)), 3, "has format 99"),
         (_of(RECORD, lambda content: content["manifest"].pop("shapes")), 3, "manifest.shapes is missing"),
         (_of(f"target/{GRAPH}", lambda content: content.pop("nodes")), 3, "is not a valid graph record"),
