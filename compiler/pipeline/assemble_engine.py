@@ -1,4 +1,4 @@
-"""The last station of a build: the engine folder is put together, K chosen where it can be measured, and published."""
+"""Last stage of a build: assemble the engine folder, choose K where it can be measured, and publish the engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .shared_steps import PipelineRun, bytes_of
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The published engine, its manifest, and what ``build_report.json`` says."""
+    """The published engine, its manifest, and the content of ``build_report.json``."""
 
     path: Path
     manifest: Manifest
@@ -34,10 +34,10 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class EnginePieces:
-    """What an engine is put together from: by half, kept steps and the folders that they go to.
+    """Components of an engine: kept stages and their folders in the engine, by half.
 
-    ``compiled`` are kernels and plugins, kernels first; ``furnish`` places what lies beside the graphs. ``make_plans``
-    makes ``plans`` again for another number of drafts, with the manifest that they have.
+    ``compiled`` holds kernels and plugins, kernels first; ``furnish`` places the files that accompany the graphs.
+    ``make_plans`` rebuilds ``plans`` for another number of drafts, and returns them with their manifest.
     """
 
     stages: Mapping[str, Stage]
@@ -49,7 +49,7 @@ class EnginePieces:
     make_plans: Callable[[int], tuple[Plans, Manifest]] | None
 
     def place(self, assembly: Assembly, run: PipelineRun) -> None:
-        """Put all of it into an engine in the making."""
+        """Place all components in the engine folder."""
         for name, stage in self.stages.items():
             assembly.place_stage(stage, self.folders[name], run.progress)
         for stage in self.compiled:
@@ -57,7 +57,7 @@ class EnginePieces:
         self.furnish(assembly)
 
     def with_plans(self, plans: Plans, assembly: Assembly, run: PipelineRun) -> EnginePieces:
-        """Put these plans in the place of those that are there."""
+        """Replace the current plans, and return the updated components."""
         made = replace(self, plans=plans, stages=plans.stages())
         for name, stage in self.stages.items():
             assembly.drop_stage(stage, self.folders[name])
@@ -66,7 +66,7 @@ class EnginePieces:
 
     @property
     def made_of(self) -> dict[str, Stage]:
-        """The steps that what it computes depends on."""
+        """Return the stages that determine the engine's outputs."""
         return {**self.stages, **({"kernels": self.compiled[0]} if self.compiled else {})}
 
 
@@ -81,9 +81,9 @@ def assemble(
 ) -> BuildResult:
     """Publish the engine that ``manifest`` describes, with its reports and the ``config`` that repeats the build.
 
-    ``warnings`` are told before what the choice of K has to tell, ``notes`` after it.
+    ``warnings`` are reported before the warnings on the choice of K, ``notes`` after them.
     """
-    told, platform, out = list(warnings), plan.platform, plan.request.out
+    messages, platform, out = list(warnings), plan.platform, plan.request.out
     with assembling(out, bytes_of(pieces.stages)) as assembly:
         with run.phases("assemble"):
             pieces.place(assembly, run)
@@ -92,19 +92,21 @@ def assemble(
         if plan.speculation.adapts and platform.runs_here:
             with run.phases("choose K") as record:
                 choice, record["reused"] = cached_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
-            pieces, manifest, said = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
-            told += said
+            pieces, manifest, found = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
+            messages += found
             manifest = with_choice(manifest, choice)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
                 record["reused"] = cached_check(run, manifest, assembly.folder, pieces.made_of, name=out)
         else:
-            told.append(not_checked(platform.gpus))
+            messages.append(not_checked(platform.gpus))
         first = lead_sentence(manifest.precision)
-        told = [*([first] if first else []), *told, *_of_choice(plan, manifest, choice), *notes]
-        told += pieces.plans.warnings() if pieces.plans else []
+        messages = [*([first] if first else []), *messages, *_choice_warnings(plan, manifest, choice), *notes]
+        messages += pieces.plans.warnings() if pieces.plans else []
         sizes = bytes_of(pieces.stages)
-        report = BuildReport(manifest, run.phases, sizes, choice, told, pieces.account, pieces.plans, plan.recipe.wide)
+        report = BuildReport(
+            manifest, run.phases, sizes, choice, messages, pieces.account, pieces.plans, plan.recipe.wide
+        )
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
         assembly.place_text("build_report.html", report.as_html(out.name))
@@ -117,20 +119,20 @@ def assemble(
 def _with_plans_for(
     choice: KChoice, plan: BuildPlan, pieces: EnginePieces, manifest: Manifest, assembly: Assembly, run: PipelineRun
 ) -> tuple[EnginePieces, Manifest, list[str]]:
-    """Return what goes into the engine once its plans are made for the K that won by enough over that of ``plan``.
+    """Rebuild the plans if the chosen K is enough faster than the K of ``plan``; return components, manifest, warnings.
 
-    Their numbers are checked as those of the first were. Where they stay as they were, what is to be told of that.
+    The outputs of rebuilt plans are checked. If the plans are kept, a warning gives the reason.
     """
     k = plan.speculation.num_speculative_tokens
     if pieces.make_plans is None or choice.k == k:
         return pieces, manifest, []
-    gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f} times as fast"
+    gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f}x as fast"
     if not choice.justifies_rebuild(k):
-        return pieces, manifest, [f"{gain}, too little to build them again"]
+        return pieces, manifest, [f"{gain}, which is too little to rebuild them"]
     try:
         plans, described = pieces.make_plans(choice.k)
-    except (BuildError, EnvironmentProblem) as error:  # those that are there are whole
-        return pieces, manifest, [f"{gain}, and they could not be built again: {error.one_line}"]
+    except (BuildError, EnvironmentProblem) as error:  # the existing plans are intact
+        return pieces, manifest, [f"{gain}, but the plans could not be rebuilt: {error.one_line}"]
     again = pieces.with_plans(plans, assembly, run)
     manifest = assembly.write_manifest(described)
     with run.phases("check numbers") as record:
@@ -138,17 +140,17 @@ def _with_plans_for(
     return again, manifest, []
 
 
-def _of_choice(plan: BuildPlan, manifest: Manifest, choice: KChoice | None) -> list[str]:
-    """List what a user should know of a K that was not asked for."""
+def _choice_warnings(plan: BuildPlan, manifest: Manifest, choice: KChoice | None) -> list[str]:
+    """Return warnings on a K that the user did not request."""
     if not plan.speculation.adapts:
         return []
     method = manifest.draft_method
     if choice is None:
-        of_method = f"the most that {method.name} tries unless told"
+        of_method = f"the default maximum of {method.name}"
         what = "the depth that the head was trained for" if method.needs_head else of_method
         why = f"this machine cannot run an engine for {', '.join(plan.platform.gpus)}"
         return [f"K = {plan.speculation.num_speculative_tokens} is {what}, not measured: {why}"]
     if choice.speedup > 1:
         return []
-    where = "; where text repeats what stands in it, one may" if method.is_on_host else ""
-    return [f"on this machine no number of drafts decodes faster than plain decoding{where}"]
+    where = "; repetitive text may still benefit" if method.is_on_host else ""
+    return [f"no number of drafts decodes faster than plain decoding on this machine{where}"]

@@ -1,4 +1,4 @@
-"""From a checkpoint pair to an engine folder: resolve, read, make the graphs and plans, choose K, publish."""
+"""Build an engine folder from a checkpoint pair: resolve, read, make graphs and plans, choose K, publish."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .shared_steps import PipelineRun, compile_graphs
 
 
 def build(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> BuildResult:
-    """Build ``request.pair.model`` with its drafter, if any is wanted, into the engine folder ``request.out``.
+    """Build ``request.pair.model`` with its drafter if one is requested, into the engine folder ``request.out``.
 
-    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is either what
-    it was before or the finished engine, and finished steps are reused by the next build.
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. ``request.out`` is replaced only by a finished
+    engine; the next build reuses finished steps.
     """
     check_build(request)
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
@@ -41,10 +41,10 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         plan = plan_of_build(request, platform, inputs)
     run = run.making(plan)
     kernels = cpu_kernels(run, plan.platform, is_asked=request.backend.lowering is not None)
-    if kernels.lowering != plan.lowering:  # they could not be compiled
+    if kernels.lowering != plan.lowering:  # the kernels could not be compiled
         plan = _without_kernels(request, replace(platform, lowering=kernels.lowering), inputs, kernels)
         run = run.making(plan)
-    with run.phases("room", "see whether disk and memory are enough"):
+    with run.phases("room", "check disk space and memory"):
         warnings = [*plan.warnings, *check_resources(plan, inputs, run.store), *kernels.warnings]
     graphs = compile_graphs(run, plan, inputs)
 
@@ -74,7 +74,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
 def _without_kernels(
     request: CompileRequest, platform: BuildPlatform, inputs: Inputs, kernels: CpuKernels
 ) -> BuildPlan:
-    """Decide again for ONNX Runtime's own kernels. Raises ``BuildError``, with the reason, for what needs ours."""
+    """Plan again for ONNX Runtime's own kernels. Raises ``BuildError`` if the request needs the custom kernels."""
     try:
         return plan_of_build(request, platform, inputs)
     except UsageError as error:
@@ -82,7 +82,7 @@ def _without_kernels(
 
 
 def _resolve(request: CompileRequest, progress: Progress) -> Resolved:
-    """Fetch the checkpoints; a drafter that nothing would be drafted with is not."""
+    """Fetch the checkpoints; the target's alone if the draft method needs no head."""
     pair = request.pair
     if request.headless:
         return resolve_target(pair.model, pair.revision, progress, request.headless)

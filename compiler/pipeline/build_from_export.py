@@ -1,4 +1,4 @@
-"""From an export to an engine: plans of graphs that were made elsewhere, without the checkpoints and without torch."""
+"""Build an engine from an export: plans of graphs that were made elsewhere, without checkpoints or torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .graph_stages import MODEL
 from .plan_stages import PLAN, Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun
 
-_OF_EXPORT = (EXPORT, RECORD, "export_report.json")
+_EXPORT_ONLY = (EXPORT, RECORD, "export_report.json")
 
 
 def build_from(
@@ -40,8 +40,8 @@ def build_from(
 ) -> BuildResult:
     """Build the engine ``request.out`` from the export ``request.source``.
 
-    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is either what
-    it was before or the finished engine, and finished plans are reused by the next build.
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. ``request.out`` is replaced only by a finished
+    engine; the next build reuses finished plans.
     """
     check_from(request)
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
@@ -50,7 +50,7 @@ def build_from(
         run = run.making(plan)
         tidy(request, run.store)
         disk, builder = takes(plan, export, run.store)
-        told = check_needs((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
+        warnings = check_needs((*disk_needs(disk), *builder_needs(builder)), ignored=request.ignore_limits)
     with run.phases("hash"):
         export.check(run.progress)
     sources = {name: _source(export, name, size) for name, size in export.weight_bytes.items()}
@@ -71,39 +71,42 @@ def build_from(
         plans=plans,
         make_plans=make_plans,
     )
-    return assemble(run, plan, pieces, manifest, [*plan.warnings, *told], (), _config)
+    return assemble(run, plan, pieces, manifest, [*plan.warnings, *warnings], (), _config)
 
 
 def check_from(request: CompileRequest) -> None:
-    """Raise ``UsageError`` for what no engine can be built with."""
+    """Raise ``UsageError`` for options that no engine can be built with."""
     request.plans.check()
-    request.sizes.check(fix="leave it out, and it is the depth that the head was trained for")
+    request.sizes.check(fix="omit it to use the depth that the head was trained for")
     require_disjoint(request.out, request.source)
     require_publishable(request.out)
 
 
 def plan_of_plans(request: CompileRequest) -> tuple[ExportFolder, BuildPlan]:
-    """The export, and what a build of its plans comes to; hashes are not compared yet."""
+    """Return the export and the plan of a build from it; file hashes are not compared yet."""
     export = _export_of(request)
-    platform = platform_of_export(request.backend, *_of_platform(export))
+    platform = platform_of_export(request.backend, *_platform_inputs(export))
     require(EXTRA_OF[platform.backend], "building plans")
     return export, _plan(request, export, platform)
 
 
 def plan_of_any_export(request: CompileRequest) -> tuple[ExportFolder, BuildPlan, EnvironmentProblem | None]:
-    """``plan_of_plans`` for a dry run, and what this machine lacks: figures for a GPU are the same wherever it is."""
+    """Return ``plan_of_plans`` for a dry run, and the problem that prevents the build on this machine, if any.
+
+    Estimates for a GPU do not depend on the machine.
+    """
     try:
         return *plan_of_plans(request), None
     except EnvironmentProblem as problem:
         export = _export_of(request)
-        platform = planned_platform(request.backend, *_of_platform(export))
+        platform = planned_platform(request.backend, *_platform_inputs(export))
         if platform is None:
             raise
         return export, _plan(request, export, platform), problem
 
 
 def takes(plan: BuildPlan, export: ExportFolder, store: StageStore) -> tuple[Disk, BuilderWork]:
-    """What the plans of an export take of the disks, and the process that builds the larger one of memory."""
+    """Return the disk space that the plans of an export need, and the work of building the larger one."""
     written = export.weight_bytes
     disk = disk_of(
         store.root, plan.request.out, sum(written.values()), has_plans=True, has_graphs=False,
@@ -115,7 +118,7 @@ def takes(plan: BuildPlan, export: ExportFolder, store: StageStore) -> tuple[Dis
 
 def _export_of(request: CompileRequest) -> ExportFolder:
     if request.source is None:
-        raise UsageError("no export was named", fix="--from DIR")
+        raise UsageError("no export was given", fix="pass --from DIR")
     return read_export(request.source)
 
 
@@ -134,22 +137,22 @@ def _plan(request: CompileRequest, export: ExportFolder, platform: BuildPlatform
 
 
 def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
-    """The drafts that were asked for. Raises ``UsageError`` for more than the caches have room for."""
+    """Return the requested speculation. Raises ``UsageError`` for more drafts than the caches have room for."""
     asked, most = request.sizes.num_speculative_tokens, exported.max_num_speculative_tokens
     if asked is None:
         return exported
     if not min(most, 1) <= asked <= most:
         raise UsageError(
-            f"--num-speculative-tokens {asked} is not from {min(most, 1)} to {most}",
-            why="the caches of the export have room for so many drafts" if most else "the export is for plain decoding",
-            fix="leave it out, or export again with "
+            f"--num-speculative-tokens {asked} is not between {min(most, 1)} and {most}",
+            why=f"the caches of the export have room for {most} drafts" if most else "the export is for plain decoding",
+            fix="omit it, or export again with "
             + (f"--num-speculative-tokens {asked}" if asked else "--draft none, for plain decoding"),
         )
     return replace(exported, num_speculative_tokens=asked, adapts=False)
 
 
-def _of_platform(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
-    """What a platform depends on: the form of the export, its GPUs, the types of its graphs, and its folder."""
+def _platform_inputs(export: ExportFolder) -> tuple[str, Sequence[str], set[str], str]:
+    """Return the inputs of a platform: lowering of the export, its GPUs, the types of its graphs, and its folder."""
     manifest = export.kept.manifest
     return manifest.backend.lowering, export.kept.gpus, {*manifest.precision.values()}, str(export.path)
 
@@ -160,7 +163,7 @@ def _source(export: ExportFolder, half: str, size: int) -> PlanSource:
 
 
 def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest:
-    """The manifest of the engine that these plans make."""
+    """Return the manifest of the engine with these plans."""
     manifest, platform = export.kept.manifest, plan.platform
     versions = {platform.backend: platform.version} | json.loads((export.path / EXPORT).read_bytes())["versions"]
     versions |= plans.versions()
@@ -169,7 +172,7 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
         for name, part in manifest.parts.items()
     }
     first = export.account.lead_sentence(plans.products())
-    said = {name: text for name, text in manifest.precision.items() if name != MULTIPLIED}
+    recorded = {name: text for name, text in manifest.precision.items() if name != MULTIPLIED}
     backend = replace(manifest.backend, name=platform.backend, versions=versions, gpus=platform.gpus)
     drafter = parts.get("drafter")
     return replace(
@@ -177,7 +180,7 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
         target=parts["target"],
         drafter=drafter,
         backend=backend,
-        precision=({MULTIPLIED: first} if first else {}) | said,
+        precision=({MULTIPLIED: first} if first else {}) | recorded,
         speculation=plan.speculation,
         evidence=of_plans(platform, versions),
         format_version=FORMAT_VERSION,
@@ -185,10 +188,10 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
 
 
 def _furnish(assembly: Assembly, export: ExportFolder) -> None:
-    """Copy what lies beside the graphs: configurations, tokenizer, templates and ranges; plugins are compiled here."""
+    """Copy configurations, tokenizer, templates and ranges; plugins are compiled on this machine."""
     elsewhere = ("plugins/", *(f"{name}/" for name in export.kept.manifest.parts))
     for name in export.files:
-        beside = name not in _OF_EXPORT and not name.startswith(elsewhere)
+        beside = name not in _EXPORT_ONLY and not name.startswith(elsewhere)
         if beside or Path(name).name == "config.json":
             assembly.place_copy(export.path / name, name)
 

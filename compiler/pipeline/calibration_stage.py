@@ -1,4 +1,4 @@
-"""The step of a build or an export that measures what its recipe rounds with calibrated scales, where there is any."""
+"""Calibration step of a build or an export, for recipes that use calibrated scales."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def calibrated(
     *,
     model: str = "",
 ) -> Scales | None:
-    """The ranges that a target in ``recipe`` needs, from where ``asked`` says; None where it needs none.
+    """Return the ranges that a target in ``recipe`` needs, obtained as ``asked`` specifies; None if it needs none.
 
-    Where they only make rounding lose less, and nothing was asked for, a checkpoint that cannot be calibrated with the
-    bundled samples (it has no tokenizer, say) is rounded without; the source of its weights tells.
-    Finished layers are kept in ``store``, and the same call goes on from there. Raises ``UsageError`` for a way of
-    calibrating where nothing is and for samples that are no use, ``BuildError`` for such ranges.
+    If ranges only reduce the rounding error and no calibration was requested, a checkpoint that cannot be calibrated
+    with the bundled samples (for example, for lack of a tokenizer) is quantized without them; the source of its weights
+    reports it. Finished layers are kept in ``store``, and the same call resumes from them. Raises ``UsageError`` for
+    calibration options where nothing is calibrated and for unusable samples, ``BuildError`` for unusable ranges.
     """
     from ..precision.calibration.dataset import default_limits
     from ..precision.calibration.obtain_ranges import obtain
@@ -46,9 +46,9 @@ def calibrated(
     if not needed and not better:
         if flags:
             raise UsageError(
-                f"{' and '.join(flags)} cannot be used: nothing is calibrated for --precision {recipe.name} here",
-                why="no input is rounded with a scale that is measured before, or the checkpoint has all of them",
-                fix="leave it out",
+                f"{' and '.join(flags)} cannot be used: nothing is calibrated for --precision {recipe.name}",
+                why="the recipe uses no calibrated input scales, or the checkpoint already has all of them",
+                fix="omit the calibration options",
             )
         return None
     with phase("calibrate") as record:

@@ -1,4 +1,4 @@
-"""Whether an engine computes with numbers: one short pass of each half before it is published, whatever its K is."""
+"""Check that an engine's logits are finite: one short pass of each half before it is published, at any K."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Ids = list[int]
 
 
 def prompts_for(engine: Engine, count: int) -> list[Ids]:
-    """Bundled prompts as token ids, none so long that there is no room for an answer."""
+    """Return bundled prompts as token ids, cut to leave room for an answer."""
     room = max(engine.max_seq_len // 2, 1)
     return [ids[:room] or [0] for ids in default_prompts(engine, count)]
 
 
 def require_numbers(engine: Engine, prompts: Sequence[Ids], name: Path) -> None:
-    """Raise ``BuildError`` for an engine, to be called ``name``, whose logits after a prompt are not all numbers.
+    """Raise ``BuildError`` if logits of an engine, to be published as ``name``, are not finite after a prompt.
 
-    Whatever K it is given, it would be fast and say nothing.
+    Such an engine would be fast at any K, but its output would be meaningless.
     """
     manifest = engine.manifest
     require_finite("target", [engine.target_logits(ids) for ids in prompts], manifest, name)
@@ -40,16 +40,16 @@ def require_numbers(engine: Engine, prompts: Sequence[Ids], name: Path) -> None:
 
 
 def require_finite(half: str, logits: Sequence[np.ndarray[Any, Any]], manifest: Manifest, name: Path) -> None:
-    """Raise ``BuildError`` unless all ``logits`` of one half, those after a prompt each, are numbers."""
+    """Raise ``BuildError`` unless all ``logits`` of one half, one array for each prompt, are finite."""
     bad = [each for each in logits if not np.isfinite(each).all()]
     if not bad:
         return
     kinds = set(manifest.precision.values())
     if kinds == {"fp32"}:
-        why, fix = "fp32 has room for all numbers that a model computes with", "download the checkpoint again"
+        why, fix = "the values of an intact model do not overflow fp32", "download the checkpoint again"
     else:
         why = f"the weights overflow in this precision, {manifest.precision['recipe']}"
-        wider = ["--precision bf16, whose numbers reach as far as those of fp32"]
+        wider = ["--precision bf16, which has the range of fp32"]
         wider = wider if manifest.backend.gpus and "bf16" not in kinds else []
         fix = f"build with {', or with '.join([*wider, '--backend onnxruntime --precision fp32'])}"
     raise BuildError(
@@ -62,9 +62,9 @@ def require_finite(half: str, logits: Sequence[np.ndarray[Any, Any]], manifest: 
 def cached_check(
     run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], *, name: Path
 ) -> bool:
-    """Check the numbers of the engine in ``folder``, unless those of the same graphs and runtime were checked before.
+    """Check that the engine in ``folder`` computes finite logits, unless its graphs and runtime were checked before.
 
-    Returns whether they were. ``name`` is what ``folder`` will be called, ``graphs`` are what it was made of, by half.
+    Returns True if they were. ``name`` is the final name of ``folder``; ``graphs`` are its stages, by half.
     """
 
     def make(stage: Path) -> None:
@@ -80,8 +80,8 @@ def cached_check(
 
 
 def not_checked(gpus: Sequence[str]) -> str:
-    """What a user should know of an engine that this machine cannot run."""
+    """Return the warning on an engine that this machine cannot run."""
     return (
-        f"whether this engine computes with numbers is not checked: this machine cannot run one for {', '.join(gpus)}; "
-        "`peagle-compile verify` does it where it runs"
+        f"the engine's outputs were not checked: this machine cannot run an engine for {', '.join(gpus)}; "
+        "run `peagle-compile verify` on a machine that can"
     )

@@ -1,4 +1,4 @@
-"""Choose K, the drafts per round, by measuring: the K that decodes most tokens per second here."""
+"""Choose K, the number of drafts per round: measure which K decodes the most tokens per second on this machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .check_numbers import Ids, prompts_for, require_numbers
 from .shared_steps import PipelineRun
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
-_BEHIND = 0.8  # of the fastest: what was slower in every turn, after two, is measured no more
-_PATIENCE = 3  # times the time there is, for every prompt to come up once
-_WORTH = 1.1  # times as fast as the K that plans were made for: enough to make them again
+_BEHIND = 0.8  # of the fastest: a K that is slower than this in every turn is dropped after two turns
+_PATIENCE = 3  # times the time budget, until every prompt was decoded once
+_WORTH = 1.1  # speedup over the K of the plans that justifies rebuilding them
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What decoding a prompt came to, its own pass apart; the last round may bring more than is still a token of it."""
+    """Measurement of decoding after a prompt's prefill; the last round may accept more tokens than are counted."""
 
     tokens: int
     seconds: float
@@ -34,14 +34,15 @@ class Decoded:
     accepted: int
 
 
-Decode = Callable[[Any, int], Decoded]  # of a prompt, with this K; 0 is plain decoding
+Decode = Callable[[Any, int], Decoded]  # (prompt, K); K = 0 is plain decoding
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Tokens per second of decoding at one K: median and extremes over its ``turns``. K = 0 is plain decoding.
+    """Decoding speed at one K in tokens per second: median and extremes over its ``turns``. K = 0 is plain decoding.
 
-    ``tokens_per_round`` is of all rounds; ``round_cost`` is in rounds of plain decoding, the median of paired ratios.
+    ``tokens_per_round`` is the mean of all rounds; ``round_cost`` is the cost relative to a round of plain decoding,
+    the median of paired ratios.
     """
 
     k: int
@@ -55,28 +56,28 @@ class Rate:
 
 @dataclass(frozen=True)
 class KChoice:
-    """The K that was fastest, and the rates of all."""
+    """The fastest K, and the rates of every K."""
 
     k: int
     rates: tuple[Rate, ...]
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as plain decoding in the same run."""
+        """Return the speedup over plain decoding in the same run."""
         return self.gain_over(0)
 
     def gain_over(self, k: int) -> float:
-        """How many times as fast as another K in the same run."""
+        """Return the speedup over another K in the same run."""
         by_k = {rate.k: rate.tokens_per_second for rate in self.rates}
         return by_k[self.k] / by_k[k]
 
     def justifies_rebuild(self, k: int) -> bool:
-        """Whether plans that were made for ``k`` are to be made again for the K that was fastest."""
+        """Return True if plans that were made for ``k`` should be rebuilt for the fastest K."""
         return self.k != k and self.gain_over(k) >= _WORTH
 
     @property
     def measured(self) -> MeasuredRounds:
-        """What rounds brought and cost, for the policy to begin with."""
+        """Return the tokens and the cost of a round at every K, for the policy to start from."""
         tokens = tuple(round(rate.tokens_per_round, 3) for rate in self.rates)
         return MeasuredRounds(tokens, tuple(round(rate.round_cost, 3) for rate in self.rates))
 
@@ -90,11 +91,11 @@ def choose_k(
     seconds: float = 30.0,
     advance: Advance = lambda _: None,
 ) -> KChoice:
-    """Measure K = 0..``most``, in turn on each prompt, so that a slow moment of the machine falls on all of them.
+    """Measure K = 0..``most`` in turn on each prompt, so that a slow moment of the machine affects every K.
 
-    A K that was far behind in two turns gets no more: the others have its time, and a backend drops what it kept for
-    it. Ends early, after a whole turn, when ``seconds`` of decoding are spent and every prompt has come up, or three
-    times as many. What is set up for a K, or read of a prompt, is not counted.
+    A K that is far behind in two turns is dropped: the others get its time, and the backend frees its resources.
+    Measuring ends early, after a whole turn, when ``seconds`` of decoding are spent and every prompt was decoded, or
+    when three times as many are spent. Setup for a K and prefill are not counted.
     """
     running = list(range(most + 1))
     measured: dict[int, list[Decoded]] = {k: [] for k in running}
@@ -117,7 +118,7 @@ def choose_k(
 
 
 def _rate(k: int, turns: Sequence[Decoded], plain: Sequence[Decoded]) -> Rate:
-    """Of the turns with one K, beside the same ones without drafts."""
+    """Return the rate at one K, from its turns and the paired ones without drafts."""
     speeds = [_speed(each) for each in turns]
     costs = [_round_seconds(each) / _round_seconds(other) for each, other in zip(turns, plain, strict=False)]
     tokens = 1.0 + sum(each.accepted for each in turns) / max(sum(each.rounds for each in turns), 1)
@@ -125,31 +126,31 @@ def _rate(k: int, turns: Sequence[Decoded], plain: Sequence[Decoded]) -> Rate:
 
 
 def _is_behind(k: int, measured: Mapping[int, Sequence[Decoded]]) -> bool:
-    """Whether one K was slow in every turn, beside the fastest of that turn: one slow moment says nothing."""
+    """Return True if a K was behind the fastest in every turn; a single slow turn proves nothing."""
     turns = zip(measured[k], zip(*measured.values(), strict=True), strict=True)
     return all(_speed(own) < _BEHIND * max(map(_speed, every)) for own, every in turns)
 
 
 def _speed(decoded: Decoded) -> float:
-    return decoded.tokens / _some(decoded.seconds)
+    return decoded.tokens / _positive(decoded.seconds)
 
 
 def _round_seconds(decoded: Decoded) -> float:
-    return _some(decoded.seconds) / max(decoded.rounds, 1)
+    return _positive(decoded.seconds) / max(decoded.rounds, 1)
 
 
-def _some(seconds: float) -> float:
-    """``seconds``, and something where no clock has moved."""
+def _positive(seconds: float) -> float:
+    """Return ``seconds``, or a tiny positive value if the clock did not advance."""
     return max(seconds, 1e-9)
 
 
 def cached_choice(
     run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], *, engine: Path
 ) -> tuple[KChoice, bool]:
-    """Choose K for the engine in ``folder``, or take the choice of an earlier build of the same graphs and runtime.
+    """Choose K for the engine in ``folder``, or reuse the choice of an earlier build of the same graphs and runtime.
 
-    Returns also whether it was taken. ``engine`` is what ``folder`` will be called, ``graphs`` are what it was made of,
-    by half. As many drafts as the manifest's are tried at most. Raises ``BuildError`` when the target gives no numbers.
+    Also returns True if it was reused. ``engine`` is the final name of ``folder``; ``graphs`` are its stages, by half.
+    The manifest's number of drafts is the maximum. Raises ``BuildError`` if logits are not finite.
     """
     most = manifest.speculation.num_speculative_tokens
 
@@ -163,8 +164,8 @@ def cached_choice(
 
         def decode(prompt: Ids, k: int) -> Decoded:
             output = loaded.generate([prompt], params, num_speculative_tokens=k)[0]
-            went, tokens = output.acceptance, len(output.token_ids) - 1  # the first is the prompt's pass
-            return Decoded(tokens, output.decode_seconds, went.rounds + went.undrafted, went.accepted)
+            acceptance, tokens = output.acceptance, len(output.token_ids) - 1  # prefill emits the first
+            return Decoded(tokens, output.decode_seconds, acceptance.rounds + acceptance.undrafted, acceptance.accepted)
 
         prompts = prompts_for(loaded, _PROMPTS)
         require_numbers(loaded, prompts, engine)
@@ -174,7 +175,7 @@ def cached_choice(
 
     backend = manifest.backend
     names = [stage.path.name for stage in graphs.values()]
-    by_questions = bool(read_templates(folder))  # not by code
+    by_questions = bool(read_templates(folder))  # chat prompts instead of code
     key = [names, backend.versions[backend.name], most, by_questions, platform.node()]
     stage = run.store.run("choose-k", key, make)
     content = json.loads((stage.path / "choice.json").read_bytes())
@@ -182,6 +183,6 @@ def cached_choice(
 
 
 def with_choice(manifest: Manifest, choice: KChoice) -> Manifest:
-    """``manifest`` with the K that was chosen, and what was measured of every K."""
+    """Return ``manifest`` with the chosen K and the measurements of every K."""
     speculation = replace(manifest.speculation, num_speculative_tokens=choice.k, measured=choice.measured)
     return replace(manifest, speculation=speculation)

@@ -1,4 +1,4 @@
-"""The CPU kernels of an engine, as kept stages: compiled for this machine, and tried with its ONNX Runtime."""
+"""CPU kernels of an engine, as kept stages: compiled for this machine and tested with its ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CpuKernels:
-    """The stage of the library, None where there is none, and the ``lowering`` of graphs that it is for.
+    """The stage of the kernel library, None if there is none, and the ``lowering`` of the graphs.
 
-    ``warnings`` say why there is none, and what that costs.
+    ``warnings`` give the reason for a missing library, and its cost.
     """
 
     stage: Stage | None
@@ -32,32 +32,32 @@ class CpuKernels:
 
 
 def cpu_kernels(run: PipelineRun, platform: BuildPlatform, *, is_asked: bool) -> CpuKernels:
-    """Compile and try the kernels, where the platform's lowering has nodes for them.
+    """Compile and test the kernels, if the platform's lowering uses them.
 
-    Where that cannot be done, the graphs are for ONNX Runtime's own; if the lowering ``is_asked`` for, they are as they
-    were asked for, and the bodies of our nodes run.
+    If that fails, the graphs use ONNX Runtime's own kernels. A lowering that was requested (``is_asked``) is kept;
+    ONNX Runtime then executes the function bodies of the custom nodes.
     """
     if not platform.lowering.packs:
         return CpuKernels(None, platform.lowering, [platform.lacks] if platform.lacks else [])
     with run.phases("kernels") as record:
         try:
-            stage = _tried(run)
+            stage = _tested(run)
         except UntrustedCache:
             raise
         except (EnvironmentProblem, BuildError) as error:
             what = f"{error.what}: {error.why}" if error.why else error.what
             if not is_asked:
                 return CpuKernels(None, ORT, [costs_without_kernels(what, error.fix)])
-            said = f"the engine has no CPU kernels, and is slow: {what}; {error.fix}"
-            return CpuKernels(None, platform.lowering, [said])
+            warning = f"the engine has no CPU kernels and is slow: {what}; {error.fix}"
+            return CpuKernels(None, platform.lowering, [warning])
         record["reused"] = stage.reused
     return CpuKernels(stage, platform.lowering)
 
 
 def compiled_library(store: StageStore) -> Stage:
-    """The pack of kernels, compiled once for a source, a machine and its compilers, whatever builds it is for.
+    """Return the pack of kernels, compiled once for each source, machine and set of compilers, for all builds.
 
-    Raises what ``compile_library`` does.
+    Raises the errors of ``compile_library``.
     """
     from ...plugins.cpu.compile import compile_library, find_compilers, machine_name
     from ...plugins.cpu.pack import write_pack
@@ -72,9 +72,9 @@ def compiled_library(store: StageStore) -> Stage:
 
 
 def is_compiled_locally(store: StageStore, library: CpuLibrary) -> bool:
-    """Whether this very library is among those that the store has compiled.
+    """Return True if the store has compiled this very library.
 
-    Raises ``EnvironmentProblem`` where others can have written one of those.
+    Raises ``EnvironmentProblem`` if other users could have written one of the store's libraries.
     """
     from ...plugins.cpu import INDEX, LIBRARY
     from ...plugins.cpu.pack import read_pack
@@ -82,13 +82,13 @@ def is_compiled_locally(store: StageStore, library: CpuLibrary) -> bool:
     for folder in (store.root / "cpu-library").glob("*"):
         require_trusted(store.root, "cpu-library", folder.name)
         if all((folder / name).is_file() for name in (INDEX, LIBRARY)):
-            with suppress(EnvironmentProblem):  # one that is being made
+            with suppress(EnvironmentProblem):  # a stage that is still being written
                 if read_pack(folder).code == library.code:
                     return True
     return False
 
 
-def _tried(run: PipelineRun) -> Stage:
+def _tested(run: PipelineRun) -> Stage:
     import onnxruntime
 
     from ...plugins.cpu import INDEX, LIBRARY

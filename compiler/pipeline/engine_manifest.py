@@ -1,4 +1,4 @@
-"""The manifest of an engine in the making."""
+"""Manifest of an engine under construction."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .graph_stages import Compiled
 from .plan_stages import PLAN, Plans
 from .shared_steps import Graphs
 
-_VERIFIED = RECIPES[FP32.name]  # what registered pairs were compared in
+_VERIFIED = RECIPES[FP32.name]  # registered pairs were verified in it
 
 
 def engine_manifest(
     plan: BuildPlan, inputs: Inputs, graphs: Graphs, plans: Plans | None, versions: Mapping[str, str]
 ) -> Manifest:
-    """Return what is known before any file is placed."""
+    """Return the manifest as known before any file is placed."""
     platform, recipe, speculation = plan.platform, plan.recipe, plan.speculation
     spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
     first, stored = graphs.account().lead_sentence(plans.products() if plans else {}), inputs.target.checkpoint.stored
@@ -67,7 +67,7 @@ def engine_manifest(
 
 
 def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
-    """Return where each half comes from, and the caches of its layers."""
+    """Return the origin of each half, and the caches of its layers."""
     resolved, spec, checkpoint = inputs.resolved, inputs.target.spec, inputs.target.checkpoint
     target = Origin(resolved.model, checkpoint.fingerprint, str(checkpoint.source), spec.architecture)
     halves = {"target": (target, spec.caches)}
@@ -80,12 +80,12 @@ def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
 
 
 def _graph(half: str, compiled: Compiled) -> str:
-    """Name the graph by its path in the engine."""
+    """Return the path of a graph in the engine."""
     return f"{compiled.files.folder or half}/{compiled.files.model}"
 
 
 def _cache_dtype(half: str, recipe: Recipe) -> str:
-    """Name the type of caches that are narrower than their graph, whose own type has no name here."""
+    """Return the type of low-precision caches; empty if the caches have the graph's type."""
     kind = recipe.cache_type(half)
     return "" if kind == recipe.wide else NUMBER_FORMATS[kind].number_type.name
 
@@ -93,10 +93,10 @@ def _cache_dtype(half: str, recipe: Recipe) -> str:
 def _evidence(
     platform: BuildPlatform, recipe: Recipe, inputs: Inputs, versions: Mapping[str, str]
 ) -> tuple[Evidence, ...]:
-    """Return what is known to work of such an engine.
+    """Return the evidence that such an engine works.
 
-    What a registered pair was verified for was verified on ONNX Runtime in FP32, and holds for no engine whose numbers
-    are others; a plan has been built, and no more. No level says that full TensorRT built it on its GPU.
+    Registered pairs were verified on ONNX Runtime in FP32, which proves nothing for other number types. A plan is only
+    known to build. No level says that full TensorRT built it on its GPU.
     """
     if platform.makes_plans:
         return of_plans(platform, versions)
@@ -107,7 +107,7 @@ def _evidence(
 
 
 def of_plans(platform: BuildPlatform, versions: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """Return what is known to work of plans: TensorRT-RTX built them ahead of time."""
+    """Return the evidence for plans: TensorRT-RTX built them ahead of time."""
     if platform.backend != "tensorrt-rtx":
         return ()
     how = f"{platform.title} {versions[platform.backend]} built it ahead of time for {', '.join(platform.gpus)}"

@@ -1,4 +1,4 @@
-"""Graphs to keep: the semantic graph and one backend's lowered graphs, with their weights, as files of their own."""
+"""Export graphs as files: the semantic graphs and one backend's lowered graphs, with their weights."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ REPORT = "export_report.json"
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The folder written, and what ``export_report.json`` says."""
+    """The written folder, and the content of ``export_report.json``."""
 
     path: Path
     report: dict[str, Any]
 
 
 def export(request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None) -> ExportResult:
-    """Write ``request.out``: for the target and its drafter ``semantic.onnx``, ``model.onnx`` and their weights.
+    """Write ``request.out``: ``semantic.onnx``, ``model.onnx`` and the weights of the target and its drafter.
 
-    A target whose drafter is not wanted, or not named and not known, is exported alone. Raises ``UsageError``,
-    ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is what it was before or the finished
-    export.
+    The target is exported alone if no drafter is requested, or if none is given and none is known. Raises
+    ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. ``request.out`` is replaced only by a finished export.
     """
     check_export(request)
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
@@ -52,7 +51,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
         versions = export_versions()
         read = _resolve(request, run.progress)
     with run.phases("import", "import torch and transformers"):
-        import onnxscript  # noqa: F401  # measured apart: what the libraries take is not what the export takes
+        import onnxscript  # noqa: F401  # measured separately from the export itself
         import torch  # noqa: F401
         import transformers  # noqa: F401
     imports = peak_rss()
@@ -60,9 +59,9 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
         inputs = read()
         plan = plan_of_export(request, inputs)
     run = run.making(plan)
-    with run.phases("room", "see whether disk and memory are enough"):
+    with run.phases("room", "check disk space and memory"):
         warnings = [*plan.warnings, *check_resources(plan, inputs, run.store)]
-    # The export takes the weights away: nobody else may hold them.
+    # The export moves the weights out of the store, so no other build may share them.
     store_of_exports = replace(run.store, root=run.store.root / "exports")
     graphs = compile_graphs(run, plan, inputs, store=store_of_exports)
     stages = graphs.stages()
@@ -87,7 +86,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
 
 
 def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], Inputs]:
-    """Fetch both checkpoints, or the target's where no drafter is wanted, named or known; return what reads them."""
+    """Fetch both checkpoints, or the target's alone without a drafter; return the function that reads them."""
     pair = request.pair
     if request.headless:
         alone = resolve_target(pair.model, pair.revision, progress, request.headless)
@@ -99,7 +98,7 @@ def _resolve(request: CompileRequest, progress: Progress) -> Callable[[], Inputs
 
 
 def _stored(inputs: Inputs) -> dict[str, str]:
-    """Return what the numbers of a GGUF file are stored as."""
+    """Return the storage types of a GGUF file, as an entry of reports."""
     stored = inputs.target.checkpoint.stored
     return {STORED: stored} if stored else {}
 
@@ -115,7 +114,7 @@ def _report(
 ) -> dict[str, Any]:
     """Return the content of ``export_report.json``.
 
-    Time and memory of every phase are in it, and memory beyond what importing the libraries took.
+    It has the time and memory of every phase, and the memory beyond that of the imported libraries.
     """
     peak = peak_rss()
     checkpoints, first = inputs.checkpoints, graphs.account().lead_sentence({})
@@ -141,7 +140,7 @@ def _report(
 def _manifest(
     plan: BuildPlan, inputs: Inputs, graphs: Graphs, versions: Mapping[str, str], assembly: Assembly
 ) -> dict[str, Any]:
-    """Return the content of ``export.json``: what the folder is, and enough to make it again."""
+    """Return the content of ``export.json``, which is enough to repeat the export."""
     first = graphs.account().lead_sentence({})
     return {
         **({MULTIPLIED: first} if first else {}),

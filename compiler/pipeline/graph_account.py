@@ -1,4 +1,4 @@
-"""What manifests and reports say of graphs, whether they were made here or in an export."""
+"""Facts about graphs for manifests and reports, for graphs of this build and of an export."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..tensorrt.plan_proof import shortfall_of
 
 @dataclass(frozen=True)
 class GraphAccount:
-    """The proofs of quantized graphs, and what else is told, by half; ``products`` take TensorRT's account of plans.
+    """Proofs of quantized graphs and other reported facts, by half; ``products`` adds TensorRT's account of plans.
 
-    ``names`` are those of the kept steps that hold them, ``shared`` the bytes that a half reads from the target's file,
-    ``emulated`` what is said of types that the backend only rounds to, ``calibration`` where ranges came from.
+    ``names`` are the names of the kept stages that hold the graphs, ``shared`` the bytes that a half reads from the
+    target's file, ``emulated`` the notes on types that the backend emulates, ``calibration`` the source of ranges.
     """
 
     names: Mapping[str, str]
@@ -25,13 +25,13 @@ class GraphAccount:
     calibration: Mapping[str, Any] | None = None
 
     def lead_sentence(self, built: Mapping[str, Sequence[BuiltProduct]]) -> str:
-        """What is said before all else: less is multiplied in the recipe's type than is stored in it; else nothing."""
-        said = [*self.emulated]
-        said += [shortfall_of(name, record, built.get(name, ())) for name, record in self.proofs.items()]
-        return "; ".join(filter(None, said))
+        """Return the first note of reports: fewer weights are computed in a type than stored in it; empty if none."""
+        notes = [*self.emulated]
+        notes += [shortfall_of(name, record, built.get(name, ())) for name, record in self.proofs.items()]
+        return "; ".join(filter(None, notes))
 
     def notes(self) -> list[str]:
-        """List what the proofs have to tell, half by half; of the drafter's it is said whose they are."""
+        """Return the notes of the proofs, half by half; those of the drafter name it."""
         return [
             note if name == "target" else f"{name}: {note}"
             for name, record in self.proofs.items()
@@ -39,7 +39,7 @@ class GraphAccount:
         ]
 
     def products(self, built: Mapping[str, Sequence[BuiltProduct]]) -> dict[str, Any]:
-        """Return what reports say of precision: the proofs, and the products by type."""
+        """Return the precision section of reports: the proofs, and the matmuls by type."""
         tables = {name: product_table(self.proofs.get(name), built.get(name, ())) for name in self.names}
         report: dict[str, Any] = {"precision": dict(self.proofs)} if self.proofs else {}
         return report | {"matmuls": {name: table for name, table in tables.items() if table}}

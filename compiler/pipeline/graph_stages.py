@@ -1,4 +1,4 @@
-"""A half traced once, then lowered and given its weights: each a kept stage."""
+"""Trace a half once, then lower it and attach its weights, each as a kept stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEMANTIC = "semantic.onnx"
 
 @dataclass(frozen=True)
 class GraphFiles:
-    """What the files of a half are called, and the folder of an engine that they are placed in; None is its own."""
+    """File names of a half, and the folder of an engine that they are placed in; None is the half's own."""
 
     model: str = "model.onnx"
     semantic: str = SEMANTIC
@@ -33,17 +33,17 @@ class GraphFiles:
 
 
 ALONE = GraphFiles()
-# What reads weights of the target lies beside it: a graph may not name files outside of its own folder.
+# A graph that reads weights of the target lies beside it: ONNX graphs cannot refer to files outside of their folder.
 BESIDE_TARGET = GraphFiles("drafter.onnx", "drafter.semantic.onnx", "drafter.precision.json", "target")
 MODEL = ALONE.model
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A half's runnable graph and its I/O contract. ``traced`` and ``attached`` are the stages it came from.
+    """The runnable graph of a half and its I/O contract; ``traced`` and ``attached`` are its stages.
 
-    ``precision`` is what ``compiler.precision`` proved of a graph with quantized weights. ``files`` are relative to the
-    stage, and to ``folder`` in an engine. ``shared_bytes`` are of weights that lie in the target's file alone.
+    ``precision`` is the proof of ``compiler.precision`` for a graph with quantized weights. ``files`` are relative to
+    the stage, and to ``folder`` in an engine. ``shared_bytes`` counts weights that only the target's file holds.
     """
 
     traced: Stage
@@ -56,7 +56,7 @@ class Compiled:
 
 
 def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> Stage:
-    """The half's semantic graph, without weights; ``dtype`` is that of weights, caches and features."""
+    """Return the half's semantic graph, without weights; ``dtype`` is the type of weights, caches and features."""
 
     def make(folder: Path) -> None:
         with progress.step("import torch"):
@@ -80,9 +80,9 @@ def attach(
     progress: Progress,
     target: Compiled | None = None,
 ) -> Compiled:
-    """The half's graph as its backend runs it, with its weights.
+    """Return the half's graph, lowered for its backend, with its weights.
 
-    A drafter that has the ``target``'s embedding reads it from the target's file, in whose folder it has to lie.
+    A drafter that shares the ``target``'s embedding reads it from the target's file, and is placed in the same folder.
     """
     shared = _shared(half, target) if target else None
     files = BESIDE_TARGET if shared else ALONE
@@ -118,7 +118,7 @@ def attach(
 
     attached = store.run(f"attach-{half.name}", key, make)
     precision = None
-    if half.quantized:  # whose table is this build's: what of it the graph does not depend on may be another's
+    if half.quantized:  # this build's: a reused graph may have another in what the graph does not depend on
         recipe = half.quantized.selection.recipe.record()
         precision = json.loads((attached.path / files.precision).read_bytes()) | {"recipe": recipe}
     size = shared.bytes if shared else 0
@@ -126,7 +126,7 @@ def attach(
 
 
 def _shared(half: Half, target: Compiled) -> StoredEmbedding | None:
-    """The target's embedding, where a drafter is to read that."""
+    """Return the target's embedding if the drafter reads it."""
     if not half.targets_embedding:
         return None
     from ...graphs.graph_files import load

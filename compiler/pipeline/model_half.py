@@ -1,4 +1,4 @@
-"""One half of an engine, target or drafter: what its graph is traced from, and where its weights come from."""
+"""One half of an engine, target or drafter: the sources of its graph and of its weights."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
     from ..precision.calibration.saved_ranges import Scales
     from ..precision.weight_source import WeightSource
 
-_STORAGE = ("quantization_config", "compression_config")  # how weights are stored: nothing to the structure
+_STORAGE = ("quantization_config", "compression_config")  # the storage of weights does not affect the structure
 
 
 @dataclass(frozen=True)
 class Half:
-    """What to trace and where its weights come from. ``facts`` is everything that the structure depends on.
+    """The graph to trace and the source of its weights; ``facts`` is everything that the structure depends on.
 
-    ``check(shapes)`` refuses a checkpoint that does not hold the graph's weights; ``read(weight, shape)`` gives one of
-    them as consecutive runs of rows; ``position(weight, shape)`` is the file and the offset of the first ones.
-    ``sources`` are all checkpoints that weights are read from.
-    ``quantized`` is there for a recipe that keeps weights in fewer bits, ``caches`` for one
-    with narrower caches.
-    ``targets_embedding`` is the name of a weight of a drafter that the target's graph has too, if there is one.
+    ``check(shapes)`` rejects a checkpoint that lacks weights of the graph; ``read(weight, shape)`` yields one as
+    consecutive runs of rows; ``position(weight, shape)`` returns the file and the offset of its first row. ``sources``
+    are all checkpoints that weights are read from. ``quantized`` is set for a recipe with quantized weights, ``caches``
+    for one with low-precision caches. ``targets_embedding`` names the weight of a drafter that the target's graph has
+    too, if there is one.
     """
 
     name: str
@@ -57,17 +56,16 @@ def target_half(
     lowering: Lowering = TENSORRT,
     ranges: Scales | None = None,
 ) -> Half:
-    """The target as its family traces it, its weights put together as the family says.
+    """Return the target as its family traces it, with weights assembled as the family defines.
 
-    A ``recipe`` with quantized weights takes them from an FP8 checkpoint as they are, and rounds those of a wide one as
-    ``lowering`` wants them; ``ranges`` are the calibrated ones of their inputs. Raises ``BuildError`` for a checkpoint
-    that it cannot be made from.
+    A ``recipe`` with quantized weights keeps those of an FP8 checkpoint, and quantizes others for ``lowering``;
+    ``ranges`` are the calibrated ranges of their inputs. Raises ``BuildError`` for an unsuitable checkpoint.
     """
 
     def trace(dtype: Dtype) -> ir.Model:
         from ...graphs.trace import trace_target
 
-        target.check()  # before the minutes that tracing takes
+        target.check()  # before tracing, which takes minutes
         return trace_target(target.skeleton, target.spec, dtype)
 
     quantized = None
@@ -76,7 +74,7 @@ def target_half(
 
         quantized = of_target(target, recipe, lowering, ranges)
     if quantized:
-        quantized.check()  # before the minutes that tracing takes
+        quantized.check()  # before tracing, which takes minutes
     caches = LowPrecisionCaches.of("target", recipe, lambda: cache_scales(target, ranges)) if recipe else None
     structure = {name: value for name, value in target.config.items() if name not in _STORAGE}
     facts = {"config": structure, "spec": asdict(target.spec)}
@@ -97,10 +95,10 @@ def drafter_half(
     *,
     shares: bool = False,
 ) -> Half:
-    """The P-EAGLE head on its target, which has the taps; weights that the head has none of are the target's.
+    """Return the P-EAGLE head for its target, which provides the auxiliary hidden states and weights that it lacks.
 
-    A ``recipe`` whose drafter is quantized has its matrices so, and one with narrower caches its caches. ``shares``:
-    one whose embedding is the target's is to read it from the target's file.
+    A ``recipe`` can quantize the drafter's matrices and its caches. ``shares``: a drafter with the target's embedding
+    reads it from the target's file.
     """
 
     def trace(dtype: Dtype) -> ir.Model:
@@ -111,14 +109,14 @@ def drafter_half(
     weights = HeadWeights(checkpoint, head, target)
 
     def check(_: Mapping[str, Shape]) -> None:
-        """``read_drafter`` has compared every shape."""
+        """Do nothing: ``read_drafter`` has compared every shape."""
 
     quantized = None
     if recipe:
         from ..precision.weight_source import of_drafter
 
         quantized = of_drafter(head, recipe, lowering, weights.runs)
-    # All that its trace knows of the target is how wide the features are.
+    # Its trace depends on the target only through the width of the features.
     facts = {"head": asdict(head), "features": len(target.spec.taps) * target.spec.hidden_size}
     shared = EMBEDDING if shares and weights.has_targets_embedding else ""
     return Half(

@@ -1,4 +1,4 @@
-"""What TensorRT adds to a build, as kept stages: the plans of both graphs, our kernels and plugins for their GPUs."""
+"""TensorRT's part of a build, as kept stages: plans of both graphs, and kernels and plugins for their GPUs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .graph_stages import MODEL, Compiled
 from .shared_steps import PipelineRun
 
 PLAN = "model.plan"
-CHUNK = 512  # the most columns of a prompt in one pass
-FEWEST_POSITIONS, USUAL_POSITIONS = 1024, 4096  # of the caches that a pass reads; fewer cost next to nothing
+CHUNK = 512  # maximum prompt columns of one pass
+FEWEST_POSITIONS, USUAL_POSITIONS = 1024, 4096  # cache positions that a pass reads; the cost of fewer is negligible
 _FACTS = "plan.json"
 _GB = 10**9
 
 
 @dataclass(frozen=True)
 class PlanStage:
-    """A kept plan, and what was counted and measured when it was built."""
+    """A kept plan, with the counts and measurements of its build."""
 
     stage: Stage
     facts: PlanFacts
@@ -39,7 +39,7 @@ class PlanStage:
 
 @dataclass(frozen=True)
 class PluginLibraryStage:
-    """The C++ library of our plugins, None where it could not be compiled, which the ``warnings`` say."""
+    """The C++ plugin library; None if it could not be compiled, with the reason in ``warnings``."""
 
     stage: Stage | None
     warnings: tuple[str, ...] = ()
@@ -47,14 +47,14 @@ class PluginLibraryStage:
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of an engine, by half, and our kernels and plugins for their GPUs."""
+    """The plans of an engine, by half, and the kernels and plugins for their GPUs."""
 
     halves: Mapping[str, PlanStage]
     kernels: Stage
     library: PluginLibraryStage
 
     def stages(self) -> dict[str, Stage]:
-        """Return what of the stages goes into an engine, by half."""
+        """Return the stages, with the files that go into an engine, by half."""
         return {name: replace(plan.stage, files={PLAN: plan.stage.files[PLAN]}) for name, plan in self.halves.items()}
 
     def compiled(self) -> list[Stage]:
@@ -62,23 +62,23 @@ class Plans:
         return [self.kernels, *([self.library.stage] if self.library.stage else [])]
 
     def versions(self) -> dict[str, str]:
-        """Return what the libraries that built the plans say of themselves, which a load compares."""
+        """Return the versions of the libraries that built the plans; loading an engine compares them."""
         return {name: version for plan in self.halves.values() for name, version in plan.facts.versions.items()}
 
     def products(self) -> dict[str, tuple[BuiltProduct, ...]]:
-        """Return TensorRT's account of the products of each plan, by half."""
+        """Return TensorRT's account of the matmuls of each plan, by half."""
         return {name: plan.facts.products for name, plan in self.halves.items()}
 
     def warnings(self) -> list[str]:
-        """List what the builds of the plans warned of."""
+        """Return the warnings from building the plans and the plugin library."""
         return [*(each for plan in self.halves.values() for each in plan.facts.warnings), *self.library.warnings]
 
 
 @dataclass(frozen=True)
 class PlanSource:
-    """A lowered graph to make a plan of: its file, what stands for its content, and the bytes of graph and weights.
+    """A lowered graph to build a plan from: its file, a key of its content, and the bytes of graph and weights.
 
-    ``precision`` is what was proved of it; ``record`` is read in place of the graph where ``onnx`` need not be.
+    ``precision`` is the proof of its types; ``record`` is read instead of the graph where ``onnx`` is not required.
     """
 
     graph: Path
@@ -89,14 +89,14 @@ class PlanSource:
 
     @classmethod
     def of(cls, compiled: Compiled) -> PlanSource:
-        """The graph of a half that was made here."""
+        """Return the source for a graph of this build."""
         attached = compiled.attached
         size = sum(entry.size for entry in attached.files.values())
         return cls(attached.path / MODEL, attached.path.name, size, compiled.precision)
 
 
 def build_plans(run: PipelineRun, sources: Mapping[str, PlanSource], plan: BuildPlan) -> Plans:
-    """Build the plans of all graphs, one after the other, and our kernels. Raises ``BuildError``."""
+    """Build the plans of all graphs, one after the other, and the kernels. Raises ``BuildError``."""
     halves = {}
     for name, source in sources.items():
         with run.phases(f"plan {name}") as record:
@@ -110,16 +110,18 @@ def build_plans(run: PipelineRun, sources: Mapping[str, PlanSource], plan: Build
 
 
 def profiles(half: str, max_batch_size: int, speculation: Speculation, max_seq_len: int) -> tuple[Profile, ...]:
-    """Return the sizes that a plan serves; a drafter drafts at least one, and a target emits a column more than none.
+    """Return the optimization profiles of a plan.
 
-    One decodes all rows at once, one a single row where there are more, and one reads a chunk of one row's prompt.
-    TensorRT looks for what is fastest at the usual sizes: at the drafts of a round, though more may be asked for later.
+    One decodes all rows at once, one a single row if there can be more, and one reads a chunk of a single row's prompt.
+    The minimum is one draft for a drafter and none for a target, which emits one column more than it gets drafts.
+    TensorRT tunes for the usual sizes, those of ``num_speculative_tokens``; requests may use more.
     """
     usual, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
     emitted = (2 if half == "drafter" else 1, max(usual, 1) + 1, max(most, 1) + 1)
     columns, chunk = (1, usual + 1, most + 1), min(CHUNK, max_seq_len)
     length = cache_length(max_seq_len, most, TENSORRT)
-    # A size of one value is a constant: TensorRT drops the cut of the caches, and writes them out for every query head.
+    # If only one size is possible, TensorRT treats it as a constant: it drops the slice of the caches, and expands them
+    # in memory for every query head.
     fewest = min(FEWEST_POSITIONS, length - 1)
     positions = (fewest, min(USUAL_POSITIONS, length), length)
     return (
@@ -130,7 +132,7 @@ def profiles(half: str, max_batch_size: int, speculation: Speculation, max_seq_l
 
 
 def build_plan(run: PipelineRun, half: str, source: PlanSource, plan: BuildPlan) -> PlanStage:
-    """Build the TensorRT plan of the lowered graph of a half. Raises ``BuildError`` when TensorRT refuses it."""
+    """Build the TensorRT plan of a half's lowered graph. Raises ``BuildError`` if TensorRT rejects the graph."""
     store, platform, asked = run.store, plan.platform, plan.request.plans
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
@@ -153,7 +155,7 @@ def build_plan(run: PipelineRun, half: str, source: PlanSource, plan: BuildPlan)
         from ..tensorrt.build_plan import build_plan as build
         from ..tensorrt.plan_proof import require_effect
 
-        # A plan holds the weights, and the builder leaves it nothing to share.
+        # A plan contains the weights; it shares nothing with the graph.
         require_space(store.root, source.size)
         facts = build(plan_request, folder / PLAN, run.progress)
         if source.precision:
@@ -166,7 +168,7 @@ def build_plan(run: PipelineRun, half: str, source: PlanSource, plan: BuildPlan)
 
 
 def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
-    """Pack the kernels of all our plugins for these GPUs: those that were shipped, the rest from NVRTC."""
+    """Pack the kernels of all plugins for these GPUs: prebuilt ones where shipped, the rest compiled with NVRTC."""
     from ...plugins.kernels.pack import obtain, write_pack
     from ...plugins.kernels.sources import digest, kernel_ops
 
@@ -176,7 +178,7 @@ def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
         cubins = {}
         with run.progress.step("compile kernels", len(kernels)) as advance:
             for op, sm in kernels:
-                cubin = obtain(op, sm)  # one of an earlier GPU of the same generation may serve two
+                cubin = obtain(op, sm)  # a cubin of an earlier GPU of the same generation may serve two
                 cubins[op.name, cubin.sm] = cubin
                 advance(1)
         write_pack(folder, list(cubins.values()))
@@ -185,7 +187,7 @@ def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
 
 
 def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage:
-    """Compile the C++ library of our plugins around kept kernels; our runtime does without it, and so may a build."""
+    """Compile the C++ plugin library around kept kernels; the runtime does not need it, so a failure is a warning."""
     from ...plugins.cpu.compile import find_compilers, machine_name
     from ...plugins.kernels.pack import read_pack
     from ...plugins.tensorrt.library.compile import COST, compile_around
@@ -204,11 +206,11 @@ def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage
     except UntrustedCache:
         raise
     except (EnvironmentProblem, BuildError) as error:
-        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.one_line}",))
+        return PluginLibraryStage(None, (f"the C++ plugin library was not built: {error.one_line}",))
 
 
 def library_of_export(run: PipelineRun, gpus: Sequence[str]) -> PluginLibraryStage:
-    """Compile the library for the GPUs that an export names; it does without what a library needs, and says so."""
+    """Compile the plugin library for the GPUs that an export names; a failure is a warning."""
     if not gpus:
         return PluginLibraryStage(None)
     try:
@@ -219,4 +221,4 @@ def library_of_export(run: PipelineRun, gpus: Sequence[str]) -> PluginLibrarySta
     except UntrustedCache:
         raise
     except (EnvironmentProblem, BuildError) as error:
-        return PluginLibraryStage(None, (f"there is no C++ library of the plugins: {error.one_line}",))
+        return PluginLibraryStage(None, (f"the C++ plugin library was not built: {error.one_line}",))

@@ -1,7 +1,7 @@
-"""The stations that a build and an export share: calibrate, then trace, lower and attach the graph of each half.
+"""Steps shared by a build and an export: calibrate, then trace, lower and attach the graph of each half.
 
-Each is a kept stage of one store, timed as a phase. What differs comes after: a build makes plans, chooses K and
-publishes an engine; an export publishes the graphs.
+Each is a kept stage of one store, timed as a phase. Afterwards, a build makes plans, chooses K and publishes an engine;
+an export publishes the graphs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A build or an export under way: where its steps are kept, who watches it, and its clock."""
+    """A running build or export: the store of its stages, its progress and its clock."""
 
     store: StageStore
     progress: Progress
@@ -42,18 +42,18 @@ class PipelineRun:
 
     @classmethod
     def begin(cls, store: StageStore, progress: Progress | None) -> PipelineRun:
-        """Start the clock; without ``progress`` nothing is shown."""
+        """Start the clock; without ``progress``, nothing is shown."""
         progress = progress or Quiet()
         return cls(replace(store, progress=progress), progress, Phases(progress))
 
     def making(self, plan: BuildPlan) -> PipelineRun:
-        """Return the same run, whose kept steps say that they were made for ``plan``."""
+        """Return the same run, whose kept stages record that they were made for ``plan``."""
         return replace(self, store=replace(self.store, made_for=plan.made_for()))
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """The finished graphs of a plan, by half, and the calibrated ranges that they round with."""
+    """The finished graphs of a plan, by half, and the calibrated ranges used to quantize them."""
 
     plan: BuildPlan
     target: Target
@@ -66,7 +66,7 @@ class Graphs:
         return {name: graph.attached for name, graph in self.compiled.items()}
 
     def account(self) -> GraphAccount:
-        """Return what manifests and reports say of them."""
+        """Return the facts about the graphs for manifests and reports."""
         return GraphAccount(
             names={name: graph.attached.path.name for name, graph in self.compiled.items()},
             proofs={name: graph.precision for name, graph in self.compiled.items() if graph.precision},
@@ -76,7 +76,7 @@ class Graphs:
         )
 
     def notes(self) -> list[str]:
-        """List what the recipe does that a user may not expect, and what its proof found."""
+        """Return notes on unexpected effects of the recipe, and the findings of its proof."""
         from ..precision.weight_source import requantized
 
         recipe, checkpoint = self.plan.recipe, self.target.checkpoint
@@ -84,12 +84,12 @@ class Graphs:
         return [*widened(recipe, checkpoint), *twice_rounded(recipe, checkpoint, again), *self.account().notes()]
 
     def furnish(self, assembly: Assembly) -> None:
-        """Place what lies beside the graphs: configurations, calibrated ranges, and the files of the tokenizer."""
+        """Place the files that accompany the graphs: configurations, calibrated ranges, tokenizer."""
         for half in self.halves:
             stored, name, config = half.checkpoint.folder / CONFIG, f"{half.name}/{CONFIG}", half.checkpoint.config
             if config == read_json(stored, ""):
                 assembly.place_copy(stored, name)
-            else:  # with what was said in place of it
+            else:  # some entries were overridden
                 assembly.place_text(name, json.dumps(config, indent=2) + "\n")
         if self.ranges:
             self.ranges.save(assembly.folder / FOLDER)
@@ -98,7 +98,7 @@ class Graphs:
 
 
 def compile_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs, store: StageStore | None = None) -> Graphs:
-    """Make the graphs of a plan; their weights are kept in ``store``, if that is given.
+    """Make the graphs of a plan; ``store``, if given, keeps their weights.
 
     Raises ``UsageError`` or ``BuildError``.
     """
@@ -128,5 +128,5 @@ def compile_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs, store: Sta
 
 
 def bytes_of(stages: Mapping[str, Stage]) -> dict[str, int]:
-    """Count the bytes of all files of each stage."""
+    """Return the bytes of all files of each stage."""
     return {name: sum(entry.size for entry in stage.files.values()) for name, stage in stages.items()}

@@ -1,4 +1,4 @@
-"""The weights of a semantic graph in the forms that a half and its lowering want, and where their values come from."""
+"""Weights of a semantic graph, in the forms that a half and its lowering need, and the source of their values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamedWeights:
-    """What the initializers of a rewritten graph are made of.
+    """Sources of the initializers of a rewritten graph.
 
-    ``shapes`` are those of the weights before, by name. ``quantized`` has those that are stored as codes, ``packed``
-    the wide ones in tiles for kernels of ours, ``cuts`` those that become several, and ``stored`` those that another
-    file holds already.
+    ``shapes`` are those of the weights before rewriting, by name. ``quantized`` has the weights stored as codes,
+    ``packed`` unquantized ones tiled for custom kernels, ``cuts`` those that are split, and ``stored`` those that
+    another file already holds.
     """
 
     half: Half
@@ -39,9 +39,9 @@ class StreamedWeights:
     def rewrite(
         cls, semantic: ir.Model, half: Half, lowering: Lowering, shared: StoredEmbedding | None
     ) -> StreamedWeights:
-        """Rewrite a semantic graph in place, pass by pass; ``shared`` is the embedding that the target's file holds.
+        """Rewrite a semantic graph in place, pass by pass; ``shared`` is the embedding in the target's file.
 
-        Raises ``BuildError`` for a checkpoint that does not hold the graph's weights.
+        Raises ``BuildError`` for a checkpoint that lacks weights of the graph.
         """
         from ...graphs.quantization import pack_wide, split_experts
         from ...graphs.stream_weights import needed_weights
@@ -56,12 +56,12 @@ class StreamedWeights:
         tables = [half.targets_embedding] if shared and shared.packed else []
         packed = pack_wide(semantic, tables) if lowering.packs else {}
         if shared and shared.packed != (half.targets_embedding in packed):
-            stored = {}  # this graph wants it in another form
+            stored = {}  # this graph needs another layout of it
         cuts = split_experts(semantic) if lowering.has_expert_layer else {}
         return cls(half, shapes, quantized, packed, cuts, stored)
 
     def read(self, name: str) -> Iterator[Array]:
-        """The values of an initializer, as consecutive runs of rows."""
+        """Return the values of an initializer, as consecutive runs of rows."""
         from ...graphs.quantization import packed_tiles
 
         shape = self.shapes[self._weight_of(name)]
@@ -71,7 +71,7 @@ class StreamedWeights:
         return packed_tiles(runs, shape[1]) if name in self.packed else runs
 
     def position(self, name: str) -> tuple[str, int]:
-        """The file and the offset of its first values in the checkpoint."""
+        """Return the file and the offset of its first values in the checkpoint."""
         weight = self._weight_of(name)
         return self.half.position(weight, self.shapes[weight])
 

@@ -213,7 +213,7 @@ def test_kernels_that_are_switched_off_are_not_loaded(
     (message,) = caplog.messages
     assert message.startswith(f"PEAGLE_CPU_KERNELS is off: the CPU kernels of {folder} are not loaded")
     (row,) = inspect_engine(folder)["kernels"]
-    assert (row["instructions"], row["why"]) == ("", "not to run: PEAGLE_CPU_KERNELS is off")
+    assert (row["instructions"], row["why"]) == ("", "disabled: PEAGLE_CPU_KERNELS is off")
     monkeypatch.setenv("PEAGLE_CPU_KERNELS", "false")
     with pytest.raises(EnvironmentProblem, match="PEAGLE_CPU_KERNELS is 'false'"):
         Engine.load(folder)
@@ -225,7 +225,7 @@ def test_inspect_runs_no_machine_code_that_was_not_compiled_here(
     monkeypatch.setattr(self_test, "try_library", lambda path: pytest.fail("it was run"))
     monkeypatch.setenv("PEAGLE_CACHE", str(tmp_path / "of another machine"))
     (row,) = inspect_engine(folder)["kernels"]
-    assert (row["instructions"], row["why"]) == ("", "not tried: they were not compiled here")
+    assert (row["instructions"], row["why"]) == ("", "not tested: not compiled on this machine")
 
 
 def test_instructions_that_are_not_there_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,12 +285,12 @@ def test_build_without_a_compiler_states_the_consequence(
     def none() -> Any:
         raise EnvironmentProblem("no C++ compiler was found", why="they are compiled", fix="install g++")
 
-    monkeypatch.setattr(stage, "_tried", lambda run: none())
+    monkeypatch.setattr(stage, "_tested", lambda run: none())
     result = demo(tmp_path / "engine")
     assert PLACE not in result.manifest.files
     (warning,) = [text for text in result.report["warnings"] if "CPU kernels" in text]
     assert (
         warning
-        == "the engine has no CPU kernels, and is slow: no C++ compiler was found: they are compiled; install g++"
+        == "the engine has no CPU kernels and is slow: no C++ compiler was found: they are compiled; install g++"
     )
     assert inspect_engine(result.path)["kernels"] == []

@@ -24,7 +24,9 @@ from tests.models import Pair
 from tests.tools.test_synthetic_checkpoint import HEADS, SMALL
 
 SHORT = "20.0% of the weights that"
-SAID = "20.0% of the weights that int8 names are multiplied in INT8: routed experts (80.0% of them) are stored in INT8"
+SAID = (
+    "20.0% of the weights that int8 quantizes are computed in INT8: routed experts (80.0% of them) are stored in INT8"
+)
 SIZES = HEADS | SMALL["qwen3-coder-30b"]
 LAYERS = 7
 E4M3 = "float8e4m3fn"
@@ -273,7 +275,7 @@ def test_incompatible_experts_become_dense_with_a_note(
 
 def check_refused(done: Outcome, out: Path) -> None:
     assert done.code == 5
-    assert f"{SHORT} --precision int8 names would be multiplied in INT8" in done.err
+    assert f"{SHORT} --precision int8 quantizes would be computed in INT8" in done.err
     assert "routed experts (80.0% of them)" in done.err
     assert "model.layers.0.mlp.experts.gate_up_proj" in done.err
     assert "--experts dense" in done.err
@@ -295,7 +297,7 @@ def test_int8_export_is_rejected_with_the_true_share_unless_permitted(
     assert done.code == 0, done.err
     assert done.out.splitlines()[0].split(maxsplit=1) == [
         "multiplied",
-        f"{SAID} and multiplied in bf16, as --allow-wide experts permits",
+        f"{SAID} but computed in bf16, as --allow-wide experts permits",
     ]
     assert next(line for line in done.err.splitlines() if line.startswith("warning")).startswith(f"warning: {SAID}")
     for name in ("export.json", "export_report.json"):

@@ -124,7 +124,7 @@ def test_report_includes_tensorrt_resource_use(demo_plans: Path) -> None:
     report = json.loads((demo_plans / "build_report.json").read_text())
     assert all(report["plans"][name]["peak_rss_bytes"] > 1 << 26 for name in ("target", "drafter"))
     numbers, k = report["warnings"]
-    assert "computes with numbers is not checked: this machine cannot run one for sm_120" in numbers
+    assert "outputs were not checked: this machine cannot run an engine for sm_120" in numbers
     assert k.startswith("K = 8 is the depth that the head was trained for, not measured")
     for table in report["matmuls"].values():
         assert {(each["stored"], each["computed"], each["by"]) for each in table["list"]} == {

@@ -1,1 +1,1 @@
-"""What an export for TensorRT holds beside its graphs."""
+"""Files of an export for TensorRT beside its graphs."""

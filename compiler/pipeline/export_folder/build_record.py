@@ -1,7 +1,7 @@
-"""``build.json`` of an export for TensorRT: what a build of its plans needs to know, beside the files of the folder.
+"""``build.json`` of an export for TensorRT: the input of a build of its plans, in addition to the other files.
 
-The host that builds them needs neither the checkpoints nor the packages that trace. ``GRAPH`` of a half is read in
-place of its ONNX file where that package is not.
+The host that builds the plans needs neither the checkpoints nor the packages for tracing. Without the ``onnx`` package,
+it reads ``GRAPH`` of a half instead of its ONNX file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..reports.recorded_contents import check_export, inspect_export
 from ..shared_steps import Graphs
 from .polygraphy_files import SCRIPTS, SHAPES, shapes_of
 
-FORMAT_VERSION = 2  # 1 said the number of drafts twice, and no draft method
+FORMAT_VERSION = 2  # 1 had the number of drafts twice, and no draft method
 RECORD = "build.json"
 GRAPH = "graph.json"
 _AGAIN = "copy the whole folder again, or export again"
@@ -41,10 +41,10 @@ _AGAIN = "copy the whole folder again, or export again"
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """What ``build.json`` holds. ``manifest`` is that of an engine of these graphs, without plans and files.
+    """Content of ``build.json``; ``manifest`` describes an engine of these graphs, without plans and files.
 
-    ``gpus`` are those that the export was asked for, ``wide`` the type of what is not quantized. ``warnings``
-    are those of the export; ``proofs``, ``calibration`` are as in ``GraphAccount``.
+    ``gpus`` are the GPUs that the export was requested for, ``wide`` is the type of everything that is not quantized.
+    ``warnings`` are those of the export; ``proofs`` and ``calibration`` are as in ``GraphAccount``.
     """
 
     format_version: int
@@ -56,7 +56,7 @@ class BuildRecord:
 
 @dataclass(frozen=True)
 class ExportFolder:
-    """An export that plans can be built of: its record, and the files that it lists."""
+    """An export that plans can be built from: its record, and the files that it lists."""
 
     path: Path
     kept: BuildRecord
@@ -66,7 +66,7 @@ class ExportFolder:
 
     @property
     def weight_bytes(self) -> dict[str, int]:
-        """The bytes of graph and weights, by half."""
+        """Return the bytes of graph and weights, by half."""
         return {
             name: sum(entry.size for file, entry in self.files.items() if file.startswith(f"{name}/{MODEL}"))
             for name in self.kept.manifest.parts
@@ -79,9 +79,9 @@ class ExportFolder:
 
 
 def place_record(assembly: Assembly, plan: BuildPlan, inputs: Inputs, graphs: Graphs, warnings: Sequence[str]) -> None:
-    """Write ``build.json`` and, for each half, ``graph.json`` and what Polygraphy takes."""
+    """Write ``build.json`` and, for each half, ``graph.json`` and the files for Polygraphy."""
     gpus = plan.platform.gpus
-    anywhere = replace(plan, platform=replace(plan.platform, gpus=()))  # a build chooses among what it was made for
+    anywhere = replace(plan, platform=replace(plan.platform, gpus=()))  # a build selects from the recorded GPUs
     manifest = engine_manifest(anywhere, inputs, graphs, None, {})
     kept = BuildRecord(FORMAT_VERSION, manifest, gpus, plan.recipe.wide, tuple(warnings))
     account = graphs.account()
@@ -98,25 +98,26 @@ def place_record(assembly: Assembly, plan: BuildPlan, inputs: Inputs, graphs: Gr
 
 
 def read_export(folder: Path) -> ExportFolder:
-    """Read an export to build from; hashes are for ``check``.
+    """Read an export to build from; ``ExportFolder.check`` compares the hashes.
 
-    Raises ``UsageError`` for a folder that is none or is for another backend, ``EnvironmentProblem`` for a damaged one.
+    Raises ``UsageError`` for a folder that is not an export or is for another backend, ``EnvironmentProblem`` for a
+    damaged one.
     """
     if not (folder / EXPORT).is_file():
         raise UsageError(
             f"--from {folder} is not an export",
             why=f"there is no {EXPORT} in it" if folder.is_dir() else "there is no such folder",
-            fix="name the folder that `peagle-compile export --for tensorrt --gpu NAME` made",
+            fix="pass a folder that `peagle-compile export --for tensorrt --gpu NAME` wrote",
         )
     record, content = inspect_export(folder, hashes=False)
     if RECORD not in record.files:
-        raise _of_no_use(folder, content)
-    kept, account = _kept(folder / RECORD)
+        raise _unusable(folder, content)
+    kept, account = _read_record(folder / RECORD)
     names = kept.manifest.parts
     needed = [f"{name}/{file}" for name in names for file in ("model.onnx", GRAPH)]
     if absent := [name for name in needed if name not in record.files]:
         raise EnvironmentProblem(
-            f"{folder / EXPORT} lists no {', '.join(absent)}", why=f"{RECORD} has that half", fix=_AGAIN
+            f"{folder / EXPORT} does not list {', '.join(absent)}", why=f"{RECORD} requires it", fix=_AGAIN
         )
     hashes = {
         name: "-".join(record.files[file].sha256 for file in sorted(record.files) if file.startswith(f"{name}/model."))
@@ -125,17 +126,17 @@ def read_export(folder: Path) -> ExportFolder:
     return ExportFolder(folder, kept, account, record.files, hashes)
 
 
-def _of_no_use(folder: Path, content: Mapping[str, Any]) -> UsageError:
+def _unusable(folder: Path, content: Mapping[str, Any]) -> UsageError:
     form = str(content.get("for"))
     if not form.startswith("tensorrt"):
-        why, fix = f"it is for {form}", "export again with --for tensorrt --gpu NAME"
+        why, fix = f"the export is for {form}", "export again with --for tensorrt --gpu NAME"
     else:
-        why = "it was exported without saying what drafts, or by an earlier peagle-compile"
-        fix = "export again, with --draft, a head or a method that needs none"
+        why = "it was exported without a draft method, or by an earlier version of peagle-compile"
+        fix = "export again with --draft, and name a head or a method that needs no head"
     return UsageError(f"no engine can be built from {folder}", why=why, fix=fix)
 
 
-def _kept(path: Path) -> tuple[BuildRecord, GraphAccount]:
+def _read_record(path: Path) -> tuple[BuildRecord, GraphAccount]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -143,19 +144,19 @@ def _kept(path: Path) -> tuple[BuildRecord, GraphAccount]:
     version = content.get("format_version") if isinstance(content, dict) else None
     if type(version) is int and version > FORMAT_VERSION:
         raise EnvironmentProblem(
-            f"{path} has format {version}, found a peagle-compile that reads format {FORMAT_VERSION}",
+            f"{path} has format {version}, but this peagle-compile reads format {FORMAT_VERSION}",
             why="the export was made with a later version",
-            fix=f"install that version here ({upgrade()}), or export again with this one",
+            fix=f"upgrade peagle-compile here ({upgrade()}), or export again with this version",
         )
     problems: list[str] = []
     proofs, calibration = {}, None
     if isinstance(content, dict):
         proofs, calibration = content.pop("proofs", {}), content.pop("calibration", None)
-        content.pop("depth", None)  # the manifest's drafts, as earlier exports had them a second time
+        content.pop("depth", None)  # format 1 repeated the manifest's number of drafts
     kept = decode(BuildRecord, content, problems)
     problems += [] if isinstance(proofs, dict) else ["proofs must be an object"]
     if kept and (form := kept.manifest.backend.lowering) not in LOWERINGS:
-        problems.append(f"there is no lowering {form!r}")
+        problems.append(f"unknown lowering {form!r}")
     if kept is None or problems:
-        raise EnvironmentProblem(f"{path} is not a record of ours", why="; ".join(problems), fix=_AGAIN)
+        raise EnvironmentProblem(f"{path} is not a valid build record", why="; ".join(problems), fix=_AGAIN)
     return kept, GraphAccount(dict.fromkeys(kept.manifest.parts, ""), proofs, calibration=calibration)

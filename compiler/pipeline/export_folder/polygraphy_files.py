@@ -1,4 +1,4 @@
-"""What lies beside each graph of an export for TensorRT, for Polygraphy: scripts, and the shapes of the profiles."""
+"""Files for Polygraphy beside each graph of an export for TensorRT: scripts, and the shapes of the profiles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SHAPES = "shapes.json"
 
 
 def shapes_of(graph: LoweredGraph, profiles: Sequence[Profile], gpus: Sequence[str], vocab_size: int) -> dict[str, Any]:
-    """Return the content of ``shapes.json``: for each profile the least, usual and most of every input that varies.
+    """Return the content of ``shapes.json``: minimum, optimum and maximum of every dynamic input, by profile.
 
-    ``gpus`` (``sm_120``) are those that TensorRT-RTX builds for, ``vocab_size`` bounds ids.
+    ``gpus`` (``sm_120``) are those that TensorRT-RTX builds for; ``vocab_size`` bounds token ids.
     """
     varying = [value for value in graph.inputs if any(isinstance(dim, str) for dim in value.shape or ())]
     shapes = {
@@ -31,7 +31,7 @@ def shapes_of(graph: LoweredGraph, profiles: Sequence[Profile], gpus: Sequence[s
 
 
 _DATA_LOADER = '''\
-"""Inputs of the graph beside this file, for Polygraphy: --data-loader-script data_loader.py."""
+"""Inputs of the graph in this folder, for Polygraphy: --data-loader-script data_loader.py."""
 
 import json
 from pathlib import Path
@@ -44,14 +44,14 @@ SIZES = {"B": 1, "S": 4, "E": 5, "R": SHAPES["profiles"]["verify"]["positions"][
 
 
 def load_data():
-    """One window of a new request: random ids, empty caches, greedy."""
+    """Yield one window of a new request: random ids, empty caches, greedy decoding."""
     vocabulary = SHAPES["vocab_size"]
     rng = np.random.default_rng(0)
     feed = {}
     for each in json.loads((HERE / "graph.json").read_bytes())["inputs"]:
         name, shape = each["name"], [SIZES.get(dim, dim) for dim in each["shape"]]
         if each["dtype"] in ("bfloat16", "float8e4m3fn"):
-            raise SystemExit("NumPy, and so Polygraphy, has no " + each["dtype"] + ": export with --precision fp16")
+            raise SystemExit("Polygraphy and NumPy do not support " + each["dtype"] + ": export with --precision fp16")
         if name in ("input_ids", "tokens"):
             value = rng.integers(0, vocabulary, shape)
         elif name == "uniform":
@@ -68,10 +68,10 @@ def load_data():
 '''
 
 _LOAD_NETWORK = '''\
-"""The network of the graph beside this file, with our plugins registered, for Polygraphy.
+"""The network of the graph in this folder, with peagle-compile's plugins registered, for Polygraphy.
 
 polygraphy convert load_network.py --model-type=trt-network-script --trt-config-script load_config.py -o model.plan
-With POLYGRAPHY_USE_TENSORRT_RTX=1 it is TensorRT-RTX's, which needs no GPU.
+With POLYGRAPHY_USE_TENSORRT_RTX=1, TensorRT-RTX builds the plan, which needs no GPU.
 """
 
 from pathlib import Path
@@ -86,7 +86,7 @@ PRODUCT = "tensorrt-rtx" if config.USE_TENSORRT_RTX else "tensorrt"
 
 
 def load_network():
-    """A builder, the network and its parser."""
+    """Return a builder, the network and its parser."""
     trt = import_tensorrt.load(PRODUCT)
     register.register(trt)
     builder = trt.Builder(get_trt_logger())
@@ -99,7 +99,7 @@ def load_network():
 '''
 
 _LOAD_CONFIG = '''\
-"""How plans of the network beside this file are built: profiles, GPUs, flags."""
+"""Builder configuration of the network in this folder: profiles, GPUs, flags."""
 
 import json
 from pathlib import Path
@@ -112,7 +112,7 @@ PRODUCT = "tensorrt-rtx" if config.USE_TENSORRT_RTX else "tensorrt"
 
 
 def load_config(builder, network):
-    """The profiles of shapes.json, and the GPUs that TensorRT-RTX builds for."""
+    """Return a configuration with the profiles of shapes.json and the GPUs that TensorRT-RTX builds for."""
     trt = import_tensorrt.load(PRODUCT)
     shapes = json.loads((HERE / "shapes.json").read_bytes())
     settings = builder.create_builder_config()
@@ -126,8 +126,8 @@ def load_config(builder, network):
         settings.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
     for inputs in shapes["profiles"].values():
         profile = builder.create_optimization_profile()
-        for name, (least, usual, most) in inputs.items():
-            profile.set_shape(name, least, usual, most)
+        for name, (minimum, optimum, maximum) in inputs.items():
+            profile.set_shape(name, minimum, optimum, maximum)
         settings.add_optimization_profile(profile)
     return settings
 '''

@@ -1,4 +1,4 @@
-"""FP8 checkpoints from wide ones: calibrated, rounded and written as ModelOpt writes them."""
+"""Quantization of checkpoints to FP8: calibrated, rounded, and written in ModelOpt's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a quantised checkpoint describes itself, in the words of ModelOpt's export (``nvidia-modelopt`` 0.47)."""
+"""Configuration of a quantized checkpoint, in the format of ModelOpt's export (``nvidia-modelopt`` 0.47)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
 
 
 def hf_quant_config(exclude_modules: Sequence[str], *, kv_cache: bool, version: str) -> dict[str, Any]:
-    """The content of ``hf_quant_config.json``."""
+    """Return the content of ``hf_quant_config.json``."""
     return {
         "producer": {"name": "peagle-compile", "version": version},
         "quantization": {
@@ -23,7 +23,7 @@ def hf_quant_config(exclude_modules: Sequence[str], *, kv_cache: bool, version: 
 
 
 def quantization_config(described: dict[str, Any]) -> dict[str, Any]:
-    """The entry of ``config.json`` that says the same as ``hf_quant_config`` in the layout of compressed-tensors."""
+    """Return the entry of ``config.json``: ``hf_quant_config`` in the layout of compressed-tensors."""
     quantization = described["quantization"]
     cache = {"kv_cache_scheme": dict(_FP8)} if quantization["kv_cache_quant_algo"] else {}
     return {
@@ -39,9 +39,9 @@ def quantization_config(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed_modules(wide: Iterable[str], quantized: Iterable[str]) -> list[str]:
-    """ModelOpt's ``exclude_modules``: for each wide module the shortest prefix that no quantised one has, and ``*``.
+    """Return ModelOpt's ``exclude_modules``: the shortest prefix of each ``wide`` module that no quantized one has.
 
-    Prefixes end before a dot. Where ``a.b.1*`` would also be the beginning of ``a.b.10``, it is ``a.b.1.*``.
+    Prefixes end before a dot and are followed by ``*``. If ``a.b.1*`` would also match ``a.b.10``, it is ``a.b.1.*``.
     """
     ordered = sorted(quantized)
     return sorted({_shortest(name, ordered) for name in wide})

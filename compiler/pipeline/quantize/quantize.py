@@ -1,4 +1,4 @@
-"""From a wide checkpoint to one in FP8: plan, calibrate (or take saved ranges), write, publish."""
+"""Quantize a checkpoint to FP8: plan, calibrate (or load saved ranges), write, publish."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuantizeResult:
-    """The folder written, and what its report says."""
+    """The written folder, and the content of its report."""
 
     path: Path
     report: dict[str, Any]
@@ -50,10 +50,10 @@ class QuantizeResult:
 def quantize(
     request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None
 ) -> QuantizeResult:
-    """Write ``request.out``: the checkpoint with E4M3 matrices, as ModelOpt writes it, and the ranges it came from.
+    """Write ``request.out``: the checkpoint with E4M3 matrices in ModelOpt's format, and the ranges behind it.
 
-    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``; whatever goes wrong, ``request.out`` is what it was
-    before or the finished checkpoint. Finished layers of a calibration are kept, and the same call goes on from there.
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. ``request.out`` is replaced only by a finished
+    checkpoint. Finished layers of a calibration are kept, and the same call resumes from them.
     """
     check_quantize(request)
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
@@ -67,7 +67,7 @@ def quantize(
         work = make_worklist(target, request.precision.exclude, kv_cache=request.precision.kv_cache is not None)
         size = total_bytes(layout(checkpoint, work))
         tidy(request, store)
-        told = check_needs(_needs(request, target, store, size), ignored=request.ignore_limits)
+        warnings = check_needs(_needs(request, target, store, size), ignored=request.ignore_limits)
     store = replace(store, made_for=MadeFor("quantize", request.pair.model, precision=FP8.name))
     with phase("hash", "hash the checkpoint"):
         take_fingerprints([checkpoint], progress)
@@ -78,7 +78,7 @@ def quantize(
             write(assembly.folder, checkpoint, work, scales, progress)
         scales.save(assembly.folder / FOLDER)
         _describe(assembly, checkpoint, work, request)
-        report = _report(request, checkpoint, work, scales, phase, size, told) | {
+        report = _report(request, checkpoint, work, scales, phase, size, warnings) | {
             name: value for name, value in resolved.repeatable().items() if name in ("model", "revision")
         }
         assembly.place_text(QUANTIZED, json.dumps(report, indent=2) + "\n")
@@ -87,14 +87,14 @@ def quantize(
 
 
 def _needs(request: CompileRequest, target: Target, store: StageStore, size: int) -> tuple[Need, ...]:
-    """What is written, and a layer in memory. The streams of a calibration are compared where it begins."""
+    """Return the needs of the output and of a layer in memory; a calibration checks its streams when it starts."""
     asked = calibration_of(request.calibration, target.family.text(target.config))
     memory = calibration_needs(CalibrationWork.of(target.skeleton.weights, asked)) if asked else ()
     return (*disk_needs(disk_of(store.root, request.out, size, has_graphs=False, is_moved=True)), *memory)
 
 
 def _describe(assembly: Assembly, checkpoint: Checkpoint, work: Worklist, request: CompileRequest) -> None:
-    """Configurations, and the files that a checkpoint has beside its weights."""
+    """Write the configurations, and copy the files beside the weights."""
     described = hf_quant_config(
         work.exclude_modules, kv_cache=request.precision.kv_cache is not None, version=product_version()
     )
@@ -113,9 +113,9 @@ def _report(
     scales: Scales,
     phase: Phases,
     size: int,
-    told: Sequence[str],
+    warnings: Sequence[str],
 ) -> dict[str, Any]:
-    """What was done, with what, and how long it took."""
+    """Return the content of the report."""
     return {
         "product_version": product_version(),
         "format": "modelopt-fp8",
@@ -131,5 +131,5 @@ def _report(
         "phases": phase.done,
         "seconds": round(sum(record["seconds"] for record in phase.done), 1),
         "peak_rss_bytes": peak_rss(),
-        "warnings": [*told, *scales.facts.warnings, *work.warnings],
+        "warnings": [*warnings, *scales.facts.warnings, *work.warnings],
     }

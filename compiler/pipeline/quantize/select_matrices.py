@@ -1,4 +1,4 @@
-"""What becomes FP8 and what stays as it is, decided from names and shapes before anything is calibrated."""
+"""Select the matrices that become FP8, from names and shapes, before anything is calibrated."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from .modelopt_config import listed_modules
 _WEIGHT = ".weight"
 _CACHES = {"k": "k_proj.k_scale", "v": "v_proj.v_scale"}
 _EXPERTS = ".experts"
-_ONE_ELSEWHERE = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+_FUSED_ELSEWHERE = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """One stored matrix, or the stacked ones of all experts, that becomes FP8.
+    """A stored matrix, or the stacked matrices of all experts, that becomes FP8.
 
-    What enters it is ``inputs[range]``, of its ``expert`` if it belongs to one.
-
-    ``together`` are the matrices that take the largest magnitude of them all for their scale, itself among them.
+    The range of its input is ``inputs[range]``, of its ``expert`` if it belongs to one. ``together`` are the matrices,
+    including itself, whose scale is the largest magnitude of them all.
     """
 
     key: str
@@ -36,26 +35,26 @@ class QuantizedMatrix:
 
     @property
     def module(self) -> str:
-        """What the matrix belongs to; of stacked ones, themselves."""
+        """Return the module of the matrix; stacked matrices are their own module."""
         return module_of(self.key)
 
     @property
     def stacked(self) -> bool:
-        """Whether it is a parameter of its module that has another name than ``weight``."""
+        """Return True if the parameter has another name than ``weight``."""
         return not self.key.endswith(_WEIGHT)
 
     @property
     def weight_scale(self) -> str:
-        """The name of the scale of its numbers."""
+        """Return the name of the weight scale."""
         return f"{self.key}_weight_scale" if self.stacked else f"{self.key}_scale"
 
     @property
     def input_scale(self) -> str:
-        """The name of the scale of what enters it."""
+        """Return the name of the input scale."""
         return f"{self.module}_input_scale" if self.stacked else f"{self.module}.input_scale"
 
     def input_amax(self, scales: Scales) -> float:
-        """The calibrated range of what enters it."""
+        """Return the calibrated range of the input."""
         ranges = scales.inputs[self.range]
         return float(ranges.max() if self.expert is None else ranges[self.expert])
 
@@ -70,9 +69,9 @@ class CacheScale:
 
 @dataclass(frozen=True)
 class Worklist:
-    """``matrices`` by stored name, ``caches`` by the name of their scale; ModelOpt's list of what stays wide.
+    """Selected ``matrices`` by stored name, ``caches`` by the name of their scale, and ModelOpt's excluded modules.
 
-    ``warnings`` are about who cannot read it.
+    ``warnings`` name runtimes that cannot read the result.
     """
 
     matrices: Mapping[str, QuantizedMatrix]
@@ -82,71 +81,71 @@ class Worklist:
 
 
 def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: bool = False) -> Worklist:
-    """Every linear and expert matrix but the head's, without those that ``patterns`` name.
+    """Select every linear and expert matrix except the LM head and those that ``patterns`` match.
 
-    Raises ``BuildError`` for a checkpoint that is quantised already, that is not what its configuration describes, or
-    that has matrices which the format has no place for; ``UsageError`` for a pattern that names nothing.
+    Raises ``BuildError`` for a checkpoint that is already quantized, does not match its configuration, or has matrices
+    that the format cannot hold; ``UsageError`` for a pattern that matches nothing.
     """
     checkpoint, sources = target.checkpoint, target.sources
     if checkpoint.gguf:
         raise BuildError(
-            f"{checkpoint.source} is a GGUF file, and ModelOpt's FP8 is written beside safetensors",
-            why="what is not rounded is copied as the checkpoint has it",
-            fix="build from it as it is, with any --precision, or quantise the safetensors of the model",
+            f"{checkpoint.source} is a GGUF file; ModelOpt's FP8 format requires safetensors",
+            why="tensors that are not quantized are copied unchanged",
+            fix="build from it directly with any --precision, or quantize the model's safetensors",
         )
     if checkpoint.format != "plain":
         raise BuildError(
-            f"{checkpoint.folder} is quantised already ({checkpoint.format})",
-            why="rounding rounded weights again adds a second error to the first",
-            fix="build from it as it is, or quantise a BF16, FP16 or FP32 checkpoint of the model",
+            f"{checkpoint.folder} is already quantized ({checkpoint.format})",
+            why="quantizing it again would add a second rounding error",
+            fix="build from it directly, or quantize a BF16, FP16 or FP32 checkpoint of the model",
         )
     target.check()
     candidates: list[QuantizedMatrix] = []
-    turned = set[str]()
+    transposed = set[str]()
     ranges = target.skeleton.range_shapes.inputs
     for name in (name for name in ranges if name != weight_name(LM_HEAD)):
         pieces = sources.pieces(name, target.skeleton.shapes[name])
         stored = [tuple(map(sources.key, piece.keys)) for piece in pieces]
-        turned |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
+        transposed |= {sources.key(key) for piece in pieces if piece.how == "transpose" for key in piece.keys}
         candidates += _matrices(name, stored, experts=bool(ranges[name]))
     out = excluded({matrix.module: target.family.canonical(matrix.module) for matrix in candidates}, patterns)
     matrices = {matrix.key: matrix for matrix in candidates if matrix.module not in out}
     if not matrices:
-        raise UsageError("--exclude leaves nothing to quantise", fix="exclude less")
-    _check(matrices.values(), checkpoint, turned)
+        raise UsageError("--exclude leaves nothing to quantize", fix="exclude fewer modules")
+    _check(matrices.values(), checkpoint, transposed)
     wide = {module_of(sources.key(weight_name(LM_HEAD)))} | {
         key.removesuffix(_WEIGHT)
         for key, shape in checkpoint.shapes.items()
-        # embedding, routers, what the towers of multimodal models have; stacked biases belong to their weights
+        # embedding, routers, towers of multimodal models; stacked biases belong to their weights
         if key not in matrices and len(shape) > 1 and not key.endswith("bias")
     }
     modules = [matrix.module for matrix in matrices.values()]
     caches = _cache_scales(target) if kv_cache else {}
-    return Worklist(matrices, caches, listed_modules(wide, modules), _torn_apart(modules, out))
+    return Worklist(matrices, caches, listed_modules(wide, modules), _partly_quantized(modules, out))
 
 
-def _torn_apart(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
-    """A warning of what others multiply as one matrix and is quantised in part: they know one type for it."""
-    torn = sorted({*map(_as_one, narrow)} & {*map(_as_one, wide)})
-    if not torn:
+def _partly_quantized(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
+    """Return a warning if matrices that other runtimes fuse are only partly quantized: a fused matrix has one type."""
+    mixed = sorted({*map(_fused_group, narrow)} & {*map(_fused_group, wide)})
+    if not mixed:
         return []
     return [
-        f"{listed(torn)}: some of these matrices are FP8 and some wide, which TensorRT-LLM and vLLM cannot read, for "
-        "they multiply them as one; exclude all of them or none, or build from it with peagle-compile only"
+        f"{listed(mixed)}: only some of these matrices are FP8; TensorRT-LLM and vLLM fuse them and cannot read such a "
+        "checkpoint; exclude all of them or none, or build from it with peagle-compile only"
     ]
 
 
-def _as_one(module: str) -> str:
-    """What others multiply a matrix within: the experts of a layer, q with k and v, gate with up."""
+def _fused_group(module: str) -> str:
+    """Return the group that other runtimes fuse a matrix into: the experts of a layer, q with k and v, gate with up."""
     layer, experts, _ = module.partition(f"{_EXPERTS}.")
     if experts:
         return f"{layer}{_EXPERTS}"
     parent, _, name = module.rpartition(".")
-    return next((f"{parent}.{'/'.join(names)}" for names in _ONE_ELSEWHERE if name in names), module)
+    return next((f"{parent}.{'/'.join(names)}" for names in _FUSED_ELSEWHERE if name in names), module)
 
 
 def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) -> list[QuantizedMatrix]:
-    """The stored matrices of one graph weight: itself, or two or one for each expert."""
+    """Return the stored matrices of one graph weight: itself, or one or two for each expert."""
     return [
         QuantizedMatrix(key, name, index if experts and len(stored) > 1 else None, together)
         for index, together in enumerate(stored)
@@ -154,23 +153,23 @@ def _matrices(name: str, stored: Sequence[tuple[str, ...]], *, experts: bool) ->
     ]
 
 
-def _check(matrices: Iterable[QuantizedMatrix], checkpoint: Checkpoint, turned: Container[str]) -> None:
-    """Raise ``BuildError`` naming what is neither a matrix with a name of its own nor experts of ``[E, in, out]``."""
+def _check(matrices: Iterable[QuantizedMatrix], checkpoint: Checkpoint, transposed: Container[str]) -> None:
+    """Raise ``BuildError`` for tensors that are neither a matrix with its own name nor experts of ``[E, in, out]``."""
     others = [
         matrix.module
         for matrix in matrices
-        if len(checkpoint.shapes[matrix.key]) != 2 + matrix.stacked or (matrix.stacked and matrix.key not in turned)
+        if len(checkpoint.shapes[matrix.key]) != 2 + matrix.stacked or (matrix.stacked and matrix.key not in transposed)
     ]
     if others:
         raise BuildError(
             f"{len(others)} tensors of {checkpoint.folder} cannot be written in ModelOpt's FP8: {listed(others)}",
-            why="how it stores such tensors is not known",
-            fix="leave them wide with --exclude '*.experts.*', which still quantises attention",
+            why="ModelOpt's layout of such tensors is unknown",
+            fix="exclude them with --exclude '*.experts.*'; attention is still quantized",
         )
 
 
 def _cache_scales(target: Target) -> dict[str, CacheScale]:
-    """Scales beside the projections, where others look for them; a layer without a value projection has both too."""
+    """Return scales beside the projections, for other runtimes; a layer without a value projection has both too."""
     scales: dict[str, CacheScale] = {}
     for layer in range(target.spec.num_layers):
         beside = target.sources.key(weight_name(f"{layer_prefix(layer)}self_attn.k_proj"))

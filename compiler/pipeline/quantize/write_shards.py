@@ -1,4 +1,4 @@
-"""Write the tensors of a worklist, shard by shard: pieces of one tensor are in memory at a time."""
+"""Write the tensors of a worklist, shard by shard, with pieces of one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALE = Slot("F32", (), 4)
 
 
 def layout(checkpoint: Checkpoint, work: Worklist) -> Layout:
-    """Which file each tensor goes to: those of the checkpoint keep theirs, scales lie beside what they scale."""
+    """Assign each tensor to a file: the checkpoint's keep theirs, scales are stored with the tensor that they scale."""
     files = {tensor.entry.file.name for tensor in checkpoint.tensors.values()}
     only = SINGLE if len(files) == 1 else None
     shards: Layout = {only or file: {} for file in sorted(files)}
@@ -41,14 +41,14 @@ def layout(checkpoint: Checkpoint, work: Worklist) -> Layout:
 
 
 def total_bytes(files: Layout) -> int:
-    """The bytes that the tensors of all files take."""
+    """Return the bytes of the tensors in all files."""
     return sum(slot.nbytes for slots in files.values() for slot in slots.values())
 
 
 def write(
     folder: Path, checkpoint: Checkpoint, work: Worklist, scales: Scales, progress: Progress, *, piece: int = PIECE
 ) -> None:
-    """Fill ``folder`` with the files of ``layout`` and, if they are several, their index.
+    """Write the files of ``layout`` to ``folder`` and, if there are several, their index.
 
     Raises ``BuildError`` for weights that are not finite.
     """
@@ -66,7 +66,7 @@ def write(
 
 
 class _Writer:
-    """What is the same for every tensor, and the magnitudes seen so far of those that share a scale."""
+    """Writer of single tensors, which remembers the magnitudes of those that share a scale."""
 
     def __init__(self, checkpoint: Checkpoint, work: Worklist, scales: Scales, piece: int) -> None:
         self._checkpoint, self._work, self._scales, self._piece = checkpoint, work, scales, piece
@@ -104,7 +104,7 @@ def _in_file_order(checkpoint: Checkpoint, slots: Mapping[str, Slot]) -> Iterabl
 
 
 def _stored_rows(key: str, entry: TensorEntry, piece: int) -> Iterator[Array]:
-    """A tensor as it is stored, some rows at a time."""
+    """Yield a tensor as it is stored, some rows at a time."""
     length = entry.shape[0] if entry.shape else 1
     step = max(piece // max((entry.end - entry.begin) // max(length, 1), 1), 1)
     for at in range(0, length, step):
@@ -112,15 +112,15 @@ def _stored_rows(key: str, entry: TensorEntry, piece: int) -> Iterator[Array]:
 
 
 def magnitude(piece: Array) -> float:
-    """The largest |x| of some numbers; 0 of none."""
+    """Return the largest |x|; 0 for an empty array."""
     return max(float(piece.max()), -float(piece.min())) if piece.size else 0.0
 
 
 def scale_for(amax: float) -> Array:
-    """The scale, float32 ``[]``, that makes ``amax`` the largest of E4M3 numbers.
+    """Return the scale, float32 ``[]``, that maps ``amax`` to the largest E4M3 value.
 
-    1 where that is below the normal numbers of float32: a scale is a positive number, and what would need a smaller one
-    is zero for all that it is used for.
+    It is 1 if the scale would be below the normal numbers of float32: a scale must be positive, and values that need a
+    smaller one are effectively zero.
     """
     return usable(scales_of(amax, E4M3.largest))
 

@@ -1,1 +1,1 @@
-"""What is told of what was made: reports of builds, accounts of graphs, contents of folders."""
+"""Reports of builds, and the contents of engines, exports and quantized checkpoints."""

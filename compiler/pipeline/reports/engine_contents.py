@@ -1,6 +1,6 @@
-"""What an engine folder holds, read from its manifest and, where onnx is installed, from its graphs.
+"""Contents of an engine folder, from its manifest and, if ``onnx`` is installed, from its graphs.
 
-Of plans it says what was counted when they were built: that needs neither a GPU nor TensorRT.
+Facts about plans were recorded when they were built, so reading them needs neither a GPU nor TensorRT.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _WRITTEN_LATER = ("verify.json", "tune.json")
 
 
 def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
-    """Return the manifest, sizes, operator counts of graphs and kernels beside plans, after a check of the folder.
+    """Check the folder, and return the manifest, sizes, operator counts of graphs, and kernels.
 
-    ``cache_bytes`` are those of one request, None for plans; ``plugin_library`` is None where there is none.
+    ``cache_bytes`` are those of one request, None for plans; ``plugin_library`` is None if there is none.
     Raises ``EnvironmentProblem``.
     """
     manifest = Manifest.read(folder)
@@ -47,9 +47,9 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
 
 
 def _operators(folder: Path, part: Part) -> dict[str, int] | None:
-    """Count how often each operator occurs, most frequent first; None for a plan, and where onnx is not installed.
+    """Count the nodes of each operator, most frequent first; None for a plan, and if ``onnx`` is not installed.
 
-    What a stretch goes through is counted as well.
+    Steps of fused regions are counted as well.
     """
     if part.plan or not is_installed("onnx"):
         return None
@@ -65,7 +65,7 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
 
 
 def _products(folder: Path) -> dict[str, Any]:
-    """Return the tables of products, by half, as the build report has them; engines of fp32 graphs do not say."""
+    """Return the tables of matmuls in the build report, by half; engines of FP32 graphs have none."""
     try:
         report = json.loads((folder / REPORT).read_bytes())
     except (OSError, ValueError):
@@ -75,10 +75,10 @@ def _products(folder: Path) -> dict[str, Any]:
 
 
 def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
-    """List the library of CPU kernels: machine, bytes, compiler, and the instructions that they use here.
+    """Return the library of CPU kernels: machine, bytes, compiler, and the instructions that it uses on this machine.
 
-    To know these is to run machine code, which is done with what was compiled here alone. Where it is not done, or the
-    kernels do not work here, there are no instructions, and ``why`` says what the matter is.
+    Finding the instructions means running the library, which is done only if it was compiled on this machine.
+    Otherwise, or if the kernels do not work, ``instructions`` is empty and ``why`` gives the reason.
     """
     from ....plugins.cpu import INDEX, LIBRARY, SWITCH, is_off
     from ....plugins.cpu.pack import read_pack
@@ -91,21 +91,21 @@ def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:
     library = read_pack(folder / KERNELS)
     row = {"machine": library.machine, "bytes": len(library.code), "compiler": library.compiler}
     if is_off():
-        return [row | {"instructions": "", "why": f"not to run: {SWITCH} is off"}]
+        return [row | {"instructions": "", "why": f"disabled: {SWITCH} is off"}]
     try:
         is_ours = is_compiled_locally(StageStore.default(), library)
     except EnvironmentProblem as problem:
-        return [row | {"instructions": "", "why": f"not tried: {problem.what}"}]
+        return [row | {"instructions": "", "why": f"not tested: {problem.what}"}]
     if not is_ours:
-        return [row | {"instructions": "", "why": "not tried: they were not compiled here"}]
+        return [row | {"instructions": "", "why": "not tested: not compiled on this machine"}]
     try:
         return [row | {"instructions": try_library(folder / KERNELS / LIBRARY), "why": ""}]
     except EnvironmentProblem as problem:
-        return [row | {"instructions": "", "why": f"of no use here: {problem.why}"}]
+        return [row | {"instructions": "", "why": f"does not work on this machine: {problem.why}"}]
 
 
 def _plugin_library(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
-    """What the C++ library of our plugins is made for and by, where the engine has one."""
+    """Return the index of the C++ plugin library; None if the engine has none."""
     from ....plugins.tensorrt.library import INDEX, LIBRARY
     from ....plugins.tensorrt.library.pack import read_index
 
@@ -115,7 +115,7 @@ def _plugin_library(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
 
 
 def _kernels(folder: Path) -> list[dict[str, Any]]:
-    """List the compiled kernels of our plugins: op, SM, bytes, and what the compiler said of each entry point."""
+    """List the compiled plugin kernels: op, SM, bytes, and the resource usage of each entry point."""
     from ....plugins.kernels.pack import read_pack
 
     return [

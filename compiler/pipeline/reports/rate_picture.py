@@ -1,4 +1,4 @@
-"""A picture of decoding speed by the number of drafts, as SVG that stands in a page."""
+"""Chart of decoding speed by number of drafts, as inline SVG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 28, 36
 
 
 def rate_picture(rates: Sequence[Mapping[str, Any]], chosen: int) -> str:
-    """Return the medians as a line with the slowest and the fastest turn of each K, and ``chosen`` marked.
+    """Return a chart of the medians, with the slowest and the fastest turn of each K, and ``chosen`` marked.
 
     ``rates`` have ``k``, ``tokens_per_second``, ``slowest`` and ``fastest``.
     """
@@ -26,10 +26,10 @@ def rate_picture(rates: Sequence[Mapping[str, Any]], chosen: int) -> str:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * rate / most
 
     base = y(0)
-    said = ", ".join(f"{rate['k']}: {rate['tokens_per_second']:.1f}" for rate in ordered)
+    summary = ", ".join(f"{rate['k']}: {rate['tokens_per_second']:.1f}" for rate in ordered)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" width="100%" font-size="12" fill="#555">',
-        f"<title>{escape(f'Tokens per second by drafts per round: {said}')}</title>",
+        f"<title>{escape(f'Tokens per second by drafts per round: {summary}')}</title>",
         f'<path d="M{_LEFT} {_TOP}V{base:.1f}H{_WIDTH - _RIGHT}" fill="none" stroke="#bbb"/>',
         f'<text x="{_LEFT}" y="{_TOP - 10}" text-anchor="middle">tokens per second</text>',
         f'<text x="{(_LEFT + _WIDTH) / 2}" y="{_HEIGHT - 4}" text-anchor="middle">drafts per round</text>',

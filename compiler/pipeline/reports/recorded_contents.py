@@ -1,4 +1,4 @@
-"""What an export or a quantized checkpoint holds, read from the record that it was written with."""
+"""Contents of an export or a quantized checkpoint, from the record that was written with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AGAIN = "copy the whole folder again, or run the command that made it again"
 
 @dataclass(frozen=True)
 class ExportRecord:
-    """What of ``export.json`` is shown, under its names there but for ``lowering``, its ``for``."""
+    """The fields of ``export.json`` that are shown; ``lowering`` is called ``for`` there."""
 
     product_version: str
     lowering: str
@@ -40,7 +40,7 @@ class ExportRecord:
 
 @dataclass(frozen=True)
 class CalibrationRecord:
-    """What of a report is shown of the ranges."""
+    """The fields of a report's calibration that are shown."""
 
     dataset: str
     num_samples: int
@@ -49,7 +49,7 @@ class CalibrationRecord:
 
 @dataclass(frozen=True)
 class QuantizedRecord:
-    """What of ``quantize_report.json`` is shown, under its names there."""
+    """The fields of ``quantize_report.json`` that are shown."""
 
     product_version: str
     format: str
@@ -66,7 +66,7 @@ class QuantizedRecord:
 
 
 def inspect_export(folder: Path, *, hashes: bool = True) -> tuple[ExportRecord, dict[str, Any]]:
-    """Return what ``export.json`` says, after a check of the files that it lists. Raises ``EnvironmentProblem``."""
+    """Check the files that ``export.json`` lists, and return its content. Raises ``EnvironmentProblem``."""
     content = _read(folder / EXPORT)
     record = _decoded(ExportRecord, content | {"lowering": content.get("for")}, folder / EXPORT)
     check_export(record.files, folder, hashes=hashes)
@@ -81,9 +81,9 @@ def check_export(
     hashes: bool = True,
     advance: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Refuse an export whose files are not those that were written; ``advance`` is told of the bytes as they are read.
+    """Raise ``EnvironmentProblem`` if files of an export are missing or were changed.
 
-    Raises ``EnvironmentProblem``.
+    ``advance`` is called with the number of bytes as they are read.
     """
     try:
         check_files(files, folder, hashes=hashes, advance=advance)
@@ -93,7 +93,7 @@ def check_export(
 
 
 def inspect_quantized(folder: Path) -> tuple[QuantizedRecord, dict[str, Any]]:
-    """Return what ``quantize_report.json`` says, and the sizes of all files, after a look whether no tensor is cut.
+    """Check that no tensor is truncated, and return the content of ``quantize_report.json`` and the sizes of all files.
 
     Raises ``EnvironmentProblem`` for a damaged report, ``BuildError`` for damaged weights.
     """
@@ -111,18 +111,18 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise EnvironmentProblem(f"cannot read {path}", why=str(error), fix="check its permissions") from None
     except (ValueError, RecursionError) as error:
-        raise EnvironmentProblem(f"{path} is not JSON", why=str(error), fix=_AGAIN) from None
+        raise EnvironmentProblem(f"{path} is not valid JSON", why=str(error), fix=_AGAIN) from None
     if not isinstance(content, dict):
-        raise EnvironmentProblem(f"{path} is not a record of ours", why="it must hold an object", fix=_AGAIN)
+        raise EnvironmentProblem(f"{path} is not a valid record", why="it must be a JSON object", fix=_AGAIN)
     return content
 
 
 def _decoded(kind: type[T], content: Mapping[str, Any], path: Path) -> T:
-    """Return the fields that are shown; later versions may have others."""
+    """Return the fields that are shown; later versions may write others."""
     problems: list[str] = []
     record = decode(kind, _shown(kind, content), problems)
     if record is None:
-        raise EnvironmentProblem(f"{path} is not a record of ours", why="; ".join(problems), fix=_AGAIN)
+        raise EnvironmentProblem(f"{path} is not a valid record", why="; ".join(problems), fix=_AGAIN)
     return record
 
 

@@ -1,4 +1,4 @@
-"""What a build leaves behind about itself: time and memory of its phases, sizes, precision, the choice of K."""
+"""Report of a build: time and memory of its phases, sizes, precision, choice of K."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .report_html import report_html
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What is told of a build. ``sizes``: bytes in the engine, by half. ``choice``: None where K was given or assumed.
+    """The facts of a build's report; ``sizes`` are bytes in the engine, by half.
 
-    ``wide`` is the type of all that is not quantized.
+    ``choice`` is None if K was given or assumed. ``wide`` is the type of everything that is not quantized.
     """
 
     manifest: Manifest
@@ -34,7 +34,7 @@ class BuildReport:
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``build_report.json``.
 
-        Of plans it says what TensorRT took to build them, whenever that was.
+        Time and memory of plans are those of their build, even if an earlier run built them.
         """
         plans = self.plans.halves if self.plans else {}
         first = lead_sentence(self.manifest.precision)

@@ -1,4 +1,4 @@
-"""The build report as one page to look at: no scripts, nothing loaded from elsewhere."""
+"""Build report as a self-contained HTML page: no scripts, no external resources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNNAMED = "other"
 
 
 def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> str:
-    """Return the page for what ``build_report.json`` and the manifest hold."""
+    """Return the page for the content of ``build_report.json`` and the manifest."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         *_first(manifest),
@@ -34,13 +34,13 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
         "<h2>Engine</h2>",
         _table(("", ""), _engine(manifest)),
         "<h2>Precision</h2>",
-        _table(("of", "type"), _types(report, manifest.precision)),
+        _table(("part", "type"), _types(report, manifest.precision)),
         *_calibration(report.get("calibration") or {}),
         *_products(report.get("matmuls") or {}),
         *_losses(report.get("precision") or {}),
         *_speed(report.get("choose_k") or {}),
         "<h2>Time and memory</h2>",
-        _table(("phase", "seconds", "most memory so far", ""), [_phase(phase) for phase in report["phases"]]),
+        _table(("phase", "seconds", "peak memory so far", ""), [_phase(phase) for phase in report["phases"]]),
         *_plans(report.get("plans") or {}),
         "<h2>Sizes</h2>",
         _table(("part", "bytes", ""), [(name, count, size(count)) for name, count in report["bytes"].items()]),
@@ -64,7 +64,7 @@ def _warnings(warnings: Sequence[str]) -> list[str]:
 
 
 def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
-    """Return rows on what the engine was made from, what runs it, and what is known of it."""
+    """Return rows on the sources of the engine, its backend, and the evidence for it."""
     rows: list[tuple[str, Any]] = []
     for name, part in manifest.parts.items():
         rows.append((name, f"{part.origin.id} ({part.origin.architecture})"))
@@ -73,13 +73,13 @@ def _engine(manifest: Manifest) -> list[tuple[str, Any]]:
     backend = manifest.backend
     rows.append(("backend", f"{backend.name} {backend.versions.get(backend.name, '')}, lowered for {backend.lowering}"))
     rows += [("GPUs", ", ".join(backend.gpus))] if backend.gpus else []
-    rows.append(("longest sequence", manifest.shapes.max_seq_len))
+    rows.append(("maximum sequence length", manifest.shapes.max_seq_len))
     return rows + ([(f"evidence: {e.level}", e.how) for e in manifest.evidence] or [("evidence", "none")])
 
 
 def _types(report: Mapping[str, Any], table: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return rows of types, the wide one first: what no other row names is in it."""
-    wide = [("all else", report["wide"])] if "wide" in report else []
+    """Return rows of types; the first is the type of everything that no other row names."""
+    wide = [("everything else", report["wide"])] if "wide" in report else []
     rows = dict(rows_of(table))
     excluded = rows.pop("exclude", "")
     return [*wide, *rows.items(), *([("excluded", excluded)] if excluded else [])]
@@ -89,7 +89,7 @@ def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:
     if not facts:
         return
     method = ", ".join(f"{name} {value}" if name != "name" else str(value) for name, value in facts["method"].items())
-    rows = [("dataset", facts["dataset"]), ("digest of its tokens", facts["samples"])]
+    rows = [("dataset", facts["dataset"]), ("token digest", facts["samples"])]
     rows += [("samples", facts["num_samples"]), ("tokens", facts["num_tokens"]), ("method", method)]
     rows += [("computed on", facts["device"])] if "device" in facts else []
     yield "<h2>Calibration</h2>"
@@ -99,87 +99,89 @@ def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _saturation(found: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what the ranges cut off of the samples, and how far half of them would have been enough."""
+    """Yield the values of the samples beyond the ranges, and the difference of ranges between halves of the samples."""
     if not found:
         return
     halves = found["halves"]
-    yield f"<p>Beyond their range: numbers of {found['clipped']} of {found['inputs']} inputs and caches."
+    yield f"<p>Values exceed the calibrated range in {found['clipped']} of {found['inputs']} inputs and caches."
     if halves["inputs"]:
         yield (
-            f"The largest numbers of two halves of the samples are at most {halves['apart']:.3g} times apart "
-            f"({escape(halves['in'])}), more than {halves['limit']:g} times in {halves['unsettled']} of "
+            f"The largest values of two halves of the samples differ by a factor of at most {halves['apart']:.3g} "
+            f"({escape(halves['in'])}), and by more than {halves['limit']:g} in {halves['unsettled']} of "
             f"{halves['inputs']}."
         )
     yield "</p>"
     if found["worst"]:
         rows = [(each["name"], f"{each['share']:.3%}", f"{each['beyond']:.3g}") for each in found["worst"]]
-        yield _table(("input", "of its numbers beyond the range", "largest, in ranges"), rows)
+        yield _table(("input", "values beyond the range", "largest value / range"), rows)
 
 
 def _experts(found: Mapping[str, Any]) -> Iterable[str]:
-    """Yield which experts saw few tokens; nothing where none did."""
+    """Yield the experts that saw few tokens; nothing if there are none."""
     if not found or not found["seldom"]:
         return
     count, fewest = len(found["seldom"]), found["fewer_than"]
-    said = f"{count} of {found['experts']} experts saw fewer than {fewest} tokens, {found['unseen']} of them none"
-    yield f"<details><summary>{said}</summary>"
+    summary_text = (
+        f"{count} of {found['experts']} experts saw fewer than {fewest} tokens, {found['unseen']} of them none"
+    )
+    yield f"<details><summary>{summary_text}</summary>"
     rows = [(each["module"], each["expert"], each["tokens"]) for each in found["seldom"]]
     yield _table(("layer", "expert", "tokens"), rows)
     yield "</details>"
 
 
 def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
-    """Yield how K was chosen; nothing where it was given."""
+    """Yield the measurements behind the choice of K; nothing if K was given."""
     if not choice:
         return
-    yield "<h2>Choice of the drafts per round</h2>"
-    yield f"<p>{choice['k']} are {choice['speedup']:.2f}x plain decoding on this machine</p>"
+    yield "<h2>Choice of K</h2>"
+    yield f"<p>K = {choice['k']} decodes {choice['speedup']:.2f}x as fast as plain decoding on this machine</p>"
     rates = [
         (rate["k"], *(f"{rate[name]:.1f}" for name in ("tokens_per_second", "slowest", "fastest")))
         for rate in choice["rates"]
     ]
     yield rate_picture(choice["rates"], choice["k"])
-    yield _table(("drafts", "tokens per second, median", "slowest", "fastest"), rates)
+    yield _table(("K", "median tokens per second", "slowest", "fastest"), rates)
 
 
 def _products(tables: Mapping[str, Any]) -> Iterable[str]:
-    """Yield a line for each graph, and its products by what they are for."""
+    """Yield a summary of each graph, and its matmuls by role."""
     for half, table in tables.items():
-        yield f"<h2>Products of the {escape(half)}</h2>"
+        yield f"<h2>Matmuls of the {escape(half)}</h2>"
         yield f"<p>{escape(described(table))}</p>"
         roles: dict[str, list[Mapping[str, Any]]] = {}
         for row in table["list"]:
             roles.setdefault(row.get("role") or _UNNAMED, []).append(row)
         for role, rows in roles.items():
             yield f"<details><summary>{escape(role)}: {len(rows)}</summary>"
-            yield _table(("weight", "stored", "multiplied in", "weights", "says", ""), [_row(row) for row in rows])
+            yield _table(("weight", "stored in", "computed in", "values", "source", ""), [_row(row) for row in rows])
             yield "</details>"
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    note = "unpacked to memory before every product" if row["unpacked"] else row.get("why", "")
-    note = note or ("emulated: its factors were rounded before" if "emulates" in row else "")
+    note = "dequantized to memory before every product" if row["unpacked"] else row.get("why", "")
+    note = note or ("emulated: both factors are rounded to the type beforehand" if "emulates" in row else "")
     return row["weight"], row["stored"], row["computed"], row["numbers"], row["by"], note
 
 
 def _losses(precision: Mapping[str, Any]) -> Iterable[str]:
     for half, record in precision.items():
         if losses := record.get("losses"):
-            yield f"<h2>What rounding changed in the {escape(half)}</h2>"
-            yield f"<details open><summary>{len(losses)} tensors, relative, the largest first</summary>"
+            yield f"<h2>Rounding error of the {escape(half)}</h2>"
+            yield f"<details open><summary>{len(losses)} tensors, relative error, largest first</summary>"
             worst = sorted(losses.items(), key=lambda item: -item[1])
             yield _table(("tensor", "error"), [(name, f"{loss:.3%}") for name, loss in worst])
             yield "</details>"
 
 
 def _phase(phase: Mapping[str, Any]) -> tuple[Any, ...]:
-    kept = "taken from an earlier build" if phase.get("reused") else ""
+    kept = "reused from an earlier build" if phase.get("reused") else ""
     return phase["phase"], f"{phase['seconds']:.1f}", size(phase["peak_rss_bytes"]), kept
 
 
 def _plans(plans: Mapping[str, Any]) -> list[str]:
     rows = [(name, f"{plan['seconds']:.1f}", size(plan["peak_rss_bytes"])) for name, plan in plans.items()]
-    return [_table(("plan", "seconds", "most memory of its own process"), rows)] if rows else []
+    return [_table(("plan", "seconds", "peak memory of its process"), rows)] if rows else []
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

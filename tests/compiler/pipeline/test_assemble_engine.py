@@ -133,7 +133,7 @@ def test_plans_are_kept_for_a_small_gain_with_a_note(
     assert (result.path / "target" / PLAN).read_text() == "for K = 8"
     assert manifest.speculation.num_speculative_tokens == 5
     assert not checked
-    said = "the plans are tuned for K = 8; K = 5 decoded 1.05 times as fast, too little to build them again"
+    said = "the plans are tuned for K = 8; K = 5 decoded 1.05x as fast, which is too little to rebuild them"
     assert said in result.report["warnings"]
 
 
@@ -144,9 +144,7 @@ def test_plans_that_fail_to_rebuild_keep_the_first_with_a_note(
     check_files(Manifest.read(result.path).files, result.path)
     assert (result.path / "target" / PLAN).read_text() == "for K = 8"
     assert result.manifest.speculation.num_speculative_tokens == 3
-    said = (
-        "the plans are tuned for K = 8; K = 3 decoded 1.40 times as fast, and they could not be built again: the disk"
-    )
+    said = "the plans are tuned for K = 8; K = 3 decoded 1.40x as fast, but the plans could not be rebuilt: the disk"
     assert [said in warning for warning in result.report["warnings"]] == [True, False, False]
     assert not checked
 

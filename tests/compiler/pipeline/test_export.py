@@ -60,7 +60,7 @@ def test_export_with_a_damaged_record_is_rejected(cli: Run, exported: Path, tmp_
         (tmp_path / EXPORT).write_text(json.dumps(changed))
         done = cli("inspect", tmp_path)
         assert done.code == 3
-        assert "not a record of ours" in done.err
+        assert "not a valid record" in done.err
 
 
 def test_incomplete_export_is_rejected(cli: Run, exported: Path, tmp_path: Path) -> None:

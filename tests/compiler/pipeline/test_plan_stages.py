@@ -70,7 +70,7 @@ def test_build_without_plugin_library_continues_with_a_note(
     library = build_plugin_library(run, kernels)
     assert library.stage is None
     (warning,) = library.warnings
-    assert warning.startswith("there is no C++ library of the plugins: ")
+    assert warning.startswith("the C++ plugin library was not built: ")
     assert words in warning
 
 

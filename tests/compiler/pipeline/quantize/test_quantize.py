@@ -294,7 +294,7 @@ def test_pattern_without_a_match_is_rejected(patterns: tuple[str, ...], tiny: Ti
 
 def test_a_quantised_checkpoint_is_not_quantised_again(tiny: Tiny, tmp_path: Path) -> None:
     once = quantized(tiny("qwen3").target, tmp_path / "once")
-    with pytest.raises(BuildError, match=r"quantised already \(modelopt-fp8\)"):
+    with pytest.raises(BuildError, match=r"already quantized \(modelopt-fp8\)"):
         quantized(once, tmp_path / "twice")
 
 
@@ -327,12 +327,12 @@ def test_unused_ranges_are_rejected_by_name(value: float, said: str, cli: Run, p
     [
         (("--calib-method", "entropy"), 2, "max, percentile, mse"),
         (("--kv-cache-dtype", "int8"), 2, "quantize does not support --kv-cache-dtype int8"),
-        (("--scales", "x", "--calib-method", "max"), 2, "--scales does not go with --calib-method"),
+        (("--scales", "x", "--calib-method", "max"), 2, "--scales cannot be combined with --calib-method"),
         (("--calib-samples", 0), 2, "--calib-samples"),
-        (("--calib-device", "tpu"), 2, "it is one of cpu, cuda, cuda:N"),
+        (("--calib-device", "tpu"), 2, "choose one of cpu, cuda, cuda:N"),
         (("--scales", "absent"), 2, "--scales absent does not exist"),
         (("--calib-data", "absent.jsonl"), 2, "--calib-data absent.jsonl does not exist"),
-        (("--exclude", "*"), 2, "leaves nothing to quantise"),
+        (("--exclude", "*"), 2, "leaves nothing to quantize"),
     ],
 )
 def test_invalid_request_is_rejected(

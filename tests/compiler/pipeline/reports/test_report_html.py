@@ -63,7 +63,7 @@ def test_every_text_is_shown_and_none_is_markup(name: str, warning: str) -> None
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert "1.230%" in page.text
     assert "1,234" in page.text
-    assert "1 fp8 unpacked to fp16 before every product (100.0% of the weights)" in page.text
+    assert "1 fp8 dequantized to fp16 before every product (100.0% of the weights)" in page.text
 
 
 def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
@@ -72,7 +72,7 @@ def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
         del report[name]
     page = _Page(report_html(report | {"warnings": []}, manifest_of({}), "demo-engine"))
     assert "demo-engine" in page.text
-    for absent in ("Warnings", "Calibration", "Choice of the drafts", "GPUs", "all else", "excluded"):
+    for absent in ("Warnings", "Calibration", "Choice of K", "GPUs", "everything else", "excluded"):
         assert absent not in page.text
 
 
@@ -99,10 +99,10 @@ def test_page_describes_the_engine_and_its_verification() -> None:
     for said in (
         "demo (Qwen3ForCausalLM)", "ab" * 32, "cd" * 32, "tensorrt-rtx 1.7.1, lowered for tensorrt", "sm_89, sm_120",
         "parity", "against torch", "bf16", "layers.[0, 1].*, *.down_proj", "percentile, percent 99.99", "e5" * 32,
-        "65,536", "2 are 3.00x plain decoding", "30.0",
+        "65,536", "K = 2 decodes 3.00x as fast as plain decoding", "30.0",
     ):  # fmt: skip
         assert said in page, said
-    assert page.index("all else") < page.index("recipe") < page.index("calibration") < page.index("excluded")
+    assert page.index("everything else") < page.index("recipe") < page.index("calibration") < page.index("excluded")
 
 
 def test_page_lists_clipped_ranges_and_rarely_used_experts() -> None:
@@ -121,11 +121,12 @@ def test_page_lists_clipped_ranges_and_rarely_used_experts() -> None:
     page = _Page(report_html(report, manifest_of({}), "engine"))
     assert page.open == []
     for said in (
-        "cuda", "numbers of 17 of 400 inputs", "at most 3.5 times apart (<b>.up_proj), more than 2 times in 2 of 390",
+        "cuda", "in 17 of 400 inputs", "a factor of at most 3.5 (<b>.up_proj), and by more than 2 in 2 of 390",
         "<b>.down_proj", "1.230%", "37.2", "1 of 6144 experts saw fewer than 64 tokens, 1 of them none", "77",
     ):  # fmt: skip
         assert said in page.text, said
     fewer = {name: value for name, value in calibration.items() if name not in ("saturation", "experts")}
     assert (
-        "Beyond their range" not in _Page(report_html(report | {"calibration": fewer}, manifest_of({}), "engine")).text
+        "exceed the calibrated range"
+        not in _Page(report_html(report | {"calibration": fewer}, manifest_of({}), "engine")).text
     )
