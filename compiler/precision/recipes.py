@@ -252,7 +252,7 @@ def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
     titles = " or ".join(kinds).upper()
     return [
         f"{' and '.join(kinds)} is emulated: 0% of the weights are computed in {titles}; values are rounded to "
-        f"it and multiplied in {recipe.wide}, which shows the loss of accuracy without any speedup"
+        f"it and computed in {recipe.wide}, which shows the loss of accuracy without any speedup"
     ]
 
 
