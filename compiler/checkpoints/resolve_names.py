@@ -194,7 +194,7 @@ def _head(model: str, draft: str, revision: str | None) -> Source:
         raise UsageError(
             f"no {titles[draft]} head for {model} is known",
             why=f"--draft {draft} selects a head from the registry, which has one for: {known}",
-            fix=f"pass a head (for a folder of that name, ./{draft}; or OWNER/NAME)",
+            fix=f"pass a head as OWNER/NAME or as a folder (./{draft} for a folder of that name)",
         )
     return _at(head, draft, "--draft", revision)
 

@@ -195,8 +195,8 @@ def require_runner(head: DrafterSpec | None, lowering: Lowering) -> None:
     """Raise ``BuildError`` for a head whose draft method the lowering's runtime does not implement."""
     if head and head.strategy == "autoregressive" and lowering.is_tensorrt:
         raise BuildError(
-            "EAGLE-3 heads are not built for TensorRT",
-            why="they need one pass per draft, each fed the previous hidden state; only ONNX Runtime does that",
+            "EAGLE-3 heads are not supported on TensorRT",
+            why="they need one pass per draft, each fed the previous hidden state; only ONNX Runtime supports this",
             fix="use `--backend onnxruntime`, or a P-EAGLE head for this target",
         )
 

@@ -45,9 +45,9 @@ def find_engine(base: Path) -> Path:
     model = base / _MODEL
     if not model.is_dir():
         raise UsageError(
-            "no ENGINE was named",
+            "no ENGINE was given",
             why=f"without ENGINE, the engine is expected where Amazon SageMaker puts it, but {model} does not exist",
-            fix="name the engine folder that `peagle-compile build` made",
+            fix="pass the engine folder that `peagle-compile build` wrote",
         )
     if os.path.lexists(model / FILE_NAME):
         return model

@@ -56,7 +56,7 @@ def find_gpu(name: str) -> Gpu:
     raise UsageError(
         f"the GPU {name!r} is not known",
         why=f"{_near(name)} {_known()}".lstrip(),
-        fix="use one of those, or omit the GPU and compare the bytes yourself",
+        fix="use one of those, or omit the GPU and compare the memory figures with your GPU yourself",
     )
 
 

@@ -95,7 +95,7 @@ class OnTheFlyQuantizer:
             squares = self._squares(name)
             if squares is not None and squares.shape != weight.shape[-1:]:
                 raise BuildError(
-                    f"the calibrated squares for the input of {name} have the shape {list(squares.shape)}",
+                    f"the calibrated mean squares of the input of {name} have the shape {list(squares.shape)}",
                     why=f"the weight has {weight.shape[-1]} columns",
                     fix="calibrate the model again",
                 )

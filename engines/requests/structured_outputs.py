@@ -98,7 +98,7 @@ def _expression(name: str, value: Any) -> str:
     """Return text that is neither empty nor too long. Raises ``UsageError``."""
     text = text_of(name, value)
     if not text:
-        raise UsageError(f"{name} is empty", fix=f"change {name}")
+        raise UsageError(f"{name} is empty", fix=f"set {name} to a non-empty string")
     most = MOST_OF_REGEX if name.endswith(("regex", "_pattern")) else MOST_CHARACTERS
     if len(text) > most:
         raise UsageError(

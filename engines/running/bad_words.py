@@ -16,7 +16,7 @@ def require_possible(words: Sequence[Sequence[int]], vocab_size: int) -> None:
     if (count := sum(map(len, words))) > MOST_TOKENS:
         raise UsageError(
             f"bad_words has {count} tokens, at most {MOST_TOKENS} are allowed",
-            why="a word counts twice if it has other tokens after a space",
+            why="a word counts twice if it is tokenized differently after a space",
             fix="shorten bad_words",
         )
     if (largest := max((max(word) for word in words), default=0)) >= vocab_size:

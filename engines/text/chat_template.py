@@ -107,7 +107,7 @@ class ChatTemplate:
         raise EnvironmentProblem(
             f"there is no chat template named {DEFAULT!r}",
             why=f"the templates are {', '.join(sorted(self._sources))}",
-            fix="name one of the checkpoint's templates chat_template.jinja and rebuild the engine",
+            fix="save one of the checkpoint's templates as chat_template.jinja and rebuild the engine",
         )
 
     def _template(self, name: str) -> Any:

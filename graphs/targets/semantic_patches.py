@@ -62,7 +62,7 @@ def attend(
     (heads, head_dim), (kept, kept_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
     if (heads, head_dim) != (kept, kept_dim):
         raise BuildError(
-            f"layer {layer} has {heads} key heads of {head_dim}, but config.json was read as {kept} of {kept_dim}",
+            f"layer {layer} has {heads} key heads of size {head_dim}; config.json gives {kept} of size {kept_dim}",
             why="the model family does not support this form of the configuration",
             fix="report the config.json of this checkpoint",
         )

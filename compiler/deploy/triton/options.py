@@ -49,7 +49,7 @@ class RepositoryOptions:
         if self.placing == "path" and not re.fullmatch(r"[^\x00-\x1f\"\\]+", self.path):
             raise UsageError(
                 f"invalid --engine-path {self.path!r}",
-                why="config.pbtxt cannot hold quotes, backslashes or control characters",
+                why="config.pbtxt cannot contain quotes, backslashes or control characters",
                 fix="use a path without them",
             )
 

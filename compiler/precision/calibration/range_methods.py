@@ -70,7 +70,7 @@ class Percentile:
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
-            raise UsageError(f"a percentile of {self.percent:g}", fix="use a value above 0 up to 100, such as 99.99")
+            raise UsageError(f"invalid percentile {self.percent:g}", fix="use a value above 0 up to 100, such as 99.99")
 
     def observer(self) -> Observer:
         """Return a new observer for one tensor."""

@@ -170,7 +170,9 @@ def _params(given: dict[str, Any]) -> SamplingParams:
     try:
         return SamplingParams(**given)
     except TypeError as error:  # a value of a type that cannot be compared
-        raise UsageError(f"invalid sampling parameters: {error}", fix="change them") from None
+        raise UsageError(
+            f"invalid sampling parameters: {error}", fix="give every parameter a value of its documented type"
+        ) from None
 
 
 def _biases(value: Any) -> Any:

@@ -103,7 +103,7 @@ def test_the_archive_is_served_as_sagemaker_does(cli: Run, talking_engine: Path,
 
 def test_the_engine_is_the_model_s_folder_or_the_only_one_in_it(demo_engine: Path, tmp_path: Path) -> None:
     assert base_folder({}) == Path("/opt/ml")
-    with pytest.raises(UsageError, match="no ENGINE was named"):
+    with pytest.raises(UsageError, match="no ENGINE was given"):
         find_engine(tmp_path)
     model = tmp_path / "model"
     model.mkdir()

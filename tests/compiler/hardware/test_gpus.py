@@ -17,7 +17,7 @@ def test_unknown_gpu_is_rejected_with_suggestions() -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu("rtx-509")
     assert "did you mean rtx-5090" in caught.value.why
-    assert "compare the bytes yourself" in caught.value.fix
+    assert "compare the memory figures" in caught.value.fix
     with pytest.raises(UsageError) as caught:
         find_gpu("abacus")
     assert "did you mean" not in caught.value.why

@@ -112,8 +112,8 @@ def test_neighboring_models_are_untouched(demo_engine: Path, tmp_path: Path, cli
         (("--gpus", "0"), 2, "--gpus was given for a CPU engine"),
         (("--gpus", "a"), 2, "--gpus 'a' is not a list"),
         (("--link", "--engine-path", "/x"), 2, "contradict"),
-        (("--engine-path", 'a"b'), 2, "config.pbtxt cannot hold"),
-        (("--engine-path", ""), 2, "config.pbtxt cannot hold"),
+        (("--engine-path", 'a"b'), 2, "config.pbtxt cannot contain"),
+        (("--engine-path", ""), 2, "config.pbtxt cannot contain"),
         (("--max-batch-size", "0"), 2, "max-batch-size"),
     ],
 )
