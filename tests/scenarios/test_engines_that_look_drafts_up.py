@@ -136,7 +136,7 @@ def test_it_is_planned_and_exported_without_a_drafter(cli: Run, tiny_pair: Pair,
     assert done.code == 0, done.err
     plan = json.loads(done.out)
     assert (plan["num_speculative_tokens"], plan["drafter"]["bytes"], plan["cache_length"]) == (8, 0, 96 + 16)
-    assert "looked up" in plan["drafter"]["note"]
+    assert "n-gram lookup" in plan["drafter"]["note"]
     done = cli("doctor", "--model", tiny_pair.target, *NGRAM)
     assert (done.code, "ready" in done.out) == (0, True), done.err
     done = cli("export", tiny_pair.target, *NGRAM, *SHORT, "--out", tmp_path / "onnx")

@@ -154,8 +154,8 @@ def test_threads_and_instructions_change_no_bit(built: BuildResult, monkeypatch:
 
 
 OBSTACLES = {
-    "another machine": (compiling, "machine_name", lambda: "linux-riscv64", "this is linux-riscv64"),
-    "another ONNX Runtime": (kernels, "_was_tried", lambda _: False, "the process that tried them"),
+    "another machine": (compiling, "machine_name", lambda: "linux-riscv64", "this machine is linux-riscv64"),
+    "another ONNX Runtime": (kernels, "_was_tried", lambda _: False, "the test process ended"),
 }
 
 

@@ -111,7 +111,7 @@ def test_blocks_for_cpu_kernels_are_used_bit_for_bit(cli: Run, tmp_path: Path) -
     assert done.code == 0, done.err
     report = json.loads((tmp_path / "engine" / "build_report.json").read_text())
     count = sum(len(each["weight"].split("+")) for each in report["precision"]["target"]["matmuls"])
-    assert f"{count} of the weights stored as the file's own Q4_1 blocks" in report["warnings"]
+    assert f"{count} of the weights use the file's own Q4_1 blocks" in report["warnings"]
     assert "second time" not in done.err
     target = Target.open(written.file)
     model = onnx.load(str(tmp_path / "engine" / "target" / "model.onnx"))

@@ -143,7 +143,7 @@ def test_explicit_part_precision_appears_in_table_graphs_and_record(dense: Pair,
     assert config["exclude"] == ["layers.0.*", "*.down_proj"]
     assert len(generated(tmp_path / "engine")) == 6
     (warning,) = result.report["warnings"]
-    assert re.match(r"drafter: \d+ weights rounded to 4 bits without a calibration", warning)
+    assert re.match(r"drafter: \d+ weights quantized to 4 bits without calibration", warning)
     said = _summary(result)
     assert re.search(r"^excluded +layers\.0\.\*, \*\.down_proj$", said, re.M)
     assert re.search(r"^rounding +changed target weights by \d+\.\d\d% at most \(.*\), drafter weights by", said, re.M)
@@ -175,7 +175,7 @@ def test_fp8_calibrates_once_with_a_note(dense: Pair, texts: Path, tmp_path: Pat
         )  # fmt: skip
         assert done.code == 0, done.err
         assert "fp8 is emulated: 0% of the weights are computed in FP8" in done.err
-        assert done.out.splitlines()[0].split()[:4] == ["multiplied", "fp8", "is", "emulated"]
+        assert done.out.splitlines()[0].split()[:4] == ["multiplied", "fp8", "is", "emulated:"]
         assert next(iter(json.loads((tmp_path / name / "engine.json").read_text())["precision"])) == "multiplied"
         page = (tmp_path / name / "build_report.html").read_text()
         assert page.index("<strong>fp8 is emulated") < page.index("peagle-compile")
@@ -278,10 +278,10 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
             "fp8",
             PrecisionOptions(),
             CalibrationOptions(scales=Path(__file__).parent, method="max"),
-            "does not go with --calib-method",
+            "cannot be combined with --calib-method",
         ),
         ("int8", PrecisionOptions(kv_cache="fp8"), CalibrationOptions(), "not available with ONNX Runtime"),
-        ("int8", PrecisionOptions(drafter="bf16"), CalibrationOptions(), "does not go with a target in fp32"),
+        ("int8", PrecisionOptions(drafter="bf16"), CalibrationOptions(), "cannot be combined with a target in fp32"),
     ],
 )
 def test_unsupported_request_is_rejected_without_leftovers(

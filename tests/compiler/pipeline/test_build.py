@@ -148,7 +148,7 @@ def test_k_above_the_trained_depth_is_built_with_a_warning(cli: Run, demo_engine
     )
     assert done.code == 0
     (warning,) = json.loads(done.out)["warnings"]
-    assert "above the trained depth of 8" in warning
+    assert "exceeds the trained depth of 8" in warning
     assert warning in done.err
     engine = Engine.load(tmp_path / "engine")
     assert engine.num_speculative_tokens == 11
@@ -161,7 +161,7 @@ def test_k_above_the_trained_depth_is_built_with_a_warning(cli: Run, demo_engine
 def test_max_seq_len_is_capped_at_the_models(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
     done = cli("build", "demo", "--out", tmp_path / "engine", "--num-speculative-tokens", 4, "--max-seq-len", 1 << 20)
     assert done.code == 0
-    assert "max_seq_len is 2048" in done.err
+    assert "max_seq_len is reduced to 2048" in done.err
 
 
 # ------------------------------------------------------------------------------------------------ bad input
@@ -256,7 +256,7 @@ def test_weights_that_are_not_finite_are_refused(
     save_file(tensors, head / "model.safetensors")
     done = cli("build", "--model", "demo", "--draft", head, "--out", tmp_path / "out")
     assert done.code == 5
-    assert f"fc.weight holds {name}" in done.err
+    assert f"fc.weight has {name}" in done.err
     assert not (tmp_path / "out").exists()
 
 

@@ -160,7 +160,7 @@ def test_incomplete_export_is_rejected_before_writing(
         (("--precision", "fp8", "--max-seq-len", 64), 2, "--precision, --max-seq-len and --from"),
         (("--backend", "onnxruntime"), 2, "contradict each other"),
         (("--gpu", "b200"), 3, "copy "),
-        (("--gpu", "h200", "--backend", "tensorrt-rtx"), 2, "makes no code for sm_90"),
+        (("--gpu", "h200", "--backend", "tensorrt-rtx"), 2, "does not support sm_90"),
         (("--num-speculative-tokens", 60), 2, "is not between 1 and"),
         (("--num-speculative-tokens", 0), 2, "--draft none"),
         (("--max-batch-size", 0), 2, "--max-batch-size"),

@@ -66,7 +66,7 @@ def test_missing_compiler_error_states_the_consequence(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EnvironmentProblem, match="no C\\+\\+ compiler") as caught:
         compile_library()
-    assert "more slowly" in caught.value.why
+    assert "which are slower" in caught.value.why
     assert "cpu]" in caught.value.fix
 
 

@@ -348,7 +348,7 @@ def test_invalid_request_is_rejected(
     [
         ("", "has no sample"),
         ("{", "line 1 is not a calibration sample"),
-        ('{"input_ids": [1, 96]}', "token id 96 is not one of the model's"),
+        ('{"input_ids": [1, 96]}', "token id 96 is not in the model's vocabulary"),
         ('{"input_ids": [1, 2]}', "too little text to calibrate with"),
     ],
 )

@@ -30,7 +30,7 @@ def test_each_phase_of_a_build_has_a_line_with_its_time(cli: Run, demo_engine: P
     assert {"read checkpoints", "hash the checkpoints", "check the copied files"} <= set(LINE.findall(done.err))
     assert cli(*build, "--quiet").err == ""
     said = cli(*build, "--verbose").err
-    assert "trace-target: kept from before" in said
+    assert "trace-target: reused from" in said
     assert len(LINE.findall(said)) == len(LINE.findall(done.err))
 
 
@@ -40,7 +40,7 @@ def test_log_contains_a_build(cli: Run, demo_engine: Path, tmp_path: Path) -> No
     assert done.code == 0
     content = log.read_text()
     (warning,) = done.err.splitlines()
-    for text in ("trace target begins", "trace-target: kept from before", "torch 2", warning):
+    for text in ("trace target begins", "trace-target: reused from", "torch 2", warning):
         assert text in content, text
 
 

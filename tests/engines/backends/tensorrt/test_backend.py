@@ -355,7 +355,10 @@ def test_memory_is_not_reserved_for_sizes_or_types_that_a_plan_does_not_have(
     for changed, says in (
         (replace(manifest, shapes=replace(shapes, hidden_size=shapes.hidden_size // 2)), "aux_hidden is float32"),
         (replace(manifest, shapes=replace(shapes, vocab_size=shapes.vocab_size - 1)), "logits is float32"),
-        (replace(manifest, target=replace(manifest.target, plan=replace(plan, tensors=halves))), "manifest float16"),
+        (
+            replace(manifest, target=replace(manifest.target, plan=replace(plan, tensors=halves))),
+            "manifest says float16",
+        ),
     ):
         with pytest.raises(EnvironmentProblem, match=says):
             _backend(changed, tmp_path)
@@ -402,14 +405,14 @@ def test_loading_without_gpu_names_the_required_gpu(
 
 def test_other_gpu_is_rejected(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_90")
-    with pytest.raises(EnvironmentProblem, match=r"built for sm_120.*found sm_90"):
+    with pytest.raises(EnvironmentProblem, match=r"built for sm_120.*this machine has sm_90"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
 
 def test_other_tensorrt_version_is_rejected(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx")
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: "sm_120")
-    with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 0.0.1, found \d"):
+    with pytest.raises(EnvironmentProblem, match=r"built with tensorrt-rtx 0.0.1, but \d"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
 
 
