@@ -174,7 +174,9 @@ def params_of(params: Any, count: int) -> list[SamplingParams]:
         if not isinstance(each, SamplingParams):
             raise refusal(f"params[{index}]", "SamplingParams", each)
     if len(params) != count:
-        raise UsageError(f"{len(params)} SamplingParams for {count} prompts", fix="pass one for all, or one for each")
+        raise UsageError(
+            f"params has {len(params)} SamplingParams for {count} prompts", fix="pass one for all, or one for each"
+        )
     return list(params)
 
 

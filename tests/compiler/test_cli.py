@@ -59,7 +59,7 @@ def test_the_version_is_printed(cli: Run) -> None:
         (["build", "--modell", "demo"], "--model"),
         (["build", "--max-seq-len", "many"], "--max-seq-len"),
         (["build"], "no model was named"),
-        (["build", "demo", "--model", "other"], "named twice"),
+        (["build", "demo", "--model", "other"], "given twice"),
         (["run"], "ENGINE"),
         (["run", "engine", "text", "--prompt", "text"], "two prompts"),
         (["verify", "engine", "--num-speculative-tokens", "1,x"], "not a list of numbers"),

@@ -187,7 +187,7 @@ def test_the_first_guide_lists_the_verbs_that_exist() -> None:
         check=True,
     ).stdout
     verbs = set(re.findall(r"^\W*([a-z]+) {2,}\S", shown.partition("Commands")[2], re.MULTILINE))
-    assert verbs == set(table_names((ROOT / "docs" / "get-started.md").read_text(), "## Commands", "verb"))
+    assert verbs == set(table_names((ROOT / "docs" / "get-started.md").read_text(), "## Commands", "command"))
 
 
 # -------------------------------------------------------------------------------- each check on an example of its own

@@ -142,7 +142,7 @@ def test_it_is_planned_and_exported_without_a_drafter(cli: Run, tiny_pair: Pair,
     done = cli("export", tiny_pair.target, *NGRAM, *SHORT, "--out", tmp_path / "onnx")
     assert done.code == 0, done.err
     assert {path.name for path in (tmp_path / "onnx").iterdir() if path.is_dir()} == {"target"}
-    assert "looked up in the text" in cli("inspect", tmp_path / "onnx").out
+    assert "n-gram lookup" in cli("inspect", tmp_path / "onnx").out
 
 
 def test_no_drafts_and_none_that_are_read(cli: Run, tiny_pair: Pair, tmp_path: Path) -> None:

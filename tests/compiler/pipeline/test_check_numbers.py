@@ -76,7 +76,7 @@ def test_an_engine_for_short_texts_is_checked_with_short_prompts(pair: Pair) -> 
     [
         ({"recipe": "fp32", "weights": "fp32"}, (), "download the checkpoint again"),
         ({"recipe": "int4", "weights": "int4"}, (), "build with --backend onnxruntime --precision fp32"),
-        ({"recipe": "fp16", "weights": "fp16"}, ("sm_90",), "build with --precision bf16, whose numbers"),
+        ({"recipe": "fp16", "weights": "fp16"}, ("sm_90",), "build with --precision bf16, which has"),
         ({"recipe": "int8", "lm_head": "bf16"}, ("sm_90",), "build with --backend onnxruntime --precision fp32"),
     ],
 )

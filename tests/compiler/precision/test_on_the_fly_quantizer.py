@@ -151,7 +151,7 @@ def test_four_bit_rounding_protects_large_inputs() -> None:
 
 
 def test_second_moments_of_wrong_width_are_rejected() -> None:
-    with pytest.raises(BuildError, match=r"(?s)for the input of w have the shape \[64\].*has 96 columns"):
+    with pytest.raises(BuildError, match=r"(?s)of the input of w have the shape \[64\].*has 96 columns"):
         replace(_provider(Checkpoint(), "cpu", w=(7, 96)), ranges=_measured(np.ones(64))).check()
 
 

@@ -1,4 +1,4 @@
-"""Routed experts for TensorRT: its own layer and dense, as asked, else as the model needs."""
+"""Routed experts for TensorRT use its own layer or are dense, as requested, else as the model needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_explicit_expert_form_is_used_silently() -> None:
 
 @pytest.mark.parametrize(
     ("lowering", "asked", "why"),
-    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two forms"), (SM100, "Layer", "layer and dense")],
+    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two forms"), (SM100, "Layer", "layer or dense")],
 )
 def test_unknown_expert_form_is_rejected(lowering: object, asked: str, why: str) -> None:
     with pytest.raises(UsageError, match=asked) as caught:

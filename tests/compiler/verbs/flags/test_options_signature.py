@@ -70,7 +70,7 @@ def test_positional_model_overrides_the_file(cli: Run, config: Path) -> None:
 def test_model_given_twice_is_rejected(cli: Run, second: str) -> None:
     done = cli("build", "demo", "--model", second, "--dry-run")
     assert done.code == 2
-    assert "named twice" in done.err
+    assert "given twice" in done.err
 
 
 def test_calibration_flags_are_consistent_and_old_names_accepted(cli: Run, tmp_path: Path) -> None:
