@@ -67,7 +67,7 @@ def test_checkpoint_scales_take_precedence(pair: Pair, narrow: Path) -> None:
 def test_missing_kv_scales_reject_the_build(pair: Pair) -> None:
     target = pair.opened()
     recipe = replace(RECIPES["bf16"], kv_cache="fp8")
-    with pytest.raises(BuildError, match=f"no scale for {2 * LAYERS} of {2 * LAYERS} caches") as caught:
+    with pytest.raises(BuildError, match=f"no scale for {2 * LAYERS} of its {2 * LAYERS} tensors") as caught:
         target_half(target, recipe)
     assert "--scales" in caught.value.fix
     half = target_half(target, recipe, ranges=some_scales(target))

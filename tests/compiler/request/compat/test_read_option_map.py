@@ -165,7 +165,7 @@ def test_a_value_is_translated(content: dict[str, Any], ours: dict[str, Any]) ->
         ({"quant_config": {"quant_algo": "NVFP4"}}, "quant_config.quant_algo 'NVFP4'"),
         ({"speculative_config": {"decoding_type": "Medusa"}}, "decoding_type 'Medusa'"),
         ({"speculative_config": {"decoding_type": ["Eagle"]}}, "decoding_type"),
-        ({"speculative_config": {"max_draft_len": "many"}}, "speculative_config.max_draft_len 'many' is not a whole"),
+        ({"speculative_config": {"max_draft_len": "many"}}, "max_draft_len 'many' is not an integer"),
         ({"speculative_config": {"max_draft_length": 3}}, "unknown option 'speculative_config.max_draft_length'"),
         ({"speculative_config": "eagle"}, "speculative_config is not valid JSON"),
         ({"speculative_config": [1]}, "unknown option 'speculative_config'"),
