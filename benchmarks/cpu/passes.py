@@ -43,7 +43,7 @@ class Passes:
         self._most = manifest.shapes.max_seq_len
 
     def bytes_read(self, context: int) -> int:
-        """Return the least bytes read by a pass of one row: all stored weights, and the context's keys and values."""
+        """Return the least bytes read by a one-column pass: all stored weights, and the context's keys and values."""
         sizes = [
             int(np.prod([1 if dim is None else dim for dim in value.dims])) * np.dtype(value.dtype).itemsize
             for name, value in self._given.items()

@@ -43,7 +43,7 @@ def _part(record: Record, part: str) -> str:
 
 def _other(part: str, runner: str, runners: list[str]) -> str:
     """Return the baseline of a runner: for passes, the one over a single row; otherwise the part's first runner."""
-    return f"{runner.rpartition(', ')[0]}, 1 row" if part == PASSES else runners[0]
+    return f"{runner.rpartition(', ')[0]}, 1 column" if part == PASSES else runners[0]
 
 
 def _aims(record: Record) -> str:

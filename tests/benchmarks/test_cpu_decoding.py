@@ -47,12 +47,12 @@ def test_aim_is_compared_in_its_declared_direction(tmp_path: Path) -> None:
     record = Record.open(tmp_path, SETTINGS)
     record.add(GREEDY, {"blocks, plain": 100.0, "blocks, P-EAGLE, K = 2": 170.0, "blocks, P-EAGLE, K = 4": 150.0,
                         "llama.cpp": 60.0, "llama.cpp+drafts": 100.0, "openvino-genai+drafts": 120.0})  # fmt: skip
-    record.add(PASSES, {"blocks, 128, 1 row": 10.0, "blocks, 128, 4 rows": 12.0, "blocks, 128, 8 rows": 20.0})
+    record.add(PASSES, {"blocks, 128, 1 column": 10.0, "blocks, 128, 4 columns": 12.0, "blocks, 128, 8 columns": 20.0})
     record.add(AT_ONCE, {"one": 100.0, "four": 200.0})
     assert {aim.what: (round(aim.found.median, 2), aim.is_met) for aim in aims(record)} == {
         "plain decoding over llama.cpp": (1.67, False),
-        "a pass of 4 rows over one": (1.2, True),
-        "a pass of 8 rows over one": (2.0, False),
+        "a pass of 4 columns over one": (1.2, True),
+        "a pass of 8 columns over one": (2.0, False),
         "blocks, P-EAGLE, K = 2, greedy, over plain": (1.7, True),
         "blocks, P-EAGLE, K = 2, greedy, over llama.cpp plain": (2.83, False),
         "blocks, P-EAGLE, K = 2, greedy, over openvino-genai+drafts": (1.42, False),
@@ -61,7 +61,7 @@ def test_aim_is_compared_in_its_declared_direction(tmp_path: Path) -> None:
     told = report(record)
     assert "<= 1.3  yes" in told
     assert ">= 2.5  NO" in told
-    assert "1.20" in next(line for line in told.splitlines() if line.startswith("blocks, 128, 4 rows"))
+    assert "1.20" in next(line for line in told.splitlines() if line.startswith("blocks, 128, 4 columns"))
 
 
 def test_every_turn_starts_with_a_different_runner() -> None:
