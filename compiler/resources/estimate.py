@@ -101,7 +101,7 @@ class Estimate:
 
     ``refusal`` and ``multiplied`` are printed first: the reason why a build would fail because too few matmuls run in
     the recipe's type, or the share that does. ``disk``, ``needs`` and ``outcome`` are for a request with an output
-    folder. The caches have room for ``num_speculative_tokens`` drafts; a round has ``requested_drafts``, or an adaptive
+    folder. The caches have room for ``num_speculative_tokens`` drafts; a round has ``drafts_asked``, or an adaptive
     number if that is None.
     """
 
@@ -129,12 +129,12 @@ class Estimate:
     disk: Disk | None = None
     needs: tuple[Need, ...] = ()
     outcome: Outcome = NO_BLOCKER
-    requested_drafts: int | None = None
+    drafts_asked: int | None = None  # a key of --dry-run --json
 
     @property
     def drafts(self) -> str:
         """The number of drafts per round, in words."""
-        most, asked = self.num_speculative_tokens, self.requested_drafts
+        most, asked = self.num_speculative_tokens, self.drafts_asked
         if most == 0:
             return "no drafts"
         if asked is None:
@@ -221,7 +221,7 @@ def estimate(
         lowering=lowering.name,
         max_seq_len=possible,
         num_speculative_tokens=most,
-        requested_drafts=None if speculation.adapts else speculation.num_speculative_tokens,
+        drafts_asked=None if speculation.adapts else speculation.num_speculative_tokens,
         cache_length=length,
         weights=weights,
         drafter=drafter,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +136,9 @@ def test_an_architecture_is_planned_without_a_verdict() -> None:
 def test_plan_reports_drafts_per_round_and_capacity() -> None:
     plan = estimate_build(BUILD.request(model="demo", num_speculative_tokens=3))
     assert (plan.drafts, plan.num_speculative_tokens) == ("3 drafts per round, room for 8", 8)
-    assert replace(plan, requested_drafts=8).drafts == "8 drafts per round"
-    assert replace(plan, requested_drafts=None).drafts == "an adaptive number of drafts per round, room for 8"
+    assert "drafts_asked" in asdict(plan), "a key of --dry-run --json keeps its name"
+    assert replace(plan, drafts_asked=8).drafts == "8 drafts per round"
+    assert replace(plan, drafts_asked=None).drafts == "an adaptive number of drafts per round, room for 8"
     assert replace(plan, num_speculative_tokens=0).drafts == "no drafts"
 
 
