@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LISTED = 8
 _UNSIGNED = "u"  # types with a zero point at their middle: CPU kernels read these, TensorRT reads the signed ones
-_KERNELS = ("MatMulNBits", "QMoE", "QuantizedLinear")
+_KERNELS = ("MatMulNBits", "QMoE", "QuantizedExperts", "QuantizedLinear")
 _EXPERTS = "experts"
 _UNREAD = (
     "ONNX Runtime has no kernel that reads it in this form, and would dequantize it at load; for routed experts, both "
@@ -71,7 +71,7 @@ class QuantizedGraph:
         how = self.taken[stream.weight]
         if not how.packed:
             return runs
-        row = (how.scale[1:] or (1,)) if stream.scales else shape[-1:]
+        row = (how.scale[len(shape) - 1 :] or (1,)) if stream.scales else shape[-1:]
         return packed_runs(how.packed, runs, row, scales=stream.scales)
 
     def prove(self, lowered: Lowered, lowering: Lowering, cuts: Mapping[str, Cut] | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...plugins.number_formats import NUMBER_FORMATS, Scheme, format_stored_as, kernels_of
-from ...plugins.ops.quantized_linear.packed_weights import BLOCK
+from ...plugins.ops.quantized_linear.packed_weights import BLOCK, TILE
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -26,7 +26,8 @@ def scheme(precision: str, lowering: Lowering) -> Scheme:
 
 def scheme_of(precision: str, lowering: Lowering, weight: RoledWeight) -> Scheme:
     """Return the scheme of one weight: packed if both the lowering and the weight allow it."""
-    fits = len(weight.shape) == 2 and weight.shape[-1] % BLOCK == 0
+    is_stack = len(weight.shape) > 2  # its matrices are packed one by one, without padding
+    fits = weight.shape[-1] % BLOCK == 0 and not (is_stack and weight.shape[-2] % TILE)
     kernels = kernels_of(precision)
     return kernels.packed if lowering.packs and fits and kernels else scheme(precision, lowering)
 

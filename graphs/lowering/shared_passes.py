@@ -16,6 +16,7 @@ from ..node_tape import Nodes
 from .lowering_result import GraphWeight, Lowered
 
 PARTS_METADATA = "peagle.parts"
+_EXPERTS = ("SparseExperts", "QuantizedExperts")
 ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path of their module
 
 
@@ -26,7 +27,7 @@ def share_experts(model: ir.Model) -> None:
     weights would be read for unused results.
     """
     given = {value.name: value for value in model.graph.inputs}
-    layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "SparseExperts"]
+    layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type in _EXPERTS]
     if not layers or not {"input_ids", "window_len"} <= given.keys():
         return
     op = Nodes()

@@ -18,6 +18,7 @@ _STACKED = ("MoE", "SparseExperts")  # contain both matmuls of their experts
 _LAYER = "TRT_MoE"  # TensorRT's own layer, also with both, but with separate gate and up
 _KERNELS = ("MatMulNBits", "QMoE")  # ONNX Runtime kernels that read codes
 _PACKED = "QuantizedLinear"  # this project's kernel that reads codes
+_PACKED_EXPERTS = "QuantizedExperts"  # the same for both matmuls of routed experts
 _WIDE = "WideLinear"  # this project's kernel for unquantized matrices
 _IN_INT8 = 4  # the accuracy level at which ONNX Runtime's kernels quantize the other factor as well
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -49,7 +50,11 @@ def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
         if node.op_type in _KERNELS:
             products += _of_kernel(node)
         elif node.op_type == _PACKED:
-            products.append(_of_packed(node))
+            products.append(_of_packed(node, 1, "format", node.attributes["rows"].as_int()))
+        elif node.op_type == _PACKED_EXPERTS:
+            inner, hidden = (node.attributes[name].as_int() for name in ("inner", "hidden"))
+            products.append(_of_packed(node, 3, "gate_up_format", 2 * inner))
+            products.append(_of_packed(node, 5, "down_format", hidden))
         elif node.op_type == _WIDE:
             products.append(_of_wide(node))
         elif node.op_type == _LAYER:
@@ -86,11 +91,12 @@ def _of_kernel(node: ir.Node) -> list[GraphProduct]:
     return products
 
 
-def _of_packed(node: ir.Node) -> GraphProduct:
-    """Return the matmul of a packed matrix; the kernel quantizes the other factor to int8."""
-    codes: Any = node.inputs[1]
-    bits = 4 if node.attributes["format"].as_string().startswith("q4") else 8
-    numbers = node.attributes["rows"].as_int() * int(codes.shape[1]) * BLOCK
+def _of_packed(node: ir.Node, place: int, format: str, rows: int) -> GraphProduct:
+    """Return the matmul of a packed matrix, or of a stack of them; the kernel quantizes the other factor to int8."""
+    codes: Any = node.inputs[place]
+    bits = 4 if node.attributes[format].as_string().startswith("q4") else 8
+    stacked = [int(dim) for dim in codes.shape[:-3]]
+    numbers = math.prod(stacked) * rows * int(codes.shape[-2]) * BLOCK
     return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers)
 
 

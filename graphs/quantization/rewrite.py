@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
 from ..node_tape import Nodes
+from .packed_experts import UNPAIRED, is_experts, pack_experts, packable
 from .packed_nodes import packed_streams
 from .qdq_nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
 from .quantized_weight import Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
@@ -31,7 +32,13 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
     absent = weights.keys() - {site.weight.name for site in sites}
     refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies with it in a known form")
     sites = [site for site in sites if site.weight.name not in refused]
-    streams = _quantize(model.graph, sites, weights)
+    stacks = [site for site in sites if is_experts(site.node) and weights[str(site.weight.name)].packed]
+    refused |= {str(site.weight.name): UNPAIRED for site in stacks if not packable(site.node, weights)}
+    streams: dict[str, WeightStream] = {}
+    for node in dict.fromkeys(site.node for site in stacks if packable(site.node, weights)):
+        streams |= pack_experts(model.graph, node, weights)
+    sites = [site for site in sites if site not in stacks]
+    streams |= _quantize(model.graph, sites, weights)
     shared = _round_inputs(model.graph, sites, weights)
     for site in sites:
         if site.inside and (rounding := weights[str(site.weight.name)].input):

@@ -13,6 +13,7 @@ from .microscaled_round import SPEC as _MICROSCALED_ROUND
 from .numbers_at import SPEC as _NUMBERS_AT
 from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
 from .quantized_embedding import SPEC as _QUANTIZED_EMBEDDING
+from .quantized_experts import SPEC as _QUANTIZED_EXPERTS
 from .quantized_linear import SPEC as _QUANTIZED_LINEAR
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
 from .wide_embedding import SPEC as _WIDE_EMBEDDING
@@ -29,6 +30,7 @@ _ALL = (
     _NUMBERS_AT,
     _PLACEHOLDER_DRAFT,
     _QUANTIZED_EMBEDDING,
+    _QUANTIZED_EXPERTS,
     _QUANTIZED_LINEAR,
     _SPARSE_EXPERTS,
     _WIDE_EMBEDDING,

@@ -62,15 +62,17 @@ _SCALED_AND_MOVED = """
   scaled = Mul(whole, scales_3)
   matrix_3 = Add(scaled, least_3)
 """
+_ROWS = """
+  rows = Constant<value_int: int = @rows>()
+"""
 _MATRIX = """
   columns_inferred = Constant<value_ints = [0, -1]>()
   filled_up = Reshape(matrix_3, columns_inferred)
   zero = Constant<value_ints = [0]>()
-  rows = Constant<value_int: int = @rows>()
   rows_1 = Reshape(rows, one)
   matrix = Slice(filled_up, zero, rows_1, zero)
 """
-_ROUNDED = """
+ROUNDED = """
   lead = Shape<start = 0, end = -1>(x)
   x_form = Concat<axis = 0>(lead, blocks_of_codes, block)
   x_blocks = Reshape(x, x_form)
@@ -91,9 +93,9 @@ _ROUNDED = """
 """
 
 
-def unpacking(format: str) -> str:
-    """Return the nodes that compute ``matrix``, float32 [rows, K], from ``codes``, ``scales`` and ``rows``."""
-    return _MIDDLE[format] + _WHOLE + (_SCALED_AND_MOVED if format == "q4_1" else _SCALED) + _MATRIX
+def unpacking(format: str, rows: str = _ROWS) -> str:
+    """Return the nodes that compute ``matrix``, float32 [rows, K], from ``codes``, ``scales``; ``rows`` makes it."""
+    return rows + _MIDDLE[format] + _WHOLE + (_SCALED_AND_MOVED if format == "q4_1" else _SCALED) + _MATRIX
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
@@ -101,7 +103,7 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     del present
     format = attributes["format"]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{format}">
-QuantizedLinear <rows> (x, codes, scales) => (y) {{{unpacking(format)}{_ROUNDED}
+QuantizedLinear <rows> (x, codes, scales) => (y) {{{unpacking(format)}{ROUNDED}
   turned_matrix = Transpose<perm = [1, 0]>(matrix)
   y = MatMul(x_rounded, turned_matrix)
 }}"""

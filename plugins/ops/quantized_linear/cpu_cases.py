@@ -20,13 +20,13 @@ def cpu_cases() -> Iterator[CpuCase]:
         yield CpuCase((x, *random_matrix(name)), attributes, constants=("codes", "scales"))
 
 
-def random_matrix(name: str) -> tuple[Array, Array]:
-    """Return packed codes and scales of a matrix [37, 96]."""
-    rng = np.random.default_rng(0)
+def random_matrix(name: str, rows: int = ROWS, columns: int = COLUMNS, seed: int = 0) -> tuple[Array, Array]:
+    """Return packed codes and scales of a matrix."""
+    rng = np.random.default_rng(seed)
     if name == "int8":
-        whole = rng.integers(-128, 128, (ROWS, COLUMNS), dtype=np.int8)
-        return pack_codes(name, whole), pack_scales(name, rng.random((ROWS, 1), np.float32))
-    blocks = rng.integers(0, 256, (ROWS, COLUMNS // 32, GGUF_BLOCK_BYTES[name]), dtype=np.uint8)
+        whole = rng.integers(-128, 128, (rows, columns), dtype=np.int8)
+        return pack_codes(name, whole), pack_scales(name, rng.random((rows, 1), np.float32))
+    blocks = rng.integers(0, 256, (rows, columns // 32, GGUF_BLOCK_BYTES[name]), dtype=np.uint8)
     blocks[..., 1] &= 0x3F  # keep the exponents of the float16 numbers finite
     blocks[..., 3] &= 0x3F if name == "q4_1" else 0xFF
-    return pack_gguf(name, blocks.reshape(ROWS, -1))
+    return pack_gguf(name, blocks.reshape(rows, -1))

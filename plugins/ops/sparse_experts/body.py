@@ -42,9 +42,9 @@ _HALVES = """
 _LIMITED = """
   limit_32 = Constant<value_float: float = @{prefix}limit>()
   limit = CastLike(limit_32, x)
-  low = Neg(limit)
+  lowest = Neg(limit)
   gate_in = Min({gate}, limit)
-  up_in = Clip({up}, low, limit)
+  up_in = Clip({up}, lowest, limit)
 """
 
 _UNLIMITED = """

@@ -27,6 +27,10 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
     return None
 
 
+ALPHA = Attribute("alpha", float, 1.0, "steepness of the gate's sigmoid", finite)
+BETA = Attribute("beta", float, 0.0, "added to up", finite)
+LIMIT = Attribute("limit", float, 0.0, "clamps gate and up; 0 is no clamp", not_negative)
+
 SPEC = OpSpec(
     name="SparseExperts",
     doc="""The sum over a token's A experts of score * down(SwiGLU(gate_up(x))).
@@ -53,9 +57,9 @@ Source: Qwen3MoeExperts and GptOssExperts of transformers; row order and SwiGLU 
     reference=sparse_experts,
     body=body,
     attributes=(
-        Attribute("alpha", float, 1.0, "steepness of the gate's sigmoid", finite),
-        Attribute("beta", float, 0.0, "added to up", finite),
-        Attribute("limit", float, 0.0, "clamps gate and up; 0 is no clamp", not_negative),
+        ALPHA,
+        BETA,
+        LIMIT,
         Attribute("inner_codes", str, "", "type that inner is rounded to: float8_e4m3fn, int8; empty for none", _codes),
         Attribute("inner_scale", float, 1.0, "what codes of inner are multiplied with", _positive),
     ),

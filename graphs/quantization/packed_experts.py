@@ -1,0 +1,62 @@
+"""Routed experts over packed stacks: this project's op, since no pair of Q and DQ expresses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from ...plugins.op_spec import DOMAIN
+from ...plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape
+from .qdq_nodes import streamed
+from .quantized_weight import QuantizedWeight, WeightStream
+
+_STACKS = {"gate_up": 3, "down": 4}  # indices of the inputs of SparseExperts
+_BIASES = (5, 6)
+_TERMS = ("alpha", "beta", "limit")
+UNPAIRED = "this project's kernel needs both stacks of the experts packed, and no other reader of them"
+
+
+def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, QuantizedWeight]) -> dict[str, WeightStream]:
+    """Replace a ``SparseExperts`` by a ``QuantizedExperts`` over packed stacks; returns the initializers to fill."""
+    streams: dict[str, WeightStream] = {}
+    packed: list[ir.Value] = []
+    attributes: dict[str, int | float | str] = {}
+    for stack, place in _STACKS.items():
+        value = node.inputs[place]
+        if value is None:
+            raise ValueError(f"{node.name} has no {stack}")
+        name, shape = str(value.name), tuple(int(dim) for dim in value.const_value.shape)
+        form = weights[name].packed
+        del graph.initializers[name]
+        codes = streamed(graph, name, stack_code_shape(form, shape), ir.DataType.UINT8)
+        kind = ir.DataType.FLOAT if form == "int8" else ir.DataType.FLOAT16
+        scales = streamed(graph, f"{name}_scale", stack_scale_shape(form, shape), kind)
+        streams |= {name: WeightStream(name, scales=False), f"{name}_scale": WeightStream(name, scales=True)}
+        packed += [codes, scales]
+        attributes[f"{stack}_format"] = form
+        attributes["hidden" if stack == "down" else "inner"] = shape[1] if stack == "down" else shape[1] // 2
+    attributes |= {name: node.attributes[name].as_float() for name in _TERMS if name in node.attributes}
+    biases = [node.inputs[place] for place in _BIASES if place < len(node.inputs)]
+    made = ir.node("QuantizedExperts", [*node.inputs[:3], *packed, *biases], attributes, domain=DOMAIN)
+    (old,), (new,) = node.outputs, made.outputs
+    new.shape, new.type = old.shape, old.type
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [made], [old], [new])
+    return streams
+
+
+def is_experts(node: ir.Node) -> bool:
+    """Return True for the semantic node of routed experts."""
+    return node.domain == DOMAIN and node.op_type == "SparseExperts"
+
+
+def packable(node: ir.Node, weights: Mapping[str, QuantizedWeight]) -> bool:
+    """Return True if both stacks of a ``SparseExperts`` are to be packed, and nothing else reads them."""
+    stacks = [node.inputs[place] for place in _STACKS.values()]
+    return all(
+        value is not None
+        and str(value.name) in weights
+        and bool(weights[str(value.name)].packed)
+        and len(value.uses()) == 1
+        for value in stacks
+    )

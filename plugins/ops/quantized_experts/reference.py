@@ -1,0 +1,83 @@
+"""NumPy reference of ``QuantizedExperts``, bit for bit: one token and one of its experts at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..quantized_linear.reference import fused_multiply_add, quantized_linear
+
+Array = NDArray[Any]
+
+
+def quantized_experts(
+    x: Array,
+    experts: Array,
+    scores: Array,
+    gate_up_codes: Array,
+    gate_up_scales: Array,
+    down_codes: Array,
+    down_scales: Array,
+    gate_up_bias: Array | None = None,
+    down_bias: Array | None = None,
+    *,
+    gate_up_format: str,
+    down_format: str,
+    inner: int,
+    hidden: int,
+    alpha: float,
+    beta: float,
+    limit: float,
+) -> tuple[Array]:
+    """Return y, float32 [N, hidden]."""
+    y = np.zeros((len(x), hidden), np.float32)
+    for n, token in enumerate(x):
+        for expert, score in zip(experts[n], scores[n], strict=True):
+            if not 0 <= expert < len(gate_up_codes):
+                y[n] = np.nan
+                break
+            gate_up = gate_up_codes[expert], gate_up_scales[expert]
+            (pairs,) = quantized_linear(token[None], *gate_up, format=gate_up_format, rows=2 * inner)
+            if gate_up_bias is not None:
+                pairs = pairs + gate_up_bias[expert]
+            gated = _gate(pairs, np.float32(alpha), np.float32(beta), np.float32(limit))
+            (out,) = quantized_linear(gated, down_codes[expert], down_scales[expert], format=down_format, rows=hidden)
+            if down_bias is not None:
+                out = out + down_bias[expert]
+            with np.errstate(over="ignore", invalid="ignore"):
+                y[n] += score * out[0]
+    return (y,)
+
+
+def _gate(pairs: Array, alpha: np.float32, beta: np.float32, limit: np.float32) -> Array:
+    """Return (up + beta) * gate * sigmoid(alpha * gate) of columns that alternate, float32 [rows, columns / 2]."""
+    gate, up = pairs[:, 0::2], pairs[:, 1::2]
+    if limit:
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gated: Array = (up + beta) * (gate / (1 + _exponential(-(alpha * gate))))
+    return gated
+
+
+def _exponential(x: Array) -> Array:
+    """Return e^x in the operations of ``exponential`` in plugins/cpu/elementary.h."""
+
+    def fma(a: Array, b: float, c: Array | float) -> Array:
+        return fused_multiply_add(a, np.full_like(a, b), np.broadcast_to(np.float32(c), a.shape))
+
+    x = np.where(x < -104, np.float32(-104), x)
+    x = np.where(x > 89, np.float32(89), x)
+    rounder = np.float32(12582912)
+    shifted = fma(x, 1.44269504088896341, rounder)
+    whole = shifted - rounder
+    rest = fma(whole, -1.42860682030941723e-6, fma(whole, -0.693145751953125, x))
+    power = np.full_like(rest, np.float32(1 / 5040))
+    for term in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
+        power = fused_multiply_add(power, rest, np.full_like(rest, term))
+    exponent = shifted.view(np.uint32) - np.uint32(0x4B400000) + np.uint32(300)
+    half = exponent >> np.uint32(1)
+    first, second = ((each - np.uint32(23) << np.uint32(23)).view(np.float32) for each in (half, exponent - half))
+    result: Array = power * first * second
+    return result

@@ -1,0 +1,183 @@
+"""QuantizedExperts: a token's bits depend on that token alone, whatever window it is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.plugins.cpu.one_node_model import one_node_model
+from peagle.plugins.errors import BuildError
+from peagle.plugins.ops import OPS
+from peagle.plugins.ops.quantized_experts.cpu_cases import cpu_cases, random_stack
+from peagle.plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape, unpack_stack
+from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS
+from tests.plugins.cpu.sessions import paths_here, session
+
+OP = "QuantizedExperts"
+EXPERTS = 5
+few = settings(max_examples=25, deadline=None, derandomize=True)
+Case = tuple[dict[str, Any], list[Any], list[Any]]  # attributes, constants, tokens
+
+
+def make(
+    rng: Any,
+    formats: tuple[str, str] = ("q4_1", "q8_0"),
+    *,
+    tokens: int = 6,
+    chosen: int = 3,
+    clamped: bool = False,
+    hidden: int = 40,
+) -> Case:
+    columns, inner = 256, 256
+    stacks = [*random_stack(formats[0], 2 * inner, columns), *random_stack(formats[1], hidden, inner)]
+    biases = [rng.normal(size=(EXPERTS, n)).astype(np.float32) if clamped else None for n in (2 * inner, hidden)]
+    attributes = {"gate_up_format": formats[0], "down_format": formats[1], "inner": inner, "hidden": hidden}
+    attributes |= {"alpha": 1.702, "beta": 1.0, "limit": 7.0} if clamped else {}
+    x = rng.normal(size=(tokens, columns)).astype(np.float32)
+    experts = np.array([rng.permutation(EXPERTS)[:chosen] for _ in range(tokens)], np.int64).reshape(tokens, chosen)
+    return attributes, [*stacks, *biases], [x, experts, rng.random((tokens, chosen), np.float32)]
+
+
+def reference(case: Case) -> Any:
+    attributes, constants, tokens = case
+    return OPS[OP].reference(*tokens, *constants, **OPS[OP].check_attributes(attributes))[0]
+
+
+def kernel(library: Path, case: Case, path: str, threads: int = 1) -> Any:
+    """``run(x, experts, scores) -> y`` of the kernel on one path; the stacks are constants."""
+    attributes, constants, _ = case
+    names = [operand.name for operand in OPS[OP].inputs]
+    operands = ["float32", "int64", "float32", *constants]
+    model = one_node_model(OP, dict(zip(names, operands, strict=True)), {"y": "float32"}, attributes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
+        made = session(library, model, threads)
+    return lambda *tokens: made.run(None, dict(zip(names, tokens, strict=False)))[0]
+
+
+def same_bits(ours: Any, theirs: Any) -> None:
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+    there = ~np.isnan(theirs)
+    np.testing.assert_array_equal(ours.view(np.int32)[there], theirs.view(np.int32)[there])
+
+
+@few
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    formats=st.tuples(st.sampled_from(FORMATS), st.sampled_from(FORMATS)),
+    tokens=st.integers(0, 12),
+    chosen=st.integers(1, EXPERTS),
+    clamped=st.booleans(),
+    wild=st.sampled_from([None, np.nan, np.inf, 1e30]),
+)
+def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(
+    cpu_library: Path, seed: int, formats: tuple[str, str], tokens: int, chosen: int, clamped: bool, wild: float | None
+) -> None:
+    rng = np.random.default_rng(seed)
+    case = make(rng, formats, tokens=tokens, chosen=chosen, clamped=clamped)
+    if wild is not None and tokens:
+        case[2][0][rng.integers(tokens), rng.integers(256)] = wild
+    expected = reference(case)
+    for path in paths_here(cpu_library):
+        same_bits(kernel(cpu_library, case, path)(*case[2]), expected)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_token_is_independent_of_other_tokens(cpu_library: Path, name: str) -> None:
+    """Windows of one token up to more than a strip, on every path, with one thread and with three."""
+    rng = np.random.default_rng(1)
+    case = make(rng, (name, name), tokens=150, chosen=2)
+    case[2][1][60:] = 0, 1  # experts that more than a strip of tokens chose
+    alone = kernel(cpu_library, case, "portable")
+    expected = np.concatenate([alone(*(each[i : i + 1] for each in case[2])) for i in range(150)])
+    for path in paths_here(cpu_library):
+        for threads in (1, 3):
+            run = kernel(cpu_library, case, path, threads)
+            for width in (1, 2, 5, 8, 49, 150):
+                start = int(rng.integers(0, 151 - width))
+                same_bits(run(*(each[start : start + width] for each in case[2])), expected[start : start + width])
+            order = rng.permutation(150)
+            same_bits(run(*(each[order] for each in case[2])), expected[order])
+
+
+def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None:
+    case = make(np.random.default_rng(2))
+    expected = reference(case)
+    for wrong in (-1, EXPERTS, 2**40):
+        x, experts, scores = (each.copy() for each in case[2])
+        experts[3, 1] = wrong
+        for path in paths_here(cpu_library):
+            y = kernel(cpu_library, case, path)(x, experts, scores)
+            assert np.isnan(y[3]).all()
+            same_bits(np.delete(y, 3, axis=0), np.delete(expected, 3, axis=0))
+
+
+def test_experts_match_sparse_experts_on_unpacked_matrices(cpu_library: Path) -> None:
+    for clamped in (False, True):
+        case = make(np.random.default_rng(3), clamped=clamped, hidden=256)
+        attributes, (codes, scales, down_codes, down_scales, *biases), tokens = case
+        tokens[0] *= np.float32(0.02)  # where the gate is not all or nothing
+        gate_up = unpack_stack(attributes["gate_up_format"], codes, scales, 2 * attributes["inner"])
+        down = unpack_stack(attributes["down_format"], down_codes, down_scales, attributes["hidden"])
+        shared = {name: attributes[name] for name in ("alpha", "beta", "limit") if name in attributes}
+        terms = OPS["SparseExperts"].check_attributes(shared)
+        exact = OPS["SparseExperts"].reference(*tokens, gate_up, down, *biases, **terms)[0]
+        error = np.abs(kernel(cpu_library, case, "portable")(*tokens) - exact)
+        assert error.max() < 0.05 * np.abs(exact).max()  # inputs are rounded to int8
+        assert error.max() > 0
+
+
+@pytest.mark.parametrize("case", [*cpu_cases()], ids=lambda case: case.attributes["gate_up_format"])
+def test_body_matches_the_reference_except_last_digits(run_body: Any, case: Any) -> None:
+    (body,) = run_body(OP, [*case.inputs], **case.attributes)
+    (expected,) = OPS[OP].reference(*case.inputs, **OPS[OP].check_attributes(dict(case.attributes)))
+    # A last digit can move a code of the rounded inner values by one.
+    np.testing.assert_allclose(body, expected, rtol=0, atol=0.01 * np.abs(expected).max())
+    assert np.abs(body - expected).mean() < 1e-3 * np.abs(expected).mean()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another format": ({"gate_up_format": "q4_0"}, "scales .* are not those of q4_0"),
+    "an unknown format": ({"down_format": "q9"}, "format is 'q9'"),
+    "more rows": ({"hidden": 60}, "3 tiles of an expert are not 60 rows"),
+    "another inner size": ({"inner": 128}, "32 tiles of an expert are not 256 rows"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_invalid_stacks_are_rejected_at_load(cpu_library: Path, what: str) -> None:
+    change, complaint = REFUSED[what]
+    attributes, constants, tokens = make(np.random.default_rng(4))
+    with pytest.raises(Exception, match=complaint):
+        kernel(cpu_library, (attributes | change, constants, tokens), "portable")
+
+
+def test_misfit_inputs_are_rejected_at_run(cpu_library: Path) -> None:
+    case = make(np.random.default_rng(5))
+    x, experts, scores = case[2]
+    run = kernel(cpu_library, case, "portable")
+    with pytest.raises(Exception, match="x has 224 columns, gate_up 256"):
+        run(x[:, :224].copy(), experts, scores)
+    with pytest.raises(Exception, match="a row for each of the 6 tokens"):
+        run(x, experts[:5], scores[:5])
+    with pytest.raises(Exception, match="a row for each of the 6 tokens"):
+        run(x, experts, scores[:, :2].copy())
+
+
+def test_the_spec_knows_the_shapes() -> None:
+    attributes, (codes, scales, down_codes, down_scales, *_), tokens = make(np.random.default_rng(6))
+    assert codes.shape == stack_code_shape("q4_1", (EXPERTS, 512, 256))
+    assert scales.shape == stack_scale_shape("q4_1", (EXPERTS, 512, 256))
+    stacks = [each.shape for each in (codes, scales, down_codes, down_scales)]
+    spec = OPS[OP]
+    given = spec.check_attributes(attributes)
+    assert spec.infer_shapes([*(each.shape for each in tokens), *stacks], given) == [(6, 40)]
+    with pytest.raises(BuildError, match="gate_up: x has 96 columns, the matrix 256"):
+        spec.infer_shapes([(6, 96), (6, 3), (6, 3), *stacks], given)
+    with pytest.raises(BuildError, match="a token cannot have 6 different experts of 5"):
+        spec.infer_shapes([(6, 256), (6, 6), (6, 6), *stacks], given)
