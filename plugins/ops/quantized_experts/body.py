@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..quantized_linear.body import ROUNDED, unpacking
+from ..quantized_linear.body import ROUNDED
+from ..quantized_linear.unpacking_nodes import unpacking
 from ..sparse_experts.body import gating
 
 _CHOICES = """
