@@ -6,9 +6,11 @@
 namespace peagle {
 
 constexpr int kMostRows = 8;  // that are multiplied with a tile while it lies in registers
+constexpr std::int64_t kStrip = 48;  // rows that stay in a core's cache while tiles are read: whole groups of eight
 
-// Rows of codes with one scale for every 32, kept for one run.  They lie as products read them: of eight rows the first
-// block, then their second one, so that one address and constants lead to all of them.
+// Rows of codes with one scale for every 32, kept for one run.  They lie as products read them: of a group of rows the
+// first block, then their second one, so that one address and constants lead to all of them.  Groups are of eight rows,
+// or, of up to a strip, of equal sizes: two of five cost less than one of eight and one of two.
 class RoundedRows {
  public:
   struct Block {
@@ -20,18 +22,23 @@ class RoundedRows {
     // 48 bytes: no four codes lie in two cache lines
   };
 
-  RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks) {}
+  RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks), group_(group_of(rows)) {}
   std::size_t bytes() const { return std::size_t(rows_ * blocks_) * sizeof(Block); }
   void use(void* memory) { first_ = static_cast<Block*>(memory); }
 
   // The first block of a row, and how many blocks on the next one of the same row is.
-  Block* row(std::int64_t at) const { return first_ + at / kMostRows * kMostRows * blocks_ + at % kMostRows; }
-  std::int64_t stride(std::int64_t at) const {
-    return std::min<std::int64_t>(kMostRows, rows_ - at / kMostRows * kMostRows);
-  }
+  Block* row(std::int64_t at) const { return first_ + at / group_ * group_ * blocks_ + at % group_; }
+  std::int64_t stride(std::int64_t at) const { return std::min(group_, rows_ - at / group_ * group_); }
+  // How many rows from a row on are of its group.
+  std::int64_t left_of_group(std::int64_t at) const { return stride(at) - at % group_; }
 
  private:
-  std::int64_t rows_, blocks_;
+  static std::int64_t group_of(std::int64_t rows) {
+    const std::int64_t groups = std::max<std::int64_t>(1, (rows + kMostRows - 1) / kMostRows);
+    return rows > kStrip ? kMostRows : std::max<std::int64_t>(1, (rows + groups - 1) / groups);
+  }
+
+  std::int64_t rows_, blocks_, group_;
   Block* first_ = nullptr;
 };
 

@@ -18,15 +18,16 @@ struct Form {
   RoundFunction round;
   TileFunction tile[kMostRows];  // by rows - 1
 
-  // Multiplies rows first .. last - 1 with a tile; y of row r, of `columns` numbers, is at y + r * stride.
+  // Multiplies rows first .. last - 1 with a tile; y, of `columns` numbers, is of the first, and `stride` from one to the
+  // next.
   void multiply(const PackedWeights& weights, std::int64_t at, int columns, const RoundedRows& rounded,
                 std::int64_t first, std::int64_t last, float* y, std::int64_t stride) const {
     for (std::int64_t row = first; row < last;) {
-      const std::int64_t left = std::min<std::int64_t>(last - row, kMostRows - row % kMostRows);
+      const std::int64_t left = std::min(last - row, rounded.left_of_group(row));
       const int together = left > most ? kMostRows / 2 : int(left);
-      tile[together - 1](weights, at, {rounded.row(row), rounded.stride(row), weights.blocks, y + row * stride,
-                                       stride, columns});
+      tile[together - 1](weights, at, {rounded.row(row), rounded.stride(row), weights.blocks, y, stride, columns});
       row += together;
+      y += together * stride;
     }
   }
 };

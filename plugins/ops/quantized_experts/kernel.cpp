@@ -175,7 +175,6 @@ class QuantizedExperts : public Kernel {
 
    private:
     enum Phase { kRound, kSort, kGateUp, kRoundInner, kDown, kCombine };
-    static constexpr std::int64_t kStrip = 48;  // choices that stay in a core's cache while a piece is read
 
     struct Pieces {  // of one expert's tiles
       static constexpr std::int64_t kBytes = 32 << 10;
@@ -250,11 +249,10 @@ class QuantizedExperts : public Kernel {
       rows.use(at_.x_rows);
       return rows;
     }
-    // The rows of a slot's choices from `from` on, of all that are in `rows`.
-    RoundedRows of_slot(RoundedRows::Block* rows, std::int64_t blocks, std::int64_t slot, std::int64_t from = 0,
-                        std::int64_t most = std::numeric_limits<std::int64_t>::max()) const {
-      RoundedRows result(std::min(choices_of(slot) - from, most), blocks);
-      result.use(rows + (at_.first[slot] + from) * blocks);
+    // The rows of a slot's choices, of all that are in `rows`.
+    RoundedRows of_slot(RoundedRows::Block* rows, std::int64_t blocks, std::int64_t slot) const {
+      RoundedRows result(choices_of(slot), blocks);
+      result.use(rows + at_.first[slot] * blocks);
       return result;
     }
     std::int64_t choices_of(std::int64_t slot) const { return at_.first[slot + 1] - at_.first[slot]; }
@@ -274,12 +272,13 @@ class QuantizedExperts : public Kernel {
       const ExpertStack& stack = op_.gate_up_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_gate_up_.tiles_at_once;
       const std::int64_t last = std::min(tile + of_gate_up_.tiles_at_once, of_gate_up_.tiles);
+      const RoundedRows rows = of_slot(at_.sorted_rows, stack.weights.blocks, slot);
       for (std::int64_t from = 0; from < choices_of(slot); from += kStrip) {
-        const RoundedRows rows = of_slot(at_.sorted_rows, stack.weights.blocks, slot, from, kStrip);
         const std::int64_t count = std::min(choices_of(slot) - from, kStrip);
         for (std::int64_t each = tile; each < last; each++) {
           float pairs[kStrip * kTile];
-          op_.gate_up_form_.multiply(stack.weights, expert * stack.tiles + each, kTile, rows, 0, count, pairs, kTile);
+          op_.gate_up_form_.multiply(stack.weights, expert * stack.tiles + each, kTile, rows, from, from + count, pairs,
+                                 kTile);
           const int columns = stack.columns_of_tile(each);
           if (gate_up_bias_ != nullptr) {
             add_bias(gate_up_bias_ + expert * stack.rows + each * kTile, columns, count, pairs, kTile);
@@ -306,13 +305,14 @@ class QuantizedExperts : public Kernel {
       const ExpertStack& stack = op_.down_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_down_.tiles_at_once;
       const std::int64_t last = std::min(tile + of_down_.tiles_at_once, of_down_.tiles);
+      const RoundedRows rows = of_slot(at_.inner_rows, stack.weights.blocks, slot);
       for (std::int64_t from = 0; from < choices_of(slot); from += kStrip) {
-        const RoundedRows rows = of_slot(at_.inner_rows, stack.weights.blocks, slot, from, kStrip);
         const std::int64_t count = std::min(choices_of(slot) - from, kStrip);
         for (std::int64_t each = tile; each < last; each++) {
           float* out = at_.out + (at_.first[slot] + from) * stack.rows + each * kTile;
           const int columns = stack.columns_of_tile(each);
-          op_.down_form_.multiply(stack.weights, expert * stack.tiles + each, columns, rows, 0, count, out, stack.rows);
+          op_.down_form_.multiply(stack.weights, expert * stack.tiles + each, columns, rows, from, from + count, out,
+                              stack.rows);
           if (down_bias_ != nullptr) {
             add_bias(down_bias_ + expert * stack.rows + each * kTile, columns, count, out, stack.rows);
           }

@@ -56,13 +56,13 @@ class QuantizedLinear : public Kernel {
       const std::int64_t row = at / pieces_ * kStrip, tile = at % pieces_ * tiles_at_once_;
       for (std::int64_t each = tile; each < std::min(tile + tiles_at_once_, weights_.tiles); each++) {
         const int columns = int(std::min<std::int64_t>(kTile, weights_.rows - each * kTile));
-        form_.multiply(weights_, each, columns, rounded_, row, std::min(row + kStrip, rows_), y_ + each * kTile,
-                       weights_.rows);
+        form_.multiply(weights_, each, columns, rounded_, row, std::min(row + kStrip, rows_),
+                       y_ + row * weights_.rows + each * kTile, weights_.rows);
       }
     }
 
    private:
-    static constexpr std::int64_t kStrip = 48, kPieceBytes = 32 << 10;
+    static constexpr std::int64_t kPieceBytes = 32 << 10;
 
     static std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
 
