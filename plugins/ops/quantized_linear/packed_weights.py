@@ -118,9 +118,9 @@ def pack_codes(name: str, codes: Array) -> Array:
             f"{codes.shape[-1]} columns are not a multiple of the block size, {form.columns_multiple}",
             why=f"a matrix of {name} is stored in whole blocks",
         )
-    whole = codes.view(np.uint8) ^ _OFFSET if form.bits == 8 else codes.astype(np.uint8)
-    grouped = _grouped(whole.reshape(len(whole), -1, BLOCK))
-    return grouped if form.bits == 8 else _planes(form, grouped)
+    whole = codes.view(np.uint8) ^ _OFFSET if form.bits == 8 else codes.astype(np.uint8, copy=False)
+    blocks = whole.reshape(len(whole), -1, BLOCK)
+    return _grouped(blocks if form.bits == 8 else _planes(form, blocks))
 
 
 def pack_scales(name: str, scales: Array) -> Array:
@@ -183,23 +183,27 @@ def unpacked(name: str, codes: Array, scales: Array, rows: int) -> Unpacked:
     )
 
 
-def _grouped(codes: Array) -> Array:
-    """Return codes uint8 [N, blocks, 32] as [tiles, blocks, 512]."""
-    tiles = tiled(codes.reshape(*codes.shape[:2], -1, _GROUP))  # [tiles, blocks, groups, 4, 16]
-    turned = np.ascontiguousarray(tiles.swapaxes(-1, -2))
-    return turned.reshape(*turned.shape[:2], -1)
+def _grouped(rows: Array) -> Array:
+    """Return the bytes of blocks, uint8 [N, blocks, 4 n], as [tiles, blocks, 64 n]: by fours, the rows of a tile."""
+    tiles = -(-len(rows) // TILE)
+    if len(rows) < tiles * TILE:
+        rows = np.concatenate([rows, np.zeros((tiles * TILE - len(rows), *rows.shape[1:]), np.uint8)])
+    fours = np.ascontiguousarray(rows).view(np.uint32).reshape(tiles, TILE, -1)
+    turned = np.ascontiguousarray(fours.transpose(0, 2, 1)).view(np.uint8)
+    return turned.reshape(tiles, rows.shape[1], -1)
 
 
-def _planes(form: PackedFormat, grouped: Array) -> Array:
-    """Return codes of fewer than eight bits, [tiles, blocks, 512], as lower and upper bits."""
-    low, high = np.split(grouped, 2, axis=-1)
-    lower = low & 15 | high << 4
-    upper = np.zeros((*grouped.shape[:2], form.upper_bits, TILE * _GROUP), np.uint8)
-    by_group = grouped.reshape(*grouped.shape[:2], _GROUPS, -1)
+def _planes(form: PackedFormat, codes: Array) -> Array:
+    """Return codes of fewer than eight bits, [N, blocks, 32], as lower and upper bits, [N, blocks, 4 * bits]."""
+    fours = np.ascontiguousarray(codes).view(np.uint32)  # of one group: no code reaches into the next
+    low, high = fours[..., : _GROUPS // 2], fours[..., _GROUPS // 2 :]
+    planes = np.zeros((*codes.shape[:2], form.bits), np.uint32)
+    planes[..., : _GROUPS // 2] = low & 0x0F0F0F0F | (high & 0x0F0F0F0F) << 4
+    upper = fours >> 4 & 0x0F0F0F0F
     for group in range(_GROUPS if form.upper_bits else 0):
         vector, bit = form.upper_place(group)
-        upper[:, :, vector] |= by_group[:, :, group] >> 4 << bit
-    return np.concatenate([lower, upper.reshape(*grouped.shape[:2], -1)], axis=-1)
+        planes[..., _GROUPS // 2 + vector] |= upper[..., group] << bit
+    return planes.view(np.uint8)
 
 
 def _from_planes(form: PackedFormat, codes: Array) -> Array:
