@@ -233,7 +233,7 @@ def test_a_header_of_ten_megabytes_is_read_or_refused_but_never_a_crash(pair: Pa
     tensors |= {f"stranger.{i}.{'y' * 900}": np.zeros(1, np.float32) for i in range(10_000)}
     save_file(tensors, pair.target / "model.safetensors")
     assert os.path.getsize(pair.target / "model.safetensors") > 10_000_000
-    with pytest.raises(BuildError, match="10000 not known to the model"):
+    with pytest.raises(BuildError, match="10000 unknown to the model"):
         export(
             verb_options.EXPORT.request(
                 model=str(pair.target), out=tmp_path / "other", draft=str(pair.head), max_seq_len=64
