@@ -299,7 +299,7 @@ def test_tokenizer_of_another_model_is_rejected(pair: Pair) -> None:
     tokenizer = json.loads((pair.target / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"]["stranger"] = 500
     (pair.target / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert "ids up to 500, but the model has 96" in refusal(BuildError, pair).what
+    assert "ids up to 500, but the model's vocabulary has 96 ids" in refusal(BuildError, pair).what
     (pair.target / "tokenizer.json").write_text("{}")
     assert "cannot be read as a tokenizer" in refusal(BuildError, pair).what
 
@@ -307,7 +307,10 @@ def test_tokenizer_of_another_model_is_rejected(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ({"post_processor": inserting(1_000_000)}, "inserts token ids up to 1000000, but the model has 96"),
+        (
+            {"post_processor": inserting(1_000_000)},
+            "inserts token ids up to 1000000, but the model's vocabulary has 96 ids",
+        ),
         ({"normalizer": {"type": "Replace", "pattern": {"Regex": PANICS}, "content": "x"}}, "cannot encode this text"),
         ({"normalizer": {"type": "Prepend", "prepend": "x" * 10_000}}, "can expand a text too far"),
     ],
