@@ -131,11 +131,11 @@ def test_tensorrt_graphs_are_half_width_and_checked(cli: Run, pair: Pair, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--for", "coreml"), "--for coreml does not exist"),
-        (("--precision", "bf16"), "on a CPU it computes in fp32"),
+        (("--for", "coreml"), "unknown --for coreml"),
+        (("--precision", "bf16"), "ONNX Runtime computes in fp32 on a CPU"),
         (("--for", "tensorrt", "--precision", "fp32"), "fp16 or bf16"),
         (("--num-speculative-tokens", -1), "below 0"),
-        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "the engine has no drafter"),
+        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "such an engine has no drafter"),
         (("--max-seq-len", 0), "below 1"),
     ],
 )
