@@ -77,7 +77,7 @@ def pack_scales(name: str, scales: Array) -> Array:
     with np.errstate(over="ignore"):
         stored = scales.astype(np.float32 if name == "int8" else np.float16)
     if not np.isfinite(stored).all():
-        raise BuildError("a scale of the weights is not finite", fix="use an undamaged checkpoint")
+        raise BuildError("a scale of the weights is not finite", fix="download the checkpoint again")
     tiles = tiled(stored)  # [tiles, blocks, 16] or [tiles, blocks, 2, 16]
     return tiles.reshape(*tiles.shape[:2], -1)
 
