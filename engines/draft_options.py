@@ -12,7 +12,7 @@ from .policy.drafts_per_round import AUTO, Fixed, NumSpeculativeTokens, Policy
 from .policy.prior import measured
 from .requests.arguments import integer, refusal
 
-_REBUILD = "rebuild it with a head or with `--draft ngram`"
+_REBUILD = "rebuild the engine with a head or with `--draft ngram`"
 
 
 def decoding(
@@ -35,7 +35,7 @@ def decoding(
     if draft is not None and not method.drafts:
         if k and not is_auto(k):
             raise UsageError(
-                f"draft is {draft} but num_speculative_tokens is {k}",
+                f"draft is {draft}, but num_speculative_tokens is {k}",
                 why=f"{draft} is plain decoding, which has no drafts",
                 fix="remove one of the two",
             )
@@ -60,7 +60,7 @@ def adaptive_policy(manifest: Manifest) -> Adaptive:
 def drafts_of(manifest: Manifest, k: Any) -> int:
     """Return K as an int; 0 is plain decoding. Raises ``UsageError`` if it exceeds the engine's maximum."""
     most = manifest.speculation.max_num_speculative_tokens
-    why, fix = "this engine has no drafter and no room for drafts", f"remove it, or {_REBUILD}"
+    why, fix = "this engine has no drafter and no room for drafts", f"remove num_speculative_tokens, or {_REBUILD}"
     if most:
         why = f"the engine's caches have room for {most} drafts per round"
         fix = "choose a smaller K (0 is plain decoding), or rebuild with a larger --num-speculative-tokens"
@@ -79,7 +79,7 @@ def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
         raise UsageError(
             f"draft is {draft}, but this engine has no such drafter",
             why=f"its head is for {own.title}" if own.needs_head else "it was built without a head",
-            fix=f"remove it to use the engine's own method, or build an engine with {head}",
+            fix=f"remove draft to use the engine's own method, or build an engine with {head}",
         )
     if method.drafts and not manifest.speculation.max_num_speculative_tokens:
         raise UsageError(

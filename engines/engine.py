@@ -68,9 +68,9 @@ class Engine:
         self._factory = RequestFactory(folder, manifest, tokenizer, draft, policy, shows_logits=backend.shows_logits)
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
-                f"prefix_cache_bytes is {prefix_cache_bytes}, but this engine cannot keep prompts",
-                why="only ONNX Runtime engines can",
-                fix="remove it",
+                f"prefix_cache_bytes is {prefix_cache_bytes}, but this engine does not support prefix caching",
+                why="only ONNX Runtime engines support it",
+                fix="remove prefix_cache_bytes",
             )
         self._loop = Loop(backend, self.max_seq_len, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
         weakref.finalize(self, self._loop.retire).atexit = False
@@ -107,7 +107,7 @@ class Engine:
         """
         slots = integer("max_batch_size", max_batch_size, 1)
         if threads is not None:
-            threads = integer("threads", threads, 1, most_threads(), fix="remove it to let the engine choose")
+            threads = integer("threads", threads, 1, most_threads(), fix="remove threads to let the engine choose")
         if not isinstance(check, str) or check not in get_args(Check):
             raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
@@ -357,9 +357,13 @@ class Engine:
         """Return the drafter's logits f32 [K, Vd] after ``token_ids`` and one token of greedy decoding."""
         ids, k = self._factory.ids("token_ids", token_ids), drafts_of(self.manifest, num_speculative_tokens)
         if self.manifest.drafter is None:
-            raise UsageError("this engine has no drafter", why="draft logits need one", fix="use an engine with a head")
+            raise UsageError(
+                "this engine has no drafter", why="draft logits come from a drafter", fix="use an engine with a head"
+            )
         if k == 0:
-            raise UsageError("num_speculative_tokens is 0", why="nothing is drafted then", fix="use 1 or more")
+            raise UsageError(
+                "num_speculative_tokens is 0", why="draft logits need at least one draft per round", fix="use 1 or more"
+            )
         return self._loop.run_exclusive(lambda: self._backend.draft_logits(ids, k))
 
     def _submitted(self, request: Request, timeout: float | None = None, *, waits: bool) -> Submission:

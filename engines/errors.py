@@ -13,8 +13,8 @@ class QueueFull(EnvironmentProblem):
     def __init__(self, limit: int, slots: int) -> None:
         self.limit = limit
         super().__init__(
-            f"the queue is full: the engine has {limit} requests",
-            why=f"{slots} can run at once and {limit - slots} can wait",
+            f"the queue is full: the engine already has {limit} requests",
+            why=f"{slots} requests can run at once, and {limit - slots} can wait",
             fix="retry when a request has finished, or load the engine with a larger max_queue_size",
         )
 
@@ -32,7 +32,7 @@ class PromptTooLong(UsageError):
             why=f"{max_seq_len - 1} tokens cannot encode that many characters"
             if unit == "characters"
             else "the context must hold the prompt and at least one new token",
-            fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild with a larger --max-seq-len",
+            fix=f"shorten it to {max_seq_len - 1} tokens, or rebuild the engine with a larger --max-seq-len",
         )
 
 
@@ -40,7 +40,7 @@ class EngineClosed(UsageError):
     """The engine was closed and accepts no requests."""
 
     def __init__(self) -> None:
-        super().__init__("the engine is closed", why="close() was called", fix="load it again")
+        super().__init__("the engine is closed", why="close() was called", fix="load the engine again")
 
 
 class EngineFailed(EnvironmentProblem):

@@ -10,7 +10,7 @@ from ..plugins.problems import shown
 
 
 @contextmanager
-def modelling(file: str, what: str = "cannot be made a model of") -> Iterator[None]:
+def modelling(file: str, what: str = "cannot be turned into a model") -> Iterator[None]:
     """Context for running the modelling code of ``transformers`` on the configuration in ``file``.
 
     Its exceptions, and torch's, can be of any class, because unchecked values fail wherever they are first used. A
@@ -24,6 +24,6 @@ def modelling(file: str, what: str = "cannot be made a model of") -> Iterator[No
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise BuildError(
             f"{file} {what}",
-            why=shown(f"transformers says: {type(error).__name__}: {' '.join(lines[:3])}"),
+            why=shown(f"transformers raised {type(error).__name__}: {' '.join(lines[:3])}"),
             fix="use the config.json that belongs to the weights; docs/evidence.md lists the tested models",
         ) from error

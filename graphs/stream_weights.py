@@ -213,7 +213,7 @@ def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtyp
         raise BuildError(
             f"{part}: values overflow float16",
             why=f"the largest finite value of float16 is {FLOAT16.largest:.0f}",
-            fix="build in bf16 (`--precision bf16`), or for ONNX Runtime, which computes in fp32",
+            fix="build with `--precision bf16`, or for ONNX Runtime, which computes in fp32",
         )
     return converted.reshape(-1).view(np.uint8)
 

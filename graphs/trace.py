@@ -127,8 +127,8 @@ def _refuse_lost_buffers(model: nn.Module) -> None:
     lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in state and id(b) not in tables]
     if lost:
         raise BuildError(
-            f"{', '.join(lost)}: no value is available",
-            why="the modelling code computes these buffers, but tracing has no values",
+            f"buffers without a value: {', '.join(lost)}",
+            why="the modelling code computes these buffers, but tracing runs without values",
             fix="let the family's `prepare` compute them (docs/add-a-model.md)",
         )
 

@@ -33,7 +33,11 @@ class Cut:
         kept = stack[:, self.first :: self.step]
         if self.one:
             if not np.array_equal(kept, np.broadcast_to(kept[:, :1], kept.shape)):
-                raise BuildError(f"rows of {self.source} differ", why="each matrix must have one common scale")
+                raise BuildError(
+                    f"the rows of {self.source} differ",
+                    why="all rows of a matrix must have the same scale",
+                    fix="use a checkpoint with one scale per matrix",
+                )
             kept = kept[:, :1]
         raw = kept.view(np.dtype(f"u{kept.dtype.itemsize}"))  # ml_dtypes types are copied element by element
         count, rows, columns = raw.shape
@@ -55,4 +59,8 @@ def whole_matrices(runs: Iterable[Array], rows: int, columns: int) -> Iterator[A
             yield values[:whole].reshape(-1, rows, columns)
             rest, count = [values[whole:]] if whole < count else [], count - whole
     if rest:
-        raise BuildError("a stack of matrices ends inside a matrix", why=f"{count} values are left of {size}")
+        raise BuildError(
+            "a stack of matrices is truncated",
+            why=f"its last matrix has {count} of {size} values",
+            fix="download the checkpoint again",
+        )

@@ -43,7 +43,7 @@ class Keyboard:
         except EOFError:
             return None
         except UnicodeDecodeError as error:
-            raise UsageError("the input is not UTF-8", why=error.reason, fix="type it again") from None
+            raise UsageError("the input is not UTF-8", why=error.reason, fix="type the text again") from None
         lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
         return "\n".join(lines).strip()
 
@@ -58,7 +58,7 @@ def piped() -> Iterator[str]:
         if len(line) > _MAX_BYTES:
             raise UsageError(
                 f"line {number} of standard input has more than {_MAX_BYTES // 2**20} MiB",
-                why="this is longer than any context",
+                why="no context is that long",
                 fix="pipe in one question per line",
             )
         if question := decoded(f"line {number} of standard input", line).strip():

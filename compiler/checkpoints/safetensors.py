@@ -74,7 +74,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     try:
         header = parse_json(raw, _no_duplicates)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"its header is not JSON ({error})") from None
+        raise _damaged(path, f"its header is not valid JSON ({error})") from None
     if not isinstance(header, dict):
         raise _damaged(path, "its header is not an object")
     header.pop("__metadata__", None)
@@ -85,7 +85,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             raise _damaged(path, f"the data of {shown(name)} does not directly follow the previous tensor")
         end = entry.end
     if end != size:
-        why = f"its header describes {end} bytes but it has {size}"
+        why = f"its header describes {end} bytes, but it has {size}"
         raise _damaged(path, why + (": it is truncated" if size < end else ""))
     return entries
 

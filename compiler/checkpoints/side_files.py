@@ -34,9 +34,8 @@ def check_links(folder: Path, problems: Problems) -> None:
         real = Path(os.path.realpath(path))
         if not any(real.is_relative_to(home) for home in _homes(folder)):
             problems.add(
-                f"{folder} has a link in place of {shown(path.relative_to(folder).as_posix())}: it leads to "
-                f"{shown(str(real))}",
-                why="a build copies this file into the engine, so links may not lead out of the checkpoint",
+                f"{shown(path.relative_to(folder).as_posix())} in {folder} is a link to {shown(str(real))}",
+                why="a build copies this file into the engine, so links must not lead out of the checkpoint",
                 fix="if you trust the file, replace the link with a copy of it",
             )
 

@@ -117,7 +117,9 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
         warnings.append(f"the head does not state its trained number of drafts; assuming {ASSUMED_DEPTH}")
     k = options.num_speculative_tokens or 0
     if k > (depth or ASSUMED_DEPTH):
-        warnings.append(f"K = {k} exceeds the trained depth of {depth or ASSUMED_DEPTH}: the last drafts will be poor")
+        warnings.append(
+            f"K = {k} exceeds the trained depth of {depth or ASSUMED_DEPTH}: the last drafts will rarely be accepted"
+        )
     return Inputs(
         resolved=resolved,
         target=target.with_taps(head.taps),
@@ -137,7 +139,7 @@ def read_target_alone(options: Sizes, resolved: Resolved) -> Inputs:
     max_seq_len, warnings = longest_sequence(target, options.max_seq_len)
     taps = target.spec.taps
     warnings = [*resolved.notes, *warnings]
-    warnings.append(f"no drafter given: the target is exported alone, with the default taps {taps}")
+    warnings.append(f"no drafter was given: the target is exported alone, with the default taps {taps}")
     most = max(options.num_speculative_tokens or 0, ASSUMED_DEPTH)
     return Inputs(resolved, target, None, None, max_seq_len, most, (), tuple(warnings), PLAIN, is_alone=True)
 
@@ -148,12 +150,12 @@ def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
     if unknown := unknown_architectures(config.get("architectures") or []):
         doubts.append(f"the head's architecture {unknown} is unknown")
     if called_autoregressive(config) and head.strategy == "parallel":
-        doubts.append(f"the head's config calls it {config['speculators_model_type']}")
-    doubts = [f"{doubt}; it was read as P-EAGLE because it has mask_hidden" for doubt in doubts]
+        doubts.append(f"the head's config has speculators_model_type {config['speculators_model_type']}")
+    doubts = [f"{doubt}; the head was read as P-EAGLE because it has mask_hidden" for doubt in doubts]
     if head.unread:
         doubts.append(
             f"the head has unknown tensors, which were ignored: {listed(head.unread)}; if they were used in training, "
-            "its drafts are worse than they could be (the output is still the target's)"
+            "more drafts will be rejected (the output is not affected)"
         )
     return doubts
 
@@ -162,7 +164,7 @@ def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:
     """Return the requested sequence length, limited to the target's, and warnings. Also checks the tokenizer."""
     _check_tokenizer(target.folder, target.spec.vocab_size)
     possible = min(max_seq_len, target.spec.max_position_embeddings)
-    cut = [f"max_seq_len is reduced to {possible}, the model's maximum"] if possible < max_seq_len else []
+    cut = [f"max_seq_len was reduced to {possible}, the model's maximum"] if possible < max_seq_len else []
     return possible, cut + _doubts_of_template(target.folder)
 
 
@@ -196,7 +198,7 @@ def require_runner(head: DrafterSpec | None, lowering: Lowering) -> None:
     if head and head.strategy == "autoregressive" and lowering.is_tensorrt:
         raise BuildError(
             "EAGLE-3 heads are not supported on TensorRT",
-            why="they need one pass per draft, each fed the previous hidden state; only ONNX Runtime supports this",
+            why="they need one drafter pass per draft, which only ONNX Runtime supports",
             fix="use `--backend onnxruntime`, or a P-EAGLE head for this target",
         )
 
@@ -207,8 +209,8 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
     if not path.is_file():
         raise BuildError(
             f"{folder} has no {TOKENIZER}",
-            why="the runtime supports only the `tokenizers` format",
-            fix="convert it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers",
+            why="engines support only tokenizers in the `tokenizers` format",
+            fix="convert the tokenizer with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers",
         )
     try:
         tokenizer = Tokenizer(folder, vocab_size=vocab_size)

@@ -92,9 +92,9 @@ def _placed(folder: Path, problems: Problems) -> dict[str, str]:
         places = [f"{shown(name)} in {shown(repr(file))}" for name, file in [*unsafe.items()][:MOST]]
         rest = len(unsafe) - len(places)
         problems.add(
-            f"{index} places {', '.join(places)}" + (f" and {rest} more outside its folder" if rest else ""),
-            why="an index may only refer to safetensors files in its own folder",
-            fix="do not use this checkpoint unless you know why its index refers to them",
+            f"{index} has invalid file names: {', '.join(places)}" + (f" and {rest} more" if rest else ""),
+            why="an index must refer only to safetensors files in its own folder",
+            fix="do not use this checkpoint unless you know why its index has these names",
         )
     return {name: file for name, file in weight_map.items() if name not in unsafe}
 
@@ -123,7 +123,7 @@ def _check_places(
         elif file in whole and file not in entries[name]:
             misplaced.append(f"{shown(name)} (in {', '.join(entries[name])}, not in {file})")
     kinds = {f"missing from {file}, where {INDEX} places them": names for file, names in absent.items()} | {
-        f"in a different file than {INDEX} says": misplaced,
+        f"in another file than {INDEX} says": misplaced,
         "in more than one file": [
             f"{shown(n)} (in {', '.join(files)})" for n, files in entries.items() if len(files) > 1
         ],
@@ -133,7 +133,7 @@ def _check_places(
         if names:
             problems.add(
                 f"{problems.subject}: {counted(names)} {what}: {listed(sorted(names))}",
-                fix="download all files of the model again: these come from different versions",
+                fix="download all files of the model again: the present ones come from different versions",
             )
 
 

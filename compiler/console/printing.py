@@ -125,10 +125,10 @@ def _known(error: BaseException) -> PeagleError | None:
 
 def _unexpected(error: BaseException) -> PeagleError:
     if hasattr(error, "format_message"):  # the argument parser's own errors
-        return UsageError(error.format_message(), fix="see `peagle-compile --help`, or --help of the command")
+        return UsageError(error.format_message(), fix="see `peagle-compile --help`, or `peagle-compile COMMAND --help`")
     text = " ".join(str(error).split())
     return PeagleError(
         f"unexpected {type(error).__name__}: {text}",
         why="this is an internal error of peagle-compile",
-        fix=f"set {TRACEBACK}=1 to see the traceback",
+        fix=f"set {TRACEBACK}=1 to see the traceback, and report it",
     )

@@ -24,11 +24,9 @@ def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict
     try:
         given = json.loads(argument_text(flag, text))
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{flag} is not valid JSON: {error}", fix='give an object, such as {"min_tokens": 8}'
-        ) from None
+        raise UsageError(f"{flag} is not valid JSON: {error}", fix='use an object such as {"min_tokens": 8}') from None
     if not isinstance(given, dict):
-        raise UsageError(f"{flag} is not a JSON object", fix='give one, such as {"min_tokens": 8}')
+        raise UsageError(f"{flag} is not a JSON object", fix='use an object such as {"min_tokens": 8}')
     known = {field.name for field in dataclasses.fields(SamplingParams)}
     for name in given:
         if name in flags:

@@ -60,8 +60,8 @@ def find_engine(base: Path) -> Path:
         return found[0]
     holds = ", ".join(path.name for path in (found or inside)[:8]) or "nothing"
     raise EnvironmentProblem(
-        f"{model} holds {'several engines' if found else 'no engine'}",
-        why=f"there is no {FILE_NAME} at its top, but {holds}",
+        f"{model} contains {'several engines' if found else 'no engine'}",
+        why=f"its top level has no {FILE_NAME}; it contains {holds}",
         fix="create the model data with `peagle-compile sagemaker ENGINE --out model.tar.gz`, or upload one engine "
         "folder",
     )
@@ -112,9 +112,9 @@ def check_additional_data(base: Path, manifest: Manifest) -> None:
     for source in sorted(folder.iterdir()) if folder.is_dir() else ():
         if source.name != CHANNEL:
             raise EnvironmentProblem(
-                f"there is additional model data on the channel {source.name!r}",
+                f"the channel {source.name!r} has additional model data",
                 why=f"only the channel {CHANNEL!r}, for the drafter, is supported",
-                fix="remove it from AdditionalModelDataSources",
+                fix="remove the channel from AdditionalModelDataSources",
             )
         _check_drafter(source, manifest)
 
@@ -125,16 +125,16 @@ def _check_drafter(source: Path, manifest: Manifest) -> None:
     if manifest.drafter is None:
         raise EnvironmentProblem(
             f"{channel} cannot be used", why="the engine was built without a drafter",
-            fix=f"build it with this drafter, `peagle-compile build --draft ...`, or {leave_out}",
+            fix=f"rebuild the engine with this drafter, `peagle-compile build --draft ...`, or {leave_out}",
         )  # fmt: skip
     built = manifest.drafter.origin
     found = _opened(source, channel).fingerprint
     if found != built.revision:
         raise EnvironmentProblem(
-            f"{channel} is not the one that the engine was built with",
+            f"{channel} is not the drafter that the engine was built with",
             why=f"the engine's drafter is compiled in: {built.id}, with content hash {built.revision[:16]}; "
             f"the channel's hash is {found[:16]}",
-            fix=f"build the engine with the channel's drafter, `peagle-compile build --draft ...`, or {leave_out}",
+            fix=f"rebuild the engine with the channel's drafter, `peagle-compile build --draft ...`, or {leave_out}",
         )
 
 

@@ -54,9 +54,9 @@ def find_gpu(name: str) -> Gpu:
     if (gpu := GPUS.get(_key(name))) is not None:
         return gpu
     raise UsageError(
-        f"the GPU {name!r} is not known",
+        f"unknown GPU {name!r}",
         why=f"{_near(name)} {_known()}".lstrip(),
-        fix="use one of those, or omit the GPU and compare the memory figures with your GPU yourself",
+        fix="use one of these, or omit the GPU and compare the memory figures with those of your GPU",
     )
 
 
@@ -77,9 +77,9 @@ def sm_number(name: str) -> int:
     if (gpu := GPUS.get(_key(name))) is not None:
         return gpu.sm
     raise UsageError(
-        f"the GPU {name!r} is not known",
+        f"unknown GPU {name!r}",
         why=_near(name) or _known(),
-        fix="use one of those, or the architecture of the GPU, such as sm_120",
+        fix="use one of these, or the architecture of the GPU, such as sm_120",
     )
 
 
@@ -105,8 +105,8 @@ def lacks(sm: int, kind: str) -> str:
         return ""
     if on.only:
         only = ", ".join(map(sm_name, on.only))
-        return f"TensorRT does not compute in {known.title} on it ({sm_name(sm)}; only on {only})"
-    return f"it has no {known.title} arithmetic ({sm_name(sm)}; {known.title} requires {sm_name(on.since)} or newer)"
+        return f"TensorRT does not compute in {known.title} on {sm_name(sm)}, only on {only}"
+    return f"{sm_name(sm)} has no {known.title} arithmetic, which requires {sm_name(on.since)} or newer"
 
 
 def export_form(sms: Sequence[int]) -> str:
@@ -121,7 +121,7 @@ def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int
     """
     sms = [sm_number(name) for name in gpus]
     if not sms:
-        raise UsageError("no GPU to build for", fix="add one, for example --gpu sm_120")
+        raise UsageError("no GPU was specified", fix="specify one, for example --gpu sm_120")
     if product == "tensorrt-rtx":
         _require_rtx(sms)
     else:
@@ -143,9 +143,9 @@ def _require_rtx(sms: Sequence[int]) -> None:
 def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
     if len(set(sms)) > 1:
         raise UsageError(
-            f"TensorRT builds for one kind of GPU at a time, not {len(set(sms))}",
+            f"TensorRT builds for one GPU architecture at a time, not {len(set(sms))}",
             why="it chooses kernels by timing them on the local GPU",
-            fix="build once on a host of each kind",
+            fix="build once for each architecture, on a host with such a GPU",
         )
     (sm,) = set(sms)
     if sm not in present:
@@ -178,4 +178,4 @@ def _near(name: str) -> str:
 
 
 def _known() -> str:
-    return f"known GPUs are: {', '.join(GPUS)}"
+    return f"the known GPUs are {', '.join(GPUS)}"

@@ -128,7 +128,7 @@ def _with_plans_for(
         return pieces, manifest, []
     gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f}x as fast"
     if not choice.justifies_rebuild(k):
-        return pieces, manifest, [f"{gain}, which is too little to rebuild them"]
+        return pieces, manifest, [f"{gain}, which is too small a gain to rebuild the plans"]
     try:
         plans, described = pieces.make_plans(choice.k)
     except (BuildError, EnvironmentProblem) as error:  # the existing plans are intact
@@ -149,7 +149,7 @@ def _choice_warnings(plan: BuildPlan, manifest: Manifest, choice: KChoice | None
         of_method = f"the default maximum of {method.name}"
         what = "the depth that the head was trained for" if method.needs_head else of_method
         why = f"this machine cannot run an engine for {', '.join(plan.platform.gpus)}"
-        return [f"K = {plan.speculation.num_speculative_tokens} is {what}, not measured: {why}"]
+        return [f"K = {plan.speculation.num_speculative_tokens} is {what} and was not measured: {why}"]
     if choice.speedup > 1:
         return []
     where = "; repetitive text may still benefit" if method.is_on_host else ""

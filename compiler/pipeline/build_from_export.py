@@ -77,7 +77,7 @@ def build_from(
 def check_from(request: CompileRequest) -> None:
     """Raise ``UsageError`` for options that no engine can be built with."""
     request.plans.check()
-    request.sizes.check(fix="omit it to use the depth that the head was trained for")
+    request.sizes.check(fix="omit --num-speculative-tokens to use the depth that the head was trained for")
     require_disjoint(request.out, request.source)
     require_publishable(request.out)
 
@@ -118,7 +118,7 @@ def takes(plan: BuildPlan, export: ExportFolder, store: StageStore) -> tuple[Dis
 
 def _export_of(request: CompileRequest) -> ExportFolder:
     if request.source is None:
-        raise UsageError("no export was given", fix="pass --from DIR")
+        raise UsageError("no export was given", fix="add --from DIR")
     return read_export(request.source)
 
 

@@ -48,7 +48,7 @@ def calibrated(
             raise UsageError(
                 f"{' and '.join(flags)} cannot be used: nothing is calibrated for --precision {recipe.name}",
                 why="the recipe uses no calibrated input scales, or the checkpoint already has all of them",
-                fix="omit the calibration options",
+                fix="omit the calibration options, or choose a recipe that needs calibration",
             )
         return None
     with phase("calibrate") as record:

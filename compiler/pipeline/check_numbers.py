@@ -46,14 +46,14 @@ def require_finite(half: str, logits: Sequence[np.ndarray[Any, Any]], manifest: 
         return
     kinds = set(manifest.precision.values())
     if kinds == {"fp32"}:
-        why, fix = "the values of an intact model do not overflow fp32", "download the checkpoint again"
+        why, fix = "the checkpoint is probably damaged: fp32 does not overflow", "download the checkpoint again"
     else:
         why = f"the weights overflow in this precision, {manifest.precision['recipe']}"
         wider = ["--precision bf16, which has the range of fp32"]
         wider = wider if manifest.backend.gpus and "bf16" not in kinds else []
         fix = f"build with {', or with '.join([*wider, '--backend onnxruntime --precision fp32'])}"
     raise BuildError(
-        f"{name} would not work: its {half}'s logits are not finite after {len(bad)} of {len(logits)} prompts",
+        f"{name} would not work: the {half}'s logits are NaN or infinite after {len(bad)} of {len(logits)} prompts",
         why=why,
         fix=fix,
     )

@@ -15,7 +15,7 @@ def lowering_for(name: str) -> Lowering:
     """Return the lowering that ``--for`` names. Raises ``UsageError`` listing the available ones."""
     if name not in LOWERINGS:
         raise UsageError(
-            f"--for {name} does not exist", why=f"choose one of {', '.join(LOWERINGS)}", fix="try --for ort"
+            f"unknown --for {name}", why=f"the valid values are {', '.join(LOWERINGS)}", fix="use --for ort"
         )
     return LOWERINGS[name]
 
@@ -29,8 +29,8 @@ def require_known(precision: str | None) -> None:
     """Raise ``UsageError`` for a recipe that does not exist; None means the default."""
     if precision is not None and precision not in RECIPES:
         raise UsageError(
-            f"the precision {precision!r} does not exist",
-            why=f"choose one of {', '.join(RECIPES)}",
+            f"unknown precision {precision!r}",
+            why=f"the precisions are {', '.join(RECIPES)}",
             fix=_choice("use --precision", precision, tuple(RECIPES)),
         )
 
@@ -50,9 +50,9 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
         )
     if recipe.exclude and not recipe.quantized_type:
         raise UsageError(
-            f"--exclude {recipe.exclude[0]!r} has nothing to exclude from",
+            f"--exclude {recipe.exclude[0]!r} has no effect",
             why=f"{recipe.name} quantizes no weights of the target",
-            fix="omit it, or add --precision int8 or another quantized recipe",
+            fix="omit --exclude, or add --precision int8 or another quantized recipe",
         )
     _require_drafter(recipe, lowering, wides)
     require_gpus(recipe, gpus)
@@ -60,12 +60,12 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
     _require_caches(recipe, lowering, gpus, wides)
 
 
-def unsupported_reason(precision: str, *, tensorrt: bool, it: str = "it") -> str:
-    """Explain why TensorRT, or ONNX Runtime, does not support a recipe, which the sentence calls ``it``."""
+def unsupported_reason(precision: str, *, tensorrt: bool) -> str:
+    """Explain why TensorRT, or ONNX Runtime, does not support a recipe."""
     kind = NUMBER_FORMATS[precision]
     if kind.is_quantized:
         return f"{'TensorRT' if tensorrt else 'ONNX Runtime'} neither computes in {kind.title} nor emulates it"
-    return f"TensorRT has no attention kernel for {it}" if tensorrt else "on a CPU it computes in fp32"
+    return f"TensorRT has no attention kernel for {precision}" if tensorrt else "ONNX Runtime computes in fp32 on a CPU"
 
 
 def wide_names() -> tuple[str, ...]:
@@ -119,8 +119,8 @@ def _why(kind: str) -> str:
         return f"TensorRT does not compute in {title}"
     if on.only:
         only = ", ".join(map(sm_name, on.only))
-        return f"TensorRT computes in {title} on {only} only; elsewhere it would dequantize the weights to memory"
-    return f"GPUs support {title} from {sm_name(on.since)} on"
+        return f"TensorRT computes in {title} only on {only}; on other GPUs, it would dequantize the weights to memory"
+    return f"{title} requires {sm_name(on.since)} or newer"
 
 
 def _require_lm_head(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wides: Sequence[str]) -> None:
@@ -130,7 +130,7 @@ def _require_lm_head(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wi
         return
     raise UsageError(
         f"--lm-head-precision {kind} is not available with {_model(wides)}",
-        why=f"choose {', '.join(known)}, or the compute type of the model",
+        why=f"the valid types are {', '.join(known)}, and the compute type of the model",
         fix=_choice("--lm-head-precision", kind, kinds),
     )
 
@@ -145,19 +145,19 @@ def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wid
         raise UsageError(
             f"--kv-cache-dtype {kind} is not available with {lowering.backend}",
             why=f"its attention kernel reads keys and values in {' or '.join([recipe.wide, *kinds])}",
-            fix=f"{on_cpu}, or build for a GPU from {_first(kind)} on",
+            fix=f"{on_cpu}, or build for a GPU of {_first(kind)} or newer",
         )
     if kind in _on_cpu() and not lowering.is_tensorrt:
         raise UsageError(
             f"--kv-cache-dtype {kind} is not available with the lowering {lowering}",
-            why=f"ONNX Runtime's attention kernels read keys and values in their compute type, {recipe.wide}; this "
-            "project's kernels, which need a C++ compiler, read others",
+            why=f"ONNX Runtime's attention kernels read keys and values in their compute type, {recipe.wide}; only "
+            "this project's kernels, which need a C++ compiler, support other types",
             fix=f"use the lowering {CPU}, or omit --kv-cache-dtype",
         )
     others = f", or in {' or '.join(lowering.cache_types)}" if lowering.cache_types else ""
     raise UsageError(
         f"--kv-cache-dtype {kind} is not available with {_model(wides)}",
-        why=f"caches have the compute type of the model{others}",
+        why=f"caches can be in the compute type of the model{others}",
         fix=_choice("--kv-cache-dtype", kind, kinds),
     )
 
@@ -168,8 +168,8 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
         title = NUMBER_FORMATS[kind].title
         raise UsageError(
             f"--draft-precision {kind} is not available with TensorRT",
-            why="the inputs of a drafter's matrices are not quantized, and TensorRT multiplies "
-            f"{title} only with {title}; it would dequantize the weights to memory before every product",
+            why=f"TensorRT multiplies {title} weights only by {title} inputs, and the inputs of a drafter's matrices "
+            "are not quantized; it would dequantize the weights to memory before every product",
             fix=f"use --draft-precision {kinds[0]}, or omit it",
         )
     if kind in kinds or kind in wides:
@@ -177,12 +177,12 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
     if kind in wide_names():
         raise UsageError(
             f"--draft-precision {kind} cannot be combined with a target in {recipe.wide}",
-            why="the drafter reads the target's features in the target's type",
+            why="the drafter reads the target's hidden states in the target's type",
             fix=f"use --draft-precision {recipe.wide}, or omit it",
         )
     raise UsageError(
-        f"--draft-precision {kind} does not exist",
-        why=f"a drafter has its target's type, or its matrices are stored in {', '.join(kinds)}",
+        f"unknown --draft-precision {kind}",
+        why=f"the valid types are the target's wide type, and {', '.join(kinds)} for the drafter's matrices",
         fix=_choice("--draft-precision", kind, kinds),
     )
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .calibration.saved_ranges import Scales
     from .recipes import Recipe
 
-_WHY, _FIX = "a cache has one scale per layer", "download the file again, or omit --kv-cache-dtype"
+_WHY, _FIX = "a cache must have a single scale per layer", "download the file again, or omit --kv-cache-dtype"
 # Next to the projections in ModelOpt, or in the attention module in compressed-tensors.
 _NAMES = {"k": ("k_proj.k_scale", "k_scale"), "v": ("v_proj.v_scale", "v_scale")}
 

@@ -61,7 +61,7 @@ class PrecisionOptions:
     )
     exclude: tuple[str, ...] = option(
         "--exclude",
-        "Modules of the target to leave unquantized, for example 'layers.0.*'. Repeatable.",
+        "Modules of the target to leave unquantized, for example 'layers.0.*'. Can be repeated.",
         (),
     )
     allow_wide: tuple[str, ...] = option(
@@ -80,7 +80,7 @@ class PrecisionOptions:
         if unknown := [name for name in self.allow_wide if name not in ALLOWED_WIDE]:
             raise UsageError(
                 f"--allow-wide does not support {unknown[0]!r}",
-                why=f"it supports {', '.join(ALLOWED_WIDE)}",
+                why=f"the supported weights are {', '.join(ALLOWED_WIDE)}",
                 fix=f"use --allow-wide {ALLOWED_WIDE[0]}, or omit it; to leave weights unquantized, use --exclude",
             )
 

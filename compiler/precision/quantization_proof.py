@@ -27,8 +27,8 @@ _UNSIGNED = "u"  # types with a zero point at their middle: CPU kernels read the
 _KERNELS = ("MatMulNBits", "QMoE", "QuantizedExperts", "QuantizedLinear")
 _EXPERTS = "experts"
 _UNREAD = (
-    "ONNX Runtime has no kernel that reads it in this form, and would dequantize it at load; for routed experts, both "
-    "stacks must qualify"
+    "ONNX Runtime has no kernel that reads this form, and would dequantize the weight at load; for routed experts, "
+    "both stacks must have a supported form"
 )
 
 
@@ -94,8 +94,8 @@ class QuantizedGraph:
             raise BuildError(
                 f"only {counted.stored:.1%} of the weights that {flag} {recipe.name} quantizes are {recipe.title} in "
                 f"the graph; at least {recipe.share:.0%} is required",
-                why=_reasons(wide) or "there are no such weights",
-                fix=f"exclude the others with --exclude, or build in {recipe.wide}",
+                why=_reasons(wide) or "the graph has no such weights",
+                fix=f"exclude the other weights with --exclude, or build in {recipe.wide}",
             )
         if counted.accepted < recipe.share:
             raise too_little(selection, lowering, counted.multiplied, self.computed_wide)

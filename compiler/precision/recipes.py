@@ -276,13 +276,13 @@ def twice_rounded(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> l
         which = " and ".join(again)
         told = "; build_report.json lists the error of each tensor" if recipe.quantized_type else ""
         return [
-            f"{target.source.name} has weights that are quantized already, to {which}: {recipe.name} quantizes them a "
+            f"{target.source.name} has weights that are already quantized to {which}: {recipe.name} quantizes them a "
             f"second time{told}"
         ]
     if recipe.experts == recipe.wide or "mxfp4" not in target.format.lower():
         return []
     return [
-        f"the checkpoint's experts are MXFP4 already and are quantized a second time, to {recipe.experts}; "
+        f"the checkpoint's experts are already MXFP4, and are quantized a second time, to {recipe.experts}; "
         "build_report.json lists the error of each tensor"
     ]
 

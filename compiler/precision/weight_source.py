@@ -82,7 +82,9 @@ def selection_of(target: Target, recipe: Recipe) -> Selection:
     """Return the weights of a target that ``recipe`` quantizes. Raises ``UsageError`` if exclusions leave none."""
     selection = Selection.of_target(target.skeleton.weights, recipe)
     if not selection.weights:
-        raise UsageError("--exclude leaves nothing to quantize", fix=f"exclude less, or build in {recipe.wide}")
+        raise UsageError(
+            "--exclude leaves nothing to quantize", fix=f"exclude fewer modules, or build in {recipe.wide}"
+        )
     return selection
 
 
@@ -158,8 +160,8 @@ def _twice(target: Target, recipe: Recipe, stored: Sequence[str]) -> BuildError:
     others = sorted(kind for kind in recipe.quantized_types if not _takes_e4m3(kind))
     own = format_stored_as(E4M3.safetensors)
     return BuildError(
-        f"{target.folder} is quantized already: it stores {counted(stored)} in FP8, among them {stored[0]}",
+        f"{target.folder} is already quantized: it stores {counted(stored)} in FP8, among them {stored[0]}",
         why=f"{' and '.join(others)} cannot be added: quantizing twice adds a second error to the first, "
         "and one graph takes its quantized weights from one source",
-        fix=f"build it with --precision {own.name if own else ''} alone, or start from the BF16 or FP16 checkpoint",
+        fix=f"build with --precision {own.name if own else ''} alone, or from the BF16 or FP16 checkpoint of the model",
     )

@@ -19,7 +19,9 @@ from .expert_lowering import select_expert_lowering
 from .refusals import export_lowering
 from .request import DEFAULT_BATCH_SIZE, ONNXRUNTIME, CompileRequest
 
-_FP8_TAKEN = "the engine is FP8 because the checkpoint is FP8 with input scales; --precision bf16 would widen it"
+_FP8_TAKEN = (
+    "the engine is FP8 because the checkpoint is FP8 with input scales; --precision bf16 would dequantize the weights"
+)
 
 Command = Literal["build", "export"]
 

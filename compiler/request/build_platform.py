@@ -80,7 +80,7 @@ def _platform(request: CompileRequest) -> BuildPlatform:
     if asked.lowering is not None:
         raise UsageError(
             f"--lowering {asked.lowering} does not work with {platform.title}",
-            why="its parser needs a lowering of its own",
+            why="TensorRT's parser needs a lowering of its own",
             fix="omit --lowering, or use --backend onnxruntime",
         )
     return platform
@@ -88,7 +88,7 @@ def _platform(request: CompileRequest) -> BuildPlatform:
 
 def costs_without_kernels(why: str, fix: str) -> str:
     """Return the one-line warning of a build that could not compile the CPU kernels."""
-    return f"{why}: falling back to ONNX Runtime's own kernels, with which verifying drafts is slower; {fix}"
+    return f"{why}: falling back to ONNX Runtime's own kernels, which verify drafts more slowly; {fix}"
 
 
 def _on_cpu(asked: str | None, precision: str | None) -> tuple[Lowering, str]:
@@ -117,7 +117,7 @@ def version_of(backend: str, machine: Machine) -> str:
     if not installed[:1].isdigit():
         raise EnvironmentProblem(
             f"the version of {backend} is unknown",
-            why="its package has no metadata",
+            why="the installed package has no metadata",
             fix=f"pip install --force-reinstall {backend}",
         )
     return installed
@@ -136,7 +136,7 @@ def _refuse_tensorrts(gpus: tuple[str, ...], plans: PlanOptions) -> None:
     flags = (["--gpu"] if gpus else []) + plans.given()
     if flags:
         raise UsageError(
-            f"{' and '.join(flags)} requires TensorRT, not ONNX Runtime",
-            why="ONNX Runtime engines hold no TensorRT plans",
+            f"{' and '.join(flags)} cannot be used with ONNX Runtime",
+            why="only TensorRT engines contain plans",
             fix="omit the flags, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )

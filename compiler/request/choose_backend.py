@@ -61,17 +61,17 @@ def choose_backend(
 def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, model: str) -> BackendChoice:
     ready = machine.has("tensorrt") and any(sm in DATA_CENTRE_SMS for sm in machine.sms)
     if precision in _cpu_alone():
-        return _onnxruntime(precision, named, unsupported_reason(precision, tensorrt=True, it=precision))
+        return _onnxruntime(precision, named, unsupported_reason(precision, tensorrt=True))
     if not named and not ready and (precision is None or kernels_of(precision)):
         if usable := [gpu for gpu in machine.gpus if gpu.sm in (*DATA_CENTRE_SMS, *RTX_SMS)]:
             raise _undecided(usable[0], machine)
         return BackendChoice("onnxruntime", (), "this machine has no GPU that TensorRT builds for")
     if not named and not machine.gpus and is_emulated_format(precision):
-        return BackendChoice("onnxruntime", (), "there is no GPU here")
+        return BackendChoice("onnxruntime", (), "this machine has no GPU")
     if ready and (not named or set(named) <= {sm_name(sm) for sm in machine.sms}):
         return _tensorrt("tensorrt", precision, named, machine, model)
     if named and machine.has("tensorrt-rtx") and all(sm_number(gpu) in RTX_SMS for gpu in named):
-        return BackendChoice("tensorrt-rtx", named, "it builds ahead of time for the requested GPU")
+        return BackendChoice("tensorrt-rtx", named, "TensorRT-RTX builds ahead of time for the requested GPU")
     raise _cannot("tensorrt", precision, named, machine, model)
 
 
@@ -92,18 +92,14 @@ def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> Bac
     if precision not in (None, *available(ORT)):
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
-            why="on a CPU it computes in fp32",
+            why="ONNX Runtime computes in fp32 on a CPU",
             fix="omit --precision, or build for a GPU, for example with --backend tensorrt-rtx --gpu sm_120",
         )
     if named:
         raise UsageError(
             f"--gpu {','.join(named)} does not work with ONNX Runtime" + (f" in {precision}" if precision else ""),
-            why="its engines run on a CPU"
-            + (
-                f", and {unsupported_reason(precision, tensorrt=True, it=precision)}"
-                if precision in _cpu_alone()
-                else ""
-            ),
+            why="engines for ONNX Runtime run on a CPU"
+            + (f", and {unsupported_reason(precision, tensorrt=True)}" if precision in _cpu_alone() else ""),
             fix=f"omit --gpu, or build with {_for_gpus(precision, named)}",
         )
     return BackendChoice("onnxruntime", (), why)
@@ -112,13 +108,13 @@ def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> Bac
 def _for_gpus(precision: str | None, named: tuple[str, ...]) -> str:
     """Return the flags that build for these GPUs, in the requested precision or the nearest one."""
     rtx = all(sm_number(gpu) in RTX_SMS for gpu in named)
-    backend = "--backend tensorrt-rtx" if rtx else "--backend tensorrt on a host that has them, with"
+    backend, where = ("--backend tensorrt-rtx", "") if rtx else ("--backend tensorrt", " on a host with such a GPU")
     if precision is None:
-        return backend.removesuffix(", with")
+        return backend + where
     kind = NUMBER_FORMATS.get(precision)
     able = [each for each in (precision, *(kind.instead if kind else ())) if each in available(TENSORRT)]
     has = [each for each in able if all(supports(gpu, each) for gpu in named)]
-    return f"{backend} --precision {has[0] if has else FP16.name}"
+    return f"{backend} --precision {has[0] if has else FP16.name}{where}"
 
 
 def _require_wide(product: Product, precision: str | None) -> None:
@@ -146,18 +142,18 @@ def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> Bac
     if not machine.has("tensorrt-rtx"):
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
-            why="it builds the plans, which needs no GPU",
+            why="the build needs TensorRT-RTX, but no GPU",
             fix=f"{install_to_build(EXTRA_OF['tensorrt-rtx'])}; {_on_cpu(precision, named)}",
         )
     gpus = named or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:
         local = f"does not support this machine's GPUs ({', '.join(map(sm_name, machine.sms))})"
         raise UsageError(
-            "no GPU to build for was named",
+            "no GPU was specified",
             why=f"TensorRT-RTX {local}, only {', '.join(map(sm_name, RTX_SMS))}"
             if machine.gpus
             else f"this machine has no GPU; TensorRT-RTX supports {', '.join(map(sm_name, RTX_SMS))}",
-            fix="name one, for example --gpu sm_120",
+            fix="specify one, for example --gpu sm_120",
         )
     require_targets("tensorrt-rtx", gpus, machine.sms)
     return BackendChoice("tensorrt-rtx", gpus, "requested")
@@ -185,7 +181,7 @@ def _cannot(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(named)}" if named else ""),
         why="; ".join(missing),
-        fix="run the same command on a host that meets this; or run "
+        fix="run the same command on a host without these problems; or run "
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
         "--out DIR` here, with the other options of this build, and `peagle-compile build --from DIR` there, which "
         "needs neither the checkpoints nor torch; or use "

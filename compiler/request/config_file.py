@@ -22,7 +22,7 @@ def read_config(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(
-            f"--config {path} cannot be read", why=str(error.strerror), fix="name a readable file"
+            f"--config {path} cannot be read", why=str(error.strerror), fix="pass a readable file"
         ) from None
     except UnicodeDecodeError as error:
         raise _unreadable(path, error) from None
@@ -32,8 +32,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise _unreadable(path, error) from None
     if content is not None and not isinstance(content, dict):
         raise UsageError(
-            f"--config {path} holds no options",
-            why="it is not a mapping",
+            f"--config {path} contains no options",
+            why="its content is not a mapping",
             fix="write options such as max_seq_len: 4096",
         )
     return content or {}
@@ -91,7 +91,7 @@ def _optional(kind: Any) -> bool:
 def _texts(value: Any, option: Option, key: str) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{key} {shown(value)} is not a list of texts", fix=f"see {option.flag}: {option.help}")
+        raise UsageError(f"{key} {shown(value)} is not a list of strings", fix=f"see {option.flag}: {option.help}")
     if option.split:
         texts = [part.strip() for text in texts for part in text.split(",")]
     return tuple(texts)

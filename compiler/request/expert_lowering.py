@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...graphs.targets import Family
 
 FORMS = ("layer", "dense")
-_COSTS = "every pass reads and computes all of them, not only a token's own"
+_COSTS = "every pass reads and computes all experts, not only those chosen for a token"
 
 
 def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
@@ -22,18 +22,20 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
     if asked is None:
         return lowering
     if asked not in FORMS:
-        raise UsageError(f"unknown --experts {asked}", why=f"it is {' or '.join(FORMS)}", fix="omit --experts")
+        raise UsageError(
+            f"unknown --experts {asked}", why=f"the valid values are {' and '.join(FORMS)}", fix="omit --experts"
+        )
     if not lowering.is_tensorrt:
         raise UsageError(
             f"--experts {asked} does not work with {lowering.backend}",
-            why="it selects between two forms for TensorRT",
+            why="--experts selects between two lowerings for TensorRT",
             fix="omit --experts",
         )
     if asked == "layer" and not lowering.has_expert_layer:
         raise UsageError(
             "--experts layer is not supported for this target",
             why="TensorRT has a layer of routed experts only since version 11 and only for SM 10.x (b200)",
-            fix="omit --experts to use dense experts, or export --for tensorrt-sm100",
+            fix="omit --experts to use dense experts, or export with --for tensorrt-sm100",
         )
     return TENSORRT if asked == "dense" and lowering.has_expert_layer else lowering
 
@@ -43,7 +45,7 @@ def select_expert_lowering(lowering: Lowering, asked: str | None, family: Family
     if asked is not None or not lowering.has_expert_layer or not family.own_swiglu:
         return lowering, []
     note = (
-        f"routed experts are dense: {_COSTS}. TensorRT's own layer is not known to support their SwiGLU "
-        f"({family.own_swiglu}); --experts layer uses it anyway"
+        f"routed experts are dense: {_COSTS}. TensorRT's own layer is not known to support this model's SwiGLU "
+        f"({family.own_swiglu}); --experts layer uses that layer anyway"
     )
     return TENSORRT, [note]

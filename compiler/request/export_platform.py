@@ -100,7 +100,7 @@ def _require_types(gpus: Sequence[str], types: Collection[str], where: str) -> N
 
 def _other_form(form: str, where: str, gpu: str, why: str, instead: str = "") -> UsageError:
     return UsageError(
-        f"the export at {where} is for other GPUs (its form is {form})",
+        f"the export at {where} is for other GPUs (its lowering is {form})",
         why=why,
         fix=f"export again with `--for tensorrt --gpu {gpu}`{instead}",
     )
@@ -117,7 +117,7 @@ def _here(backend: str, machine: Machine) -> tuple[str, ...]:
     if backend == "tensorrt" or machine.gpus:
         return ()  # choose_backend takes the local GPUs, or raises
     raise UsageError(
-        "no GPU to build for was named",
-        why="this machine has no GPU, and the export names none",
-        fix="name one, for example --gpu sm_120",
+        "no GPU was specified",
+        why="this machine has no GPU, and the export was made without --gpu",
+        fix="specify one, for example --gpu sm_120",
     )

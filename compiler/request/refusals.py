@@ -23,7 +23,7 @@ def check_build(request: CompileRequest) -> None:
     request.backend.check_lowering()
     request.sizes.check(
         why="it is the number of tokens drafted per round",
-        fix="omit it to let the build measure the fastest number; 0 is plain decoding, as with --draft none",
+        fix="omit it to let the build choose the fastest number, or use 0 for plain decoding",
     )
     _check_drafter(request)
     request.plans.check()
@@ -36,7 +36,9 @@ def check_export(request: CompileRequest) -> None:
     request.precision.check()
     decide(request.precision, export_lowering(request), gpus=sm_names(request.backend.gpus))
     request.calibration.check()
-    request.sizes.check(fix="give the number of tokens drafted per round; the caches have room for two rounds of them")
+    request.sizes.check(
+        fix="use the number of tokens drafted per round; the caches will have room for two rounds of drafts"
+    )
     _check_drafter(request)
     _check_out(request)
 
@@ -101,13 +103,13 @@ def _check_drafter(request: CompileRequest) -> None:
         raise UsageError(
             f"{', '.join(request.of_head())} has no effect with --draft {said}",
             why="this draft method has no head",
-            fix=f"omit it, or name a head instead of {said} (write ./{said} for a folder of that name)",
+            fix=f"omit it, or pass a head instead of {said} (./{said} for a folder of that name)",
         )
     if request.headless and request.precision.drafter is not None:
         spelled = f"--draft {said}" if said is not None and request.pair.head is None else "--num-speculative-tokens 0"
         raise UsageError(
             f"--draft-precision {request.precision.drafter} has no effect with {spelled}",
-            why="the engine has no drafter then",
+            why="such an engine has no drafter",
             fix="omit one of the two",
         )
 

@@ -96,7 +96,7 @@ class BackendOptions:
             raise UsageError(
                 f"unknown backend {self.name!r}",
                 why=f"the backends are {', '.join(BACKENDS)}",
-                fix="omit --backend, or see `peagle-compile doctor` for what this machine can build and run",
+                fix="omit --backend, or run `peagle-compile doctor` to see what this machine can build and run",
             )
 
     def check_lowering(self) -> None:
@@ -130,8 +130,7 @@ class SizeOptions:
             raise UsageError(
                 f"--num-speculative-tokens {self.num_speculative_tokens} is above {MAX_DRAFTS}",
                 why=f"the kernels process at most {MAX_DRAFTS + 1} columns per round: the drafts and the bonus token",
-                fix="omit it to let the build measure the fastest number, or use the depth that the head was trained "
-                "for",
+                fix="omit it to let the build choose the fastest number, or use the head's trained depth",
             )
         if self.max_seq_len < 1:
             raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="omit it for the default, 2048")
@@ -155,7 +154,11 @@ class HeadOptions:
     def check(self) -> None:
         """Raise ``UsageError`` for taps that are not layer ids."""
         if not all(text.isdecimal() and len(text) < 10 for text in self.taps):
-            raise UsageError(f"--taps {','.join(self.taps)}: invalid layer ids", fix="for example, use --taps 2,24,45")
+            raise UsageError(
+                f"--taps {','.join(self.taps)}: invalid layer ids",
+                why="taps are numbers of target layers, counted from 0",
+                fix="use for example --taps 2,24,45",
+            )
 
     def given(self) -> list[str]:
         """The flags that were given."""

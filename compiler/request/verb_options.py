@@ -93,7 +93,7 @@ class VerbOptions:
         if source is not None:
             self._require_of_plans(answered, source)
         elif not pair.model:
-            raise UsageError("no model was named", fix="name one, such as --model demo")
+            raise UsageError("no model was specified", fix="specify one, such as --model demo")
         made_of = Path(os.path.abspath(source or pair.model)).name
         top_level.setdefault("out", Path(f"{made_of.removesuffix('-onnx') if source else made_of}-{self.suffix}"))
         return CompileRequest(pair, **top_level, **{name: GROUPS[name](**content) for name, content in groups.items()})
@@ -104,7 +104,7 @@ class VerbOptions:
         if settled:
             raise UsageError(
                 f"{', '.join(settled)} and --from {source} contradict each other",
-                why="the export fixes models, types, caches and ranges",
+                why="models, types, caches and ranges were chosen when the export was made",
                 fix=f"omit {'them' if len(settled) > 1 else 'it'}, or export again with "
                 f"{'them' if len(settled) > 1 else 'it'}; the options that work with --from are "
                 + ", ".join(entry.option.flag for entry in self if entry.option.name in _OF_PLANS[1:]),
@@ -144,8 +144,8 @@ class VerbOptions:
         near = nearest(name, known, cutoff=0.5)
         raise UsageError(
             f"{where}: {self.verb} has no option {key!r}",
-            why=f"did you mean {' or '.join(near)}?" if near else f"the options are: {', '.join(known)}",
-            fix=f"`peagle-compile {self.verb} --help` lists them; in an options file, write _ for -",
+            why=f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}",
+            fix=f"run `peagle-compile {self.verb} --help` for a list; in an options file, write _ for -",
         )
 
 

@@ -26,7 +26,7 @@ _CACHE = (
 )
 _OUT = "set --out to a folder on a larger disk"
 _SCALES = "use --scales with ranges calibrated on a machine with more memory, which skips calibration"
-_ELSEWHERE = "run `peagle-compile export` here and `build --from` on a machine with more memory"
+_ELSEWHERE = "run `peagle-compile export` here, and `peagle-compile build --from` on a machine with more memory"
 
 
 class InsufficientResources(EnvironmentProblem):
@@ -112,8 +112,8 @@ def disk_needs(disk: Disk, download: Need | None = None) -> tuple[Need, ...]:
     kept, made, basis = disk.to_keep_bytes, disk.to_copy_bytes, "from the weight shapes"
     wanted = [
         *([download] if download else []),
-        Need("disk for kept steps", kept, kept, basis, disk.cache, disk.cache_free_bytes, instead=_CACHE),
-        Need("disk for what is made", made, made, basis, disk.out, disk.out_free_bytes, instead=_OUT),
+        Need("disk for cached steps", kept, kept, basis, disk.cache, disk.cache_free_bytes, instead=_CACHE),
+        Need("disk for the output", made, made, basis, disk.out, disk.out_free_bytes, instead=_OUT),
     ]
     taken: dict[int, int] = {}
     needs = []
@@ -138,7 +138,7 @@ def calibration_needs(work: CalibrationWork) -> tuple[Need, ...]:
 def builder_needs(builder: BuilderWork) -> tuple[Need, ...]:
     """Return the memory of the process that builds a plan."""
     basis = f"{BUILDER_PEAK} times the weights, as measured with TensorRT-RTX"
-    least = f"{BUILDER_LEAST} times the weights, at which a build was killed"
+    least = f"{BUILDER_LEAST} times the weights, with which a build ran out of memory"
     count, at_least, free = builder.bytes, builder.least_bytes, free_memory()
     return (Need("memory to build plans", count, at_least, basis, HERE, free, least_basis=least, instead=_ELSEWHERE),)
 
@@ -159,7 +159,7 @@ def refusal_of(needs: Iterable[Need]) -> InsufficientResources | None:
 
 def tight(needs: Iterable[Need]) -> list[str]:
     """Return warnings for needs that may not fit."""
-    return [f"{need.describe(least=False)}: this may not be enough" for need in needs if need.is_tight]
+    return [f"{need.describe(least=False)}: may not be enough" for need in needs if need.is_tight]
 
 
 def check_needs(needs: Sequence[Need], *, ignored: bool) -> list[str]:

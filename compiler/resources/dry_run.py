@@ -90,7 +90,7 @@ def decide_build(request: CompileRequest) -> Decided:
         notes += [platform.lacks] if platform.lacks else []
         if platform.makes_plans and platform.runs_here and request.requested_drafts is None:
             notes.append(
-                "the build measures K here; if another K than the trained depth is fastest, plans are built twice"
+                "the build measures K on this machine; if the fastest K is not the trained depth, plans are built twice"
             )
     except EnvironmentProblem as error:
         problem = error
@@ -98,10 +98,12 @@ def decide_build(request: CompileRequest) -> Decided:
             raise
         platform = _platform_elsewhere(asked)
         decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
-        notes = [f"this machine cannot build it ({error.why or error.what}); the plan is for a machine that can"]
+        notes = [
+            f"this machine cannot build this engine ({error.why or error.what}); the plan is for a machine that can"
+        ]
     verdict, more = _gpu(asked.gpus[0] if asked.gpus else None)
     if len(asked.gpus) > 1:
-        verdict, more = None, ["to check whether the engine fits, name a single GPU, such as --gpu b200"]
+        verdict, more = None, ["to check whether the engine fits, specify a single GPU, such as --gpu b200"]
     plan, head = _plan("build", request, platform, [*notes, *more], keeps_own=True)
     return Decided(plan, head, verdict, problem)
 
@@ -109,7 +111,7 @@ def decide_build(request: CompileRequest) -> Decided:
 def decide_export(request: CompileRequest) -> Decided:
     """Plan an export; if a GPU is named, for the form that TensorRT builds for it."""
     named = request.backend.gpus
-    request.sizes.check(fix="omit it to use the depth that the head was trained for")
+    request.sizes.check(fix="omit --num-speculative-tokens to use the depth that the head was trained for")
     platform = platform_of_graphs(request)
     verdict, notes = _gpu(named[0] if len(named) == 1 else None)
     plan, head = _plan("export", request, platform, notes, keeps_own=bool(platform.gpus))
@@ -147,9 +149,7 @@ def _plan(
             notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
         decide(asked, lowering, target)
     else:
-        notes.append(
-            f"{lowering} does not support {asked.name} (only {', '.join(known)}); the figures are arithmetic only"
-        )
+        notes.append(f"{lowering} does not support {asked.name} (only {', '.join(known)}); such a build would fail")
     plan = BuildPlan(
         command=command,
         request=request,
@@ -271,7 +271,7 @@ def _gpu(name: str | None) -> tuple[str | None, list[str]]:
     if name is None:
         return None, []
     if "," in name:
-        raise UsageError(f"--gpu {name} names several GPUs", why="a dry run is for one GPU", fix="name one at a time")
+        raise UsageError(f"--gpu {name} has several GPUs", why="a dry run is for one GPU", fix="specify one at a time")
     if is_architecture(name):
-        return None, [f"{name} does not determine the GPU memory; to check the fit, name a GPU, such as --gpu b200"]
+        return None, [f"{name} does not determine the GPU memory; specify a GPU, such as --gpu b200, to check the fit"]
     return name, []

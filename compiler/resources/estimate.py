@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_HEAD = "unknown until downloaded"
 TABLES = "rotary tables"
-_SHARED = "it shares the target's embedding, which is stored once"
+_SHARED = "the drafter shares the target's embedding, which is stored once"
 
 # Rounded up. Measured: 0.45 GB after the libraries have traced a few layers; 90 kB per node of a whole semantic
 # graph; 0.23 GB beyond the trace while weights were written.
@@ -190,7 +190,7 @@ def estimate(
     spec = family_for(config).describe(config)
     spec = spec.with_taps(head.taps if head else None) if has_drafter else spec
     possible = min(max_seq_len, spec.max_position_embeddings)
-    cut = (f"max_seq_len is {possible}, the model's maximum",) if possible < max_seq_len else ()
+    cut = (f"max_seq_len was reduced to {possible}, the model's maximum",) if possible < max_seq_len else ()
     most = speculation.max_num_speculative_tokens
     length = cache_length(possible, most, lowering)
     progress = progress or Quiet()

@@ -86,7 +86,7 @@ def _verdict(found: Estimate | None) -> tuple[str, bool]:
     if found is None or (verdict := found.gpu) is None:
         return "", False
     if verdict.refusal:
-        return f"{verdict.gpu.name} cannot run it: {verdict.refusal}", True
+        return f"{verdict.gpu.name} cannot run the engine: {verdict.refusal}", True
     if not verdict.fits:
-        return f"it does not fit {verdict.gpu.name}: short by {size(verdict.short_bytes)}", True
-    return f"it fits {verdict.gpu.name}, with {verdict.most_slots:,} slots", False
+        return f"the engine does not fit {verdict.gpu.name}: short by {size(verdict.short_bytes)}", True
+    return f"the engine fits {verdict.gpu.name}, with {verdict.most_slots:,} slots", False

@@ -95,7 +95,7 @@ class CalibrationWork:
     def describe(self) -> str:
         """Describe operations and memory; the time is given only at the recorded rate, as it depends on the machine."""
         hours = self.operations / CALIBRATED_BY_A_CORE / 3600
-        rate = f"{CALIBRATED_BY_A_CORE / 1e9:.0f} GFLOP/s that an idle one with AVX-512 reached"
+        rate = f"{CALIBRATED_BY_A_CORE / 1e9:.0f} GFLOP/s that an idle core with AVX-512 reached"
         time = f"{hours:.2g} hours of one core at the {rate} (benchmarks/calibration.py)"
         whose = "memory" if self.is_local else f"{self.device}'s memory"
         time = time if self.is_local else f"the speed of {self.device} was not measured"
@@ -130,7 +130,7 @@ class BuilderWork:
 
     def memory(self) -> str:
         """Describe the memory of the process and the origin of the figure."""
-        least = f"; a build with {size(self.least_bytes)} was killed" if self.least_bytes else ""
+        least = f"; a build with {size(self.least_bytes)} ran out of memory" if self.least_bytes else ""
         return (
             f"about {size(self.bytes)} in a separate process, {BUILDER_PEAK} times the weights, as measured with "
             f"TensorRT-RTX{least or '; TensorRT was not measured'}"
@@ -160,7 +160,7 @@ class BuildWork:
         rows = [("  calibration", self.calibration.describe())] if self.calibration else []
         if self.rounding_seconds:
             time = f"about {duration(self.rounding_seconds)} while weights are written, on one processor"
-            rows.append(("  rounding", f"{time} (`make bench-rounding`); less on several"))
+            rows.append(("  rounding", f"{time} (`make bench-rounding`); less on several processors"))
         return rows + ([("  building", f"{self.builder.memory()}; {self.builder.time()}")] if self.builder else [])
 
 

@@ -21,7 +21,7 @@ _REFUSED = (  # refused by the system: disks, permissions, limits; none of them 
     errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EBUSY, errno.EXDEV, errno.EFBIG, errno.EIO, errno.ESTALE,
     errno.EMFILE, errno.ENFILE, errno.ENOLCK, errno.EOPNOTSUPP,
 )  # fmt: skip
-_RESUME = "nothing was published, finished steps are kept, and the same command resumes"
+_RESUME = "nothing was published; finished steps are cached, and the same command resumes from them"
 
 
 def flush_tree(folder: Path) -> None:
@@ -66,7 +66,7 @@ def writing(where: Path, needed: int) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            wanted = f"{_size(needed)} are needed, " if needed else ""
+            wanted = f"{_size(needed)} are needed, but only " if needed else "only "
             raise BuildError(
                 f"the disk of {where} is full",
                 why=f"{wanted}{_size(free_bytes(where))} are free; {_RESUME}",
@@ -76,7 +76,7 @@ def writing(where: Path, needed: int) -> Iterator[None]:
             raise UsageError(
                 f"{_named(error, where)} is not a valid file name on this disk",
                 why=os.strerror(error.errno),
-                fix="choose a shorter or plainer one",
+                fix="choose a shorter name, without special characters",
             ) from error
         if error.errno in _REFUSED:
             named = _named(error, where)
@@ -84,7 +84,7 @@ def writing(where: Path, needed: int) -> Iterator[None]:
             raise EnvironmentProblem(
                 f"cannot {'write to' if is_ours else 'read'} {named}",
                 why=os.strerror(error.errno),
-                fix="choose another folder" if is_ours else "check that it exists and is readable",
+                fix="choose another folder" if is_ours else "check that the file exists and is readable",
             ) from error
         raise
 
@@ -107,7 +107,7 @@ def require_space(where: Path, needed: int) -> None:
     if free < needed:
         raise BuildError(
             f"not enough disk space for {where}",
-            why=f"{_size(needed)} are needed, {_size(free)} are free; {_RESUME}",
+            why=f"{_size(needed)} are needed, but only {_size(free)} are free; {_RESUME}",
             fix="free some space, or set --out and PEAGLE_CACHE to another disk, and run the same command again",
         )
 

@@ -103,8 +103,8 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
         raise UntrustedCache(
             f"others can write to {path}, which is {_part(root, path)}",
             why=f"its mode is {stat.S_IMODE(found.st_mode):04o} and its owner is {_name(found.st_uid)}; {_WHY}",
-            fix=f"if nobody else has written there, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise remove it, "
-            f"and builds recreate what they need; or {_elsewhere()}",
+            fix=f"if nobody else has written there, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise remove it "
+            f"(builds recreate its content); or {_elsewhere()}",
         )
     return _keeps_out(found)
 
@@ -112,9 +112,7 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
 def _require_owner(root: Path, path: Path, found: os.stat_result) -> None:
     if found.st_uid in (os.geteuid(), _ROOT):
         return
-    mend = (
-        "" if path == root else f"remove it (`rm -r {shlex.quote(str(path))}`), and builds recreate what they need; or "
-    )
+    mend = "" if path == root else f"remove it with `rm -r {shlex.quote(str(path))}` (builds recreate its content); or "
     raise UntrustedCache(
         f"{path}, which is {_part(root, path)}, belongs to {_name(found.st_uid)}",
         why=f"this command runs as {_name(os.geteuid())}; {_WHY}",

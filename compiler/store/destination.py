@@ -67,7 +67,7 @@ def _require_replaceable(out: Path, final: Path) -> None:
     """Refuse to replace anything that this program did not create, and folders that cannot be replaced."""
     if not final.is_dir() or not (is_engine(final) or is_export(final) or is_quantized(final) or _is_empty(final)):
         raise UsageError(
-            f"{out} exists and is not an engine folder",
+            f"{out} exists and was not created by peagle-compile",
             why=f"it contains no {FILE_NAME}, {EXPORT} or {QUANTIZED}, so it will not be replaced",
             fix="choose another --out, or remove it yourself",
         )
@@ -75,13 +75,13 @@ def _require_replaceable(out: Path, final: Path) -> None:
         raise UsageError(
             f"--out {out} is the current folder",
             why="the finished folder replaces it, and your shell would stay in the removed one",
-            fix="use a sub-folder, or run `cd ..` and name this one",
+            fix="use a subfolder, or run `cd ..` and pass this folder's name",
         )
     if final.is_mount():
         raise UsageError(
             f"--out {out} is a mount point",
-            why="the finished folder replaces the old one, which is impossible for a mount point",
-            fix=f"use a sub-folder, for example --out {out / 'engine'}",
+            why="the finished folder replaces the old one, and a mount point cannot be replaced",
+            fix=f"use a subfolder, for example --out {out / 'engine'}",
         )
 
 

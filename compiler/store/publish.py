@@ -129,7 +129,7 @@ class Assembly:
         with self._complaining():
             read = Manifest.read(self.folder)
         if read.files != self.files or read != manifest:
-            raise _unwhole("its manifest does not match it")
+            raise _unwhole("the manifest that was read back differs")
 
     @contextmanager
     def _complaining(self) -> Iterator[None]:
@@ -149,7 +149,7 @@ def _unwhole(why: str) -> BuildError:
     return BuildError(
         "the assembled folder is damaged and was not published",
         why=why,
-        fix="run the same command again, with --force if this repeats; check the disk",
+        fix="check the disk, and run the same command again; if the error persists, add --force",
     )
 
 

@@ -95,7 +95,7 @@ class StageStore:
         final = make_private(self.root, name) / key
         require_trusted(self.root, name, lock_of(final).name)
         with ExitStack() as until_the_end:
-            with self.progress.step(f"wait for another process to make {name}"):
+            with self.progress.step(f"wait for another process that makes {name}"):
                 until_the_end.enter_context(locked_file(lock_of(final)))
             require_trusted(self.root, name, key)
             yield final
@@ -114,7 +114,7 @@ class StageStore:
             interrupts.check()
             made = _files(temporary)
             with self.progress.step(
-                "hash what was made", sum(path.stat().st_size for path in made.values())
+                "hash the new files", sum(path.stat().st_size for path in made.values())
             ) as advance:
                 files = {name: FileEntry.of(path, advance) for name, path in made.items()}
             _write_record(temporary, files)
@@ -142,7 +142,7 @@ def _finished(final: Path, progress: Progress) -> Stage | None:
         files = _read_record(final)
         if not found or found.keys() != files.keys():
             return None
-        with progress.step("check what is kept", sum(entry.size for entry in files.values())) as advance:
+        with progress.step("check the cached files", sum(entry.size for entry in files.values())) as advance:
             if any(FileEntry.of(final / name, advance) != entry for name, entry in files.items()):
                 return None
         return Stage(final, files, reused=True, hold=Hold(final))

@@ -142,16 +142,16 @@ def _death(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
     log.seek(0)
     lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
     last = "; its last output: " + " / ".join(lines[-_SAID:]) if lines else ""
-    how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with {status}"
+    how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
     weights = _weight_bytes(request.graph)
-    fix = "run the same command again; finished steps are kept"
+    fix = "run the same command again; finished steps are cached"
     if status == -signal.SIGKILL:
         fix = (
             f"memory probably ran out: builds have used 2 to 3 times the size of the weights ({weights / 1e9:.1f} GB "
-            "here), and 2.5 GB for 48 small layers; build on a machine with more"
+            "here), and 2.5 GB for 48 small layers; build on a machine with more memory"
         )
     return BuildError(
-        f"the process that built the {request.name} plan died", why=f"{request.product} {how}{last}", fix=fix
+        f"the process that built the {request.name} plan ended early", why=f"{request.product} {how}{last}", fix=fix
     )
 
 

@@ -22,7 +22,7 @@ def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> A
     if request.product == "tensorrt-rtx":
         _set_targets(trt, config, request)
         # TensorRT-RTX captures an engine in a CUDA graph only if it allocates no memory itself.
-        config.set_flag(_offered(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", "engines that a CUDA graph can hold"))
+        config.set_flag(_offered(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", "plans that a CUDA graph can run"))
     for profile in request.profiles:
         config.add_optimization_profile(_profile(builder, survey, profile))
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -48,7 +48,7 @@ def load_timings(request: PlanRequest, config: Any) -> list[str]:
     if _set_timings(config, content):
         return []
     _set_timings(config, b"")
-    return [f"the timing cache {path} belongs to another TensorRT or GPU; starting a new one"]
+    return [f"the timing cache {path} belongs to another TensorRT version or GPU; starting a new one"]
 
 
 def save_timings(request: PlanRequest, config: Any) -> list[str]:

@@ -31,7 +31,7 @@ def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[st
     """
     held, free = plan.stat().st_size, free_memory()
     if held > free:  # for TensorRT's copy; the file itself is mapped, and its pages can be dropped
-        return _not_inspected(f"it needs {size(held)}, and {size(free)} of memory are free")
+        return _not_inspected(f"inspection needs {size(held)} of memory, but only {size(free)} are free")
     try:
         with plan.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             engine = trt.Runtime(logger).deserialize_cuda_engine(content)
@@ -40,11 +40,11 @@ def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[st
     except Exception as error:  # of any kind: the engine is built, and inspection is optional
         return _not_inspected(f"{type(error).__name__}: {' '.join(str(error).split())}")
     programs = programs_of(answer)
-    return (programs, []) if programs else _not_inspected("the inspector's answer has no layers with details")
+    return (programs, []) if programs else _not_inspected("the inspector returned no layers with details")
 
 
 def _not_inspected(why: str) -> tuple[list[Program], list[str]]:
-    return [], [f"the plan was not inspected: {why}; its matmuls are reported as TensorRT parsed them"]
+    return [], [f"the plan was not inspected: {why}; the report lists its matmuls as TensorRT parsed them"]
 
 
 def programs_of(answer: Any) -> list[Program]:

@@ -152,7 +152,9 @@ class _GraphReader:
             file = self.path.parent / entry.get("location", "")
             if file not in sizes:
                 if not file.is_file():
-                    raise BuildError(f"{file} is missing", why=f"it has the weights of {self.path}", fix=_LOWER_AGAIN)
+                    raise BuildError(
+                        f"{file} is missing", why=f"it contains the weights of {self.path}", fix=_LOWER_AGAIN
+                    )
                 sizes[file] = file.stat().st_size
             kind = BY_ONNX.get(tensor.data_type)
             length = int(entry.get("length") or (kind.bytes(math.prod(tensor.dims)) if kind else 0))
@@ -160,7 +162,7 @@ class _GraphReader:
             if end > sizes[file]:
                 raise BuildError(
                     f"{file} is too short",
-                    why=f"weight {tensor.name!r} ends at byte {end}, but the file has {sizes[file]}",
+                    why=f"weight {tensor.name!r} ends at byte {end}, but the file has {sizes[file]} bytes",
                     fix=_LOWER_AGAIN,
                 )
             total += length

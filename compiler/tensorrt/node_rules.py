@@ -70,13 +70,13 @@ def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
     lacking = [name for name in gpus if sm_number(name) < _FP8_SINCE]
     if not lacking or not any(value and value.dtype == "float8e4m3fn" for value in (*node.inputs, *node.outputs)):
         return []
-    return [f"TensorRT does not support FP8 on {', '.join(lacking)}, only from {sm_name(_FP8_SINCE)} on"]
+    return [f"TensorRT does not support FP8 on {', '.join(lacking)}, only on {sm_name(_FP8_SINCE)} and newer"]
 
 
 def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile]) -> list[str]:
     cache, update = node.inputs[0], node.inputs[1]
     if cache is None or update is None:
-        return ["needs a cache and an update"]
+        return ["it needs a cache and an update"]
     problems = []
     if cache.name not in {value.name for value in graph.inputs}:
         problems.append(f"its cache {cache.name} is not an input of the graph")
@@ -90,7 +90,7 @@ def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile
         return [*problems, f"the cache has shape {cache.shape}, not four dimensions"]
     length = cache.shape[2]
     if not isinstance(length, int):
-        return [*problems, f"the cache length {length!r} is not fixed"]
+        return [*problems, f"the cache length must be fixed, not {length!r}"]
     return problems + _of_rows(update.shape, length, profiles)
 
 
@@ -116,7 +116,9 @@ def _of_attention(node: Node) -> list[str]:
     if node.attributes.get("softcap"):
         problems.append("TensorRT's attention does not support a soft cap")
     if node.attributes.get("is_causal"):
-        problems.append("is_causal is wrong with a cache, and TensorRT does not support it together with a mask")
+        problems.append(
+            "is_causal gives wrong results with a cache, and TensorRT does not support it together with a mask"
+        )
     if len([value for value in node.inputs if value]) > 4 or len(node.outputs) > 1:
         problems.append("TensorRT's attention does not support past keys or several outputs")
     return problems

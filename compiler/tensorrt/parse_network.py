@@ -19,7 +19,7 @@ from .lowered_graph import Value
 from .preflight import Survey
 
 _PLUGIN = "PLUGIN_V3"
-_FIX = "`peagle-compile doctor` shows the versions; TensorRT must be 10.15 or newer, TensorRT-RTX 1.7 or newer"
+_FIX = "check the versions with `peagle-compile doctor`: TensorRT must be 10.15 or newer, TensorRT-RTX 1.7 or newer"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
         faults = [_fault(parser.get_error(i)) for i in range(parser.num_errors)]
         raise BuildError(
             f"TensorRT cannot parse {path}",
-            why="; ".join(filter(None, [plugin_complaint(), *faults])) or log.last() or "it gives no reason",
+            why="; ".join(filter(None, [plugin_complaint(), *faults])) or log.last() or "TensorRT gave no reason",
             fix=_FIX,
         )
     layers = Counter(network.get_layer(i).type.name for i in range(network.num_layers))
@@ -66,7 +66,7 @@ def parse(trt: Any, builder: Any, logger: Any, log: Log, survey: Survey) -> Pars
         dict(layers),
         tuple(_tensor(tensor) for tensor in (*inputs, *outputs)),
         tuple(
-            f"{layers[kind]} layers {kind}, but the graph has nodes for {count}"
+            f"{layers[kind]} {kind} layers, but the graph has nodes for {count}"
             for kind, count in survey.layers.items()
             if kind != _PLUGIN and layers[kind] != count
         ),
@@ -85,7 +85,7 @@ def cast_mismatched_types(product: str, parsed: Parsed, path: Path) -> list[str]
         raise _something_else(path, parsed.unlike)
     return [
         f"in the {path.parent.name} plan, TensorRT has {'; '.join(parsed.unlike)}: it may use other names than "
-        "TensorRT-RTX, or have decomposed them, which costs speed; `peagle-compile verify` compares the results"
+        "TensorRT-RTX, or may have split nodes, which costs speed; `peagle-compile verify` compares the results"
     ]
 
 
@@ -143,7 +143,7 @@ def _plugin_problems(layers: Mapping[str, int], survey: Survey) -> Iterator[str]
     count, expected = layers.get(_PLUGIN, 0), survey.layers[_PLUGIN]
     if count == expected:
         return
-    text = f"{count} layers {_PLUGIN}, but the graph has nodes for {expected}"
+    text = f"{count} {_PLUGIN} layers, but the graph has nodes for {expected}"
     if count < expected:
         text += (
             f" ({', '.join(survey.plugins)}): the function body was used instead, which TensorRT does silently "

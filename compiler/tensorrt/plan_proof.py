@@ -30,7 +30,7 @@ def require_effect(name: str, record: Mapping[str, Any], built: Sequence[BuiltPr
             f"only {max(share, 0.0):.1%} of the weights that --precision {recipe} quantizes are {recipe.upper()} in "
             f"the {name} plan; at least {record['least_share']:.0%} is required",
             why=_reasons(sure),
-            fix="this version of TensorRT changes their type; build in bf16 or fp16",
+            fix="build in bf16 or fp16: this version of TensorRT changes the type of these weights",
         )
     count = (
         f"{len(lost)} weights that {recipe} quantizes are" if len(lost) > 1 else f"1 weight that {recipe} quantizes is"

@@ -112,9 +112,9 @@ def _complaints(node: Node, graph: LoweredGraph, gpus: Sequence[str], profiles: 
 def _of_our_op(node: Node) -> list[str]:
     op = OPS.get(node.op_type)
     if op is None:
-        return [f"no op of this name in {DOMAIN}"]
+        return [f"{DOMAIN} has no op of this name"]
     if op.kernel is None:
-        return ["has no TensorRT plugin; the lowering `tensorrt` replaces it"]
+        return ["it has no TensorRT plugin; the lowering `tensorrt` replaces it"]
     problems = [
         f"its {name} must be {value!r}, not {node.attributes.get(name)!r}: TensorRT would use its body instead"
         for name, value in SELECTION.items()
@@ -134,7 +134,7 @@ def _of_call(op: OpSpec, node: Node, inputs: Sequence[Value]) -> list[str]:
     except PeagleError as error:
         return [error.what]
     if len(results) != len(node.outputs):
-        return [f"has {len(node.outputs)} outputs, not {len(results)}"]
+        return [f"it has {len(node.outputs)} outputs, not {len(results)}"]
     problems = []
     for value, (dtype, shape) in zip(node.outputs, results, strict=True):
         if value.dtype and value.dtype != dtype:

@@ -113,7 +113,7 @@ def _builder(trt: Any, log_to: Any, log: Log) -> Any:
         raise EnvironmentProblem(
             "TensorRT cannot build on this machine",
             why=log.last() or str(error),
-            fix="`peagle-compile doctor` shows the driver and the GPUs; --backend tensorrt-rtx builds without either",
+            fix="run `peagle-compile doctor` to check driver and GPUs; --backend tensorrt-rtx builds without either",
         ) from None
 
 
@@ -128,7 +128,7 @@ def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, surve
     if not built or not size:
         raise BuildError(
             f"TensorRT could not build {surveyed.graph.path}",
-            why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "it gives no reason",
+            why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "TensorRT gave no reason",
             fix="check the versions with `peagle-compile doctor`, or use --backend onnxruntime",
         )
     return size
@@ -140,7 +140,7 @@ def _require_version(trt: Any, request: PlanRequest) -> None:
     if installed < oldest:
         raise EnvironmentProblem(
             f"{request.product} {trt.__version__} is too old",
-            why=f"the graphs use operators introduced in {'.'.join(map(str, oldest))}",
+            why=f"the graphs use operators that need version {'.'.join(map(str, oldest))}",
             fix=f"pip install --upgrade {request.product}",
         )
 

@@ -54,12 +54,16 @@ class PlanRequest:
 
     def check(self) -> None:
         """Check the values. Raises ``UsageError`` listing all invalid ones."""
-        problems = [] if self.product in PRODUCTS else [f"the product {self.product!r} is not one of {PRODUCTS}"]
-        problems += [] if self.gpus else ["no GPU is given"]
-        problems += [] if self.profiles else ["there is no profile"]
+        problems = (
+            []
+            if self.product in PRODUCTS
+            else [f"its product must be one of {', '.join(PRODUCTS)}, not {self.product!r}"]
+        )
+        problems += [] if self.gpus else ["it has no GPU"]
+        problems += [] if self.profiles else ["it has no profile"]
         problems += [f"profile {p.name!r}: {c}" for p in self.profiles for c in _complaints(p)]
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
-            problems.append(f"the optimization level {self.optimization_level} is not one of 0 to 5")
+            problems.append(f"its optimization level must be from 0 to 5, not {self.optimization_level}")
         if self.workspace_bytes is not None and self.workspace_bytes < 1:
             problems.append(f"the workspace of {self.workspace_bytes} bytes is too small")
         if problems:
@@ -112,7 +116,7 @@ class PlanFacts:
         problems: list[str] = []
         facts = decode(cls, record, problems)
         if facts is None:
-            raise BuildError("invalid answer from the building process", why="; ".join(problems))
+            raise BuildError("the process that builds plans sent an invalid answer", why="; ".join(problems))
         return facts
 
 

@@ -96,7 +96,7 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
     product = " ".join(filter(None, (platform.title, platform.version)))
     return [
         ("plan", f"{manifest.target.origin.id} from {export.path} (dry run; nothing is written)"),
-        ("platform", f"{product} for {', '.join(platform.gpus)}, form {platform.lowering}"),
+        ("platform", f"{product} for {', '.join(platform.gpus)}, lowering {platform.lowering}"),
         ("precision", manifest.precision.get("recipe", "")),
         ("graphs and weights", ", ".join(f"{name} {size(count)}" for name, count in weights.items())),
         ("host memory", builder.memory()),

@@ -33,7 +33,7 @@ MaxSize = Annotated[
     typer.Option(
         metavar="SIZE",
         parser=size_option("--max-size"),
-        help="Remove the least recently used entries until at most this much is left: 50GB, 0.",
+        help="Remove the least recently used entries until at most this size is left: 50GB, 0.",
         show_default=False,
     ),
 ]
@@ -66,7 +66,7 @@ def list_cache(as_json: Json = False) -> None:
     print(f"{size(total)} in {len(found)} steps below {root}")
 
 
-@interruptible("entries not listed above were not removed")
+@interruptible("entries that are not listed above were not removed")
 def prune_cache(
     older_than: OlderThan = None, max_size: MaxSize = None, dry_run: Preview = False, as_json: Json = False
 ) -> None:
@@ -95,7 +95,7 @@ def prune_cache(
     else:
         print(_summary(done, dry_run))
         if older_than is None and max_size is None:
-            note("only leftovers of killed builds are removed; use --older-than or --max-size to remove more")
+            note("only leftovers of killed builds are removed; add --older-than or --max-size to remove more")
 
 
 def _summary(done: Pruned, dry_run: bool) -> str:
@@ -134,5 +134,7 @@ def _seconds(age: str | None) -> float | None:
     if age is None:
         return None
     if not (match := _AGE.fullmatch(age)):
-        raise UsageError(f"--older-than {age} is not an age", fix="use hours, days or weeks, such as 12h, 30d or 8w")
+        raise UsageError(
+            f"--older-than {age} is not a valid age", fix="use hours, days or weeks, such as 12h, 30d or 8w"
+        )
     return float(match[1]) * _HOURS[match[2]] * 3600

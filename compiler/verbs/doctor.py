@@ -157,7 +157,7 @@ def _built(ability: Ability) -> str:
     answer = _answer(ability.cannot_build, ability.precisions)
     if not ability.cannot_build or ability.cannot_build_exports:
         return answer
-    return f"only from an export made elsewhere, with `build --from`; from checkpoints {answer}"
+    return f"only from an export made elsewhere, with `build --from`; not from checkpoints: {ability.cannot_build}"
 
 
 def _answer(unsupported_reason: str, precisions: Sequence[PrecisionSupport] = ()) -> str:

@@ -65,8 +65,8 @@ def _named(name: str) -> Pair:
     if pair is None:
         raise UsageError(
             f"{name} is not a known model",
-            why="no model has this short name",
-            fix="`peagle-compile models` lists the known ones; `build --dry-run` reads the configuration of any other",
+            why="no known model has this short name",
+            fix="run `peagle-compile models` for a list; for any other model, run `peagle-compile build --dry-run`",
         )
     return pair
 

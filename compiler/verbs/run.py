@@ -152,7 +152,7 @@ def _one_prompt(text: str | None, prompt: str | None) -> str:
     if given is not None:
         return argument_text("the prompt" if prompt is None else "--prompt", given)
     if sys.stdin is None or sys.stdin.isatty():  # None: standard input is closed
-        raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe one in")
+        raise UsageError("no prompt was given", fix="add --prompt TEXT, or pipe in a prompt")
     try:
         content = sys.stdin.buffer.read(_MAX_BYTES + 1)
     except OSError as error:  # a write-only handle

@@ -185,7 +185,7 @@ def serve(
         log(sentence)
     log("loaded", engine=str(folder), checked=loaded.checked)
     if tolerance := settings.drafts.acceptance_tolerance:
-        log("lossy by default: requests may override acceptance_tolerance", acceptance_tolerance=tolerance)
+        log("decoding is lossy by default; requests can override acceptance_tolerance", acceptance_tolerance=tolerance)
     answers = f"{server.url} answers for {settings.model}, from {folder}"
     _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else answers)
 

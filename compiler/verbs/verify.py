@@ -15,7 +15,7 @@ from .flags.shared_flags import EngineFolder, Json, Threads
 from .flags.verbosity import Verbosity, with_verbosity
 
 
-@interruptible("verify.json in the engine folder holds the checks completed so far")
+@interruptible("verify.json in the engine folder contains the checks completed so far")
 @with_verbosity
 def verify(
     engine: EngineFolder,
@@ -144,5 +144,5 @@ def _depths(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(
-            f"--num-speculative-tokens {text!r} is not a list of numbers from 1", fix="for example, use 1,3,5,8"
+            f"--num-speculative-tokens {text!r} is not a list of numbers of 1 or more", fix="use for example 1,3,5,8"
         ) from None

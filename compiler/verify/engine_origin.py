@@ -58,7 +58,7 @@ def recipe_of(manifest: Manifest, target: Checkpoint) -> Recipe:
     if recipe is None or _comparable(recipe.record()) != _comparable(recorded):
         raise EnvironmentProblem(
             f"this version cannot reproduce the engine's recipe {recorded.get('recipe')!r}",
-            why=f"its manifest records {recorded}",
+            why=f"the manifest records {recorded}",
             fix="verify with the version that built the engine, or rebuild the engine",
         )
     return recipe

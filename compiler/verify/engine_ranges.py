@@ -15,6 +15,7 @@ from ..store.stages import StageStore
 from .engine_origin import Origins
 
 _REPORT = "build_report.json"
+_FIX = "restore the calibration samples or the saved ranges at their paths, or rebuild the engine"
 
 
 def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: Progress) -> Scales:
@@ -28,12 +29,15 @@ def rebuild_ranges(folder: Path, origins: Origins, store: StageStore, progress: 
         how.check()
         scales = obtain(how, origins.target, store, progress)
     except PeagleError as error:
-        raise EnvironmentProblem(f"cannot recover the calibrated ranges of the engine: {error.what}") from None
+        raise EnvironmentProblem(
+            f"cannot recover the calibrated ranges of the engine: {error.what}", why=error.why, fix=_FIX
+        ) from None
     now = origin(scales)
     if recorded is None or {name: recorded.get(name) for name in now} != now:
         raise EnvironmentProblem(
             "cannot recover the calibrated ranges of the engine",
-            why=f"{_REPORT} records {recorded}, and its settings now give {now}",
+            why=f"{_REPORT} records {recorded}, but the recorded settings now give {now}",
+            fix=_FIX,
         )
     return scales
 

@@ -102,7 +102,7 @@ def _ids(folder: Path, source: Path, manifest: Manifest, prompts: Sequence[Promp
         for text, ids in expected.items():
             if (found := tokenizer.encode(text)) != ids:
                 differing.append(f"the ids of {text[:30]!r}... differ: {found[:8]} instead of {ids[:8]}")
-    return differing, f"{counted(expected, 'text')}, same ids as from the checkpoint's {TOKENIZER}"
+    return differing, f"{counted(expected, 'text')}, same ids as with the checkpoint's {TOKENIZER}"
 
 
 def _reference(path: Path, texts: Sequence[str]) -> dict[str, list[int]]:
@@ -136,7 +136,7 @@ def _ends(folder: Path, source: Checkpoint, manifest: Manifest) -> Compared:
     expected = end_of_text_ids(Target.of(source))
     differing = []
     if sorted(expected) != sorted(manifest.eos_token_ids):
-        differing.append(f"the manifest has {[*manifest.eos_token_ids]}, and the checkpoint {[*expected]}")
+        differing.append(f"the manifest has {[*manifest.eos_token_ids]}, but the checkpoint has {[*expected]}")
     if found := _difference(folder / GENERATION_CONFIG, source.folder / GENERATION_CONFIG):
         differing.append(found)
     return differing, f"{[*expected]}, same as in the checkpoint"

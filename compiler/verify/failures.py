@@ -32,7 +32,7 @@ def _failures(verification: Verification) -> list[str]:
         reasons.append(differ if lossless.tokens_compared else "no tokens were compared")
     reasons += [f"{check.name}: {check.detail}" for check in verification.text if check.status == "failed"]
     reasons += [
-        f"{check.name} differ by {check.largest_difference} of the largest logit"
+        f"{check.name} differ by up to {check.largest_difference} of the largest logit"
         for check in verification.parity
         if check.status == "failed"
     ]
@@ -61,4 +61,4 @@ def _fix(verification: Verification, path: Path) -> str:
         return f"see {path} for details; rebuild with --lowering std to find out if a kernel or the graph is the cause"
     if precision.bisection is None:
         return f"run verify --bisect to find the layers to --exclude; see {path} for details"
-    return f"rebuild with the command of the bisection, or in another precision; see {path} for details"
+    return f"rebuild with the command that --bisect printed, or in another precision; see {path} for details"

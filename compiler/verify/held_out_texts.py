@@ -46,7 +46,7 @@ def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len:
     line and for too little text.
     """
     if data is not None and not os.path.isfile(data):  # Path.is_file raises for a name that is too long
-        raise UsageError(f"--data {data} is not a file", fix="name an existing JSON Lines file")
+        raise UsageError(f"--data {data} does not exist or is not a file", fix="pass an existing JSON Lines file")
     limits = SampleLimits(
         MAX_TEXTS, max(min(MAX_LENGTH, max_seq_len - 1), 1), min_tokens=1
     )  # leaves room for one generated token
@@ -56,6 +56,6 @@ def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len:
         raise UsageError(
             f"{data or HELD_OUT} has too little text to measure precision: {sum(map(len, ids))} tokens",
             why=f"a measurement needs at least {LEAST_TOKENS} tokens",
-            fix="add text that resembles the texts the engine will serve",
+            fix="add text that resembles what the engine will process",
         )
     return Texts("the bundled held-out texts" if data is None else str(data), ids)

@@ -62,7 +62,7 @@ class MeasureRequest:
             raise UsageError(
                 "--bisect cannot be combined with --reference streamed",
                 why="bisecting rebuilds the target with other weights unquantized, which needs the whole target",
-                fix="remove one of the two flags",
+                fix="omit one of the two flags",
             )
 
     def reference_of(self, manifest: Manifest) -> Reference:
@@ -170,6 +170,7 @@ class _Measurement:
             raise EnvironmentProblem(
                 f"the cost of {recipe.name} can only be measured on a machine that runs the engine",
                 why="emulation computes in FP32, which does not round to 16 bits",
+                fix="run `peagle-compile verify` on such a machine",
             )
         self._emulated = engine is None
         self._engine = engine or unpublished.pair(self._cpu, self._lowering)

@@ -245,7 +245,7 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
     for part in only:
         if part not in PARTS:
             fix = f"use one or more of {', '.join(PARTS)}, separated by commas"
-            raise UsageError(f"--only {part!r} is not a part of verify", fix=fix)
+            raise UsageError(f"--only {part!r} is not a check of verify", fix=fix)
         if part in inapplicable:
             others = [name for name in PARTS if name not in inapplicable]
             raise UsageError(
@@ -257,7 +257,7 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
         for half, origin in ((name, each.origin) for name, each in needed.items()):
             if why := gone(origin):
                 raise EnvironmentProblem(
-                    f"--only {part} needs the checkpoint of the {half}: {why}",
+                    f"--only {part} needs the checkpoint of the {half}, which cannot be used: {why}",
                     why=f"the engine was built from {origin.source}, and {part} compares it with that checkpoint",
                     fix="restore the checkpoint at that path, or use --only losslessness, which needs no checkpoint",
                 )

@@ -45,7 +45,8 @@ class VerifyOptions:
         if not self.num_speculative_tokens or min(self.num_speculative_tokens) < 1:
             given = ",".join(map(str, self.num_speculative_tokens))
             raise UsageError(
-                f"--num-speculative-tokens {given!r} is not a list of numbers from 1", fix="for example, use 1,3,5,8"
+                f"--num-speculative-tokens {given!r} is not a list of numbers of 1 or more",
+                fix="use for example 1,3,5,8",
             )
         number("--acceptance-tolerance", self.acceptance_tolerance, 0, 1)
         if self.max_perplexity_increase is not None:

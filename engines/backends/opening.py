@@ -30,6 +30,6 @@ def open_backend(folder: Path, manifest: Manifest, slots: int, threads: int | No
             return tensorrt.load(folder, manifest, product, slots)
     raise EnvironmentProblem(
         f"{folder} was built for backend {manifest.backend.name!r}, which is not supported",
-        why="this version runs onnxruntime, tensorrt and tensorrt-rtx engines",
-        fix="rebuild the engine with one of these as --backend",
+        why="the supported backends are onnxruntime, tensorrt and tensorrt-rtx",
+        fix="rebuild the engine with one of them as --backend",
     )

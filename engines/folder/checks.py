@@ -35,7 +35,7 @@ def check_files(
             raise EnvironmentProblem(f"{path} is missing", why="the manifest lists it", fix=REBUILD)
         if size != entry.size:
             raise EnvironmentProblem(
-                f"{path} has {size} bytes, but was built with {entry.size}",
+                f"{path} has {size} bytes, but the manifest records {entry.size}",
                 why="the file was truncated or replaced",
                 fix="copy the whole folder again, or " + REBUILD,
             )
@@ -87,7 +87,7 @@ def check_runtime(backend: BackendRecord, installed: Mapping[str, str]) -> None:
     if backend.gpus and installed.get(product, "") != backend.versions.get(product, ""):
         raise EnvironmentProblem(
             f"the engine was built with {product} {backend.versions.get(product)}, "
-            f"but {installed.get(product) or 'none'} is installed",
+            f"but {installed.get(product) or 'no version'} is installed",
             why="a TensorRT plan can only be read by the version that created it",
             fix=f"`pip install '{product}=={backend.versions.get(product)}'`, or {REBUILD}",
         )
@@ -123,7 +123,7 @@ def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bo
         if getattr(shapes, name) < 1
     ]
     if not 1 <= k <= most and (drafter or (k, most) != (0, 0)):
-        problems.append("speculation.num_speculative_tokens must be between 1 and the maximum")
+        problems.append("speculation.num_speculative_tokens must be between 1 and max_num_speculative_tokens")
     if (measured := speculation.measured) and not _can_be_rounds(measured, most):
         problems.append("speculation.measured needs at least 1 token and a cost above 0 for every K from 0 on")
     if not drafter and (speculation.trained_depth, shapes.draft_vocab_size, shapes.taps) != (None, 0, ()):
@@ -160,7 +160,9 @@ def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[s
         problems.append(f"{name}.plan.tensors do not match its inputs and outputs")
     problems += _cache_contradictions(name, part, plan)
     if part.is_autoregressive:
-        problems.append(f"{name}.inputs: a plan cannot have the input {HIDDEN}: it makes all drafts in one pass")
+        problems.append(
+            f"{name}.inputs: a plan cannot have the input {HIDDEN}, because it makes all drafts in one pass"
+        )
     for profile in plan.profiles:
         for field in PROFILE_FIELDS.values():
             sizes = getattr(profile, field)
@@ -179,7 +181,7 @@ def _cache_contradictions(name: str, part: Part, plan: PlanRecord) -> list[str]:
     types = [cache.dtype for cache in part.caches]
     of_part = dict(zip(cache_names(len(types)), (*types, *types), strict=True))
     wrong = [cache for cache, dtype in of_plan.items() if (dtype == FLOAT8) != (of_part.get(cache) == FLOAT8)]
-    return [f"{name}.plan has {cache} in another type than {name}.caches" for cache in wrong[:1]]
+    return [f"{name}.plan and {name}.caches have different types for {cache}" for cache in wrong[:1]]
 
 
 def _is_inside(name: str) -> bool:

@@ -175,7 +175,7 @@ def _method_of_older(drafter: Part | None, speculation: Speculation) -> str:
 def _method_contradictions(method: DraftMethod, drafter: Part | None, speculation: Speculation) -> list[str]:
     """Return inconsistencies between the method and the graphs and sizes."""
     if method.needs_head != (drafter is not None):
-        return [f"method {method.name} {'requires a' if method.needs_head else 'does not use a'} drafter"]
+        return [f"method {method.name} {'requires a drafter' if method.needs_head else 'must not have a drafter'}"]
     problems = []
     if drafter and (method.passes is Passes.ONE_PER_DRAFT) != drafter.is_autoregressive:
         problems.append(f"method {method.name} needs another kind of drafter")
@@ -201,7 +201,7 @@ def _load(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise EnvironmentProblem(f"{path} is not valid JSON", why=str(error), fix=REBUILD) from None
     if not isinstance(content, dict):
-        raise EnvironmentProblem(f"{path} is not a valid manifest", why="it must contain an object", fix=REBUILD)
+        raise EnvironmentProblem(f"{path} is not a valid manifest", why="it must contain a JSON object", fix=REBUILD)
     return content
 
 

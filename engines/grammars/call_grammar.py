@@ -125,7 +125,9 @@ def _text(place: str, schema: Any) -> str:
     least, most = kept.get("minLength", 0), kept.get("maxLength", "")
     for limit in (least, most):
         if limit != "" and (type(limit) is not int or limit < 0):
-            raise UsageError(f"{place}: minLength and maxLength must be character counts", fix="correct the schema")
+            raise UsageError(
+                f"{place}: minLength and maxLength must be integers of 0 or more", fix="correct the schema"
+            )
     return f"(/(?s:.){{{least},{most}}}/ & ~BAD)"
 
 
@@ -166,7 +168,7 @@ class _SchemaRules:
             raise UsageError("tools: a schema must be an object, true or false", fix="correct the tool's parameters")
         given = {} if schema is True else schema
         if given is False:
-            raise UsageError("tools: no value matches the schema false", fix="correct the tool's parameters")
+            raise UsageError("tools: the schema false matches no value", fix="correct the tool's parameters")
         try:
             json.dumps(given, allow_nan=False)
             if levels_of(given) > MOST_LEVELS:
@@ -176,7 +178,7 @@ class _SchemaRules:
             raise UsageError(what, fix="move inner schemas to definitions ($defs), and refer to them by $ref") from None
         except (ValueError, TypeError) as error:
             raise UsageError(
-                "tools: a schema is not valid JSON", why=str(error), fix="correct the parameters"
+                "tools: a schema is not valid JSON", why=str(error), fix="correct the tool's parameters"
             ) from None
         kept = keep_to_declared_keys(given, "a schema of tools") if self._keeps_keys else given
         rule = f"%json {json.dumps({**kept, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"

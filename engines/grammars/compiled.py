@@ -121,7 +121,7 @@ class Grammars:
                     raise EnvironmentProblem(
                         f"{NAME}: the engine's tokenizer.json cannot be used for grammars",
                         why=first_line(str(error)),
-                        fix="remove it: only byte-level and byte-fallback tokenizers are supported",
+                        fix=f"remove {NAME}: only byte-level and byte-fallback tokenizers are supported",
                     ) from error
             return self._tokenizer
 

@@ -27,5 +27,5 @@ def first_line(message: str) -> str:
 def refused(form: StructuredOutputsParams, message: str) -> UsageError:
     """Return the error for a form that cannot be compiled."""
     return UsageError(
-        f"{NAME}.{form.kind} cannot be compiled", why=first_line(message), fix=f"change {NAME}.{form.kind}"
+        f"{NAME}.{form.kind} cannot be compiled", why=first_line(message), fix=f"correct {NAME}.{form.kind}"
     )

@@ -150,7 +150,7 @@ class GrammarPath:
             return
         self._tally.get_stuck()
         self.failure = UsageError(
-            f"{NAME}: the text cannot continue",
+            f"{NAME}: the text cannot be continued",
             why=why,
-            fix="simplify the grammar, or stop banning its tokens",
+            fix="simplify the grammar, or do not ban tokens that it needs",
         )

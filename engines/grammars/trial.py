@@ -120,7 +120,7 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
     if done.returncode == -signal.SIGKILL:  # not one of our limits
         raise _untried(form, "it was killed, probably because the machine ran out of memory")
     if not done.stdout:
-        raise refused(form, f"compiling it takes more than {SECONDS} seconds, or it is nested too deeply")
+        raise refused(form, f"it takes more than {SECONDS} seconds to compile, or is nested too deeply")
     if message := json.loads(done.stdout):
         raise refused(form, message)
 

@@ -79,7 +79,7 @@ class Adaptive:
     def __init__(self, start: int, most: int, prior: Prior | None = None, method: str = "") -> None:
         """``start`` is the K of the first round; ``prior`` is the initial knowledge about ``method``."""
         if not 0 <= start <= most:
-            raise ValueError(f"start is {start}, most is {most}")
+            raise ValueError(f"start must be at most {most}, not {start}")
         self.most = most
         self._start = start
         self._guess = guessed(start, most)

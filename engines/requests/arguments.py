@@ -66,7 +66,7 @@ def text_of(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise UsageError(
             f"{name} is not valid text: character {error.start} is the lone surrogate U+{ord(value[error.start]):X}",
-            why="Python uses these for bytes that are not UTF-8, and for half of a surrogate pair",
+            why="Python uses lone surrogates for bytes that are not UTF-8, and for half of a surrogate pair",
             fix="pass text that was decoded without errors",
         ) from None
     return str(value)
@@ -90,7 +90,7 @@ def texts_of(name: str, value: Any, *, most: int | None = None, most_characters:
 def require_at_most(name: str, count: int, most: int | None, unit: str) -> None:
     """Raise ``UsageError`` with the limit if ``count`` exceeds ``most``."""
     if most is not None and count > most:
-        raise UsageError(f"{name} has {count} {unit}, at most {most} are allowed", fix=f"shorten {name}")
+        raise UsageError(f"{name} has {count} {unit}, but at most {most} are allowed", fix=f"shorten {name}")
 
 
 def prompts_of(value: Any) -> Sequence[Any]:
@@ -101,7 +101,7 @@ def prompts_of(value: Any) -> Sequence[Any]:
         return value
     if isinstance(value, np.ndarray) and value.ndim == 2:
         return list(value)
-    raise refusal("prompts", f"a list, each of its prompts {ONE_PROMPT}", value)
+    raise refusal("prompts", f"a list of prompts, each of them {ONE_PROMPT}", value)
 
 
 def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tuple[int, ...]:
@@ -115,8 +115,8 @@ def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tu
     bad = [i for i in ids if not 0 <= i < vocab_size]
     if bad:
         raise UsageError(
-            f"{name}: token id {shown(bad[0])} is out of range ({len(bad)} in this prompt)",
-            why=f"the target's vocabulary has ids 0..{vocab_size - 1}",
+            f"{name}: token id {shown(bad[0])} is out of range (one of {len(bad)} such ids)",
+            why=f"the target's vocabulary has the ids 0 to {vocab_size - 1}",
             fix="encode the prompt with this engine's tokenizer",
         )
     return ids

@@ -88,7 +88,7 @@ class SamplingParams:
         if self.min_tokens > self.max_tokens:
             raise UsageError(
                 f"min_tokens is {self.min_tokens}, which exceeds max_tokens ({self.max_tokens})",
-                fix="change the sampling parameters",
+                fix="lower min_tokens, or raise max_tokens",
             )
 
 
@@ -122,7 +122,9 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
 def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
     """Return token ids as a tuple; None allows all. Raises ``UsageError``, also for an empty list."""
     if value is not None and isinstance(value, list | tuple) and not value:
-        raise UsageError(f"{name} is empty", why="no token could be chosen", fix="remove it, or list some")
+        raise UsageError(
+            f"{name} is empty", why="no token could be chosen", fix="remove it, or list at least one token id"
+        )
     return None if value is None else _ids(name, value)
 
 
@@ -130,7 +132,7 @@ def _words(name: str, value: Any) -> tuple[str, ...]:
     """Return words as a tuple. Raises ``UsageError``, also for a word that is only spaces."""
     words = texts_of(name, value, most=MOST_BAD_WORDS, most_characters=MOST_CHARACTERS)
     if any(not word.strip() for word in words):
-        raise refusal(name, "a str or a list of strings, each with more than spaces", value)
+        raise refusal(name, "a str or a list of strings that do not consist only of spaces", value)
     return words
 
 
@@ -175,7 +177,8 @@ def params_of(params: Any, count: int) -> list[SamplingParams]:
             raise refusal(f"params[{index}]", "SamplingParams", each)
     if len(params) != count:
         raise UsageError(
-            f"params has {len(params)} SamplingParams for {count} prompts", fix="pass one for all, or one for each"
+            f"params has {len(params)} SamplingParams for {count} prompts",
+            fix="pass one for all prompts, or one for each prompt",
         )
     return list(params)
 

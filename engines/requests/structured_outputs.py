@@ -58,7 +58,7 @@ class StructuredOutputsParams:
             raise UsageError(
                 f"{NAME} must set exactly one format, not {' and '.join(asked) or 'none'}",
                 why=f"the formats are {', '.join(_KINDS)}",
-                fix=f"change {NAME}",
+                fix="set exactly one of them",
             )
         odd = [field.name for field in fields(self) if field.name in _OF_JSON and self._says(field)]
         if not self.is_json and odd:
@@ -111,7 +111,7 @@ def _expression(name: str, value: Any) -> str:
 
 def _choices(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not value:
-        raise refusal(name, "a list of at least one text", value)
+        raise refusal(name, "a list of at least one string", value)
     found = texts_of(name, value)
     _expression(name, "".join(found))
     return found
@@ -151,6 +151,6 @@ def levels_of(content: Any) -> int:
 def _too_deep(name: str) -> UsageError:
     return UsageError(
         f"{name} is nested more than {MOST_LEVELS} levels deep",
-        why="every nested object or list is a level, and compiling needs stack for each",
+        why="compiling needs stack memory for every nested object or list",
         fix="move inner schemas to definitions ($defs), and refer to them by $ref",
     )

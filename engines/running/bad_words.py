@@ -15,15 +15,15 @@ def require_possible(words: Sequence[Sequence[int]], vocab_size: int) -> None:
     """Raise ``UsageError`` for words with too many tokens, or with a token outside the model's vocabulary."""
     if (count := sum(map(len, words))) > MOST_TOKENS:
         raise UsageError(
-            f"bad_words has {count} tokens, at most {MOST_TOKENS} are allowed",
+            f"bad_words has {count} tokens, but at most {MOST_TOKENS} are allowed",
             why="a word counts twice if it is tokenized differently after a space",
             fix="shorten bad_words",
         )
     if (largest := max((max(word) for word in words), default=0)) >= vocab_size:
         raise UsageError(
-            f"bad_words: the tokenizer gives token id {largest}",
-            why=f"the target's vocabulary has ids 0..{vocab_size - 1}",
-            fix="remove the word: the model cannot write it",
+            f"bad_words: a word contains token id {largest}, which is out of range",
+            why=f"the target's vocabulary has the ids 0 to {vocab_size - 1}",
+            fix="remove the word: the model cannot generate it",
         )
 
 

@@ -258,7 +258,7 @@ class Stream:
     def result(self) -> RequestOutput:
         """The output of the whole request. Raises ``UsageError`` before the stream has finished."""
         if not self._is_read:
-            raise UsageError("the stream has not finished", fix="iterate over it to its end first")
+            raise UsageError("the stream has not finished", fix="iterate over the stream to its end first")
         return self._submission.result()
 
 

@@ -73,7 +73,7 @@ def _check_ids(params: SamplingParams, vocab: int) -> None:
         if bad := [i for i in given if i >= vocab]:
             raise UsageError(
                 f"{name}: token id {bad[0]} is out of range",
-                why=f"the target's vocabulary has ids 0..{vocab - 1}",
+                why=f"the target's vocabulary has the ids 0 to {vocab - 1}",
                 fix=f"change {name}",
             )
 
@@ -106,7 +106,7 @@ class TokenChoice:
         banned[self._ends if params.min_tokens else []] = True
         if banned.all():
             named = ", ".join(set(options_of(params)) & {"bad_token_ids", "allowed_token_ids", "min_tokens"})
-            raise UsageError(f"{named}: every token is banned", why="no token can be chosen", fix="ban fewer")
+            raise UsageError(f"{named}: every token is banned", why="no token can be chosen", fix="ban fewer tokens")
         self._params, self._policy = params, {name: each[0] for name, each in policy_of(params).items()}
         self._changes = any(name not in _LOOKING for name in options_of(params))
         self._grammar = grammar

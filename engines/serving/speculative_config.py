@@ -59,9 +59,9 @@ def speculation_of(text: str | None, environment: Mapping[str, str], manifest: M
     try:
         given = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{where} is not valid JSON: {error}", fix="use a JSON object as for vLLM") from None
+        raise UsageError(f"{where} is not valid JSON: {error}", fix="use a JSON object in vLLM's format") from None
     if not isinstance(given, dict):
-        raise UsageError(f"{where} is not a JSON object", fix='use one, such as {"num_speculative_tokens": 3}')
+        raise UsageError(f"{where} is not a JSON object", fix='use an object such as {"num_speculative_tokens": 3}')
     left_out = _left_out(where, given)
     drafts = DefaultDrafts(_count(where, given, manifest), _draft(where, given, manifest), _tolerance(where, given))
     return SpeculationSettings(drafts, left_out)
@@ -92,9 +92,9 @@ def _count(where: str, given: dict[str, Any], manifest: Manifest) -> NumSpeculat
     most = manifest.speculation.max_num_speculative_tokens
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= most:
         raise UsageError(
-            f"{where}: num_speculative_tokens is {count!r}",
-            why=f"this engine supports 0 to {most}, or auto",
-            fix=f"use at most {most}, or build the engine with more --num-speculative-tokens",
+            f"{where}: num_speculative_tokens {count!r} is not supported",
+            why=f"this engine supports 0 to {most}, and auto",
+            fix=f"use at most {most}, or build the engine with a larger --num-speculative-tokens",
         )
     return count
 

@@ -35,8 +35,8 @@ def _is_scalar(value: Any) -> bool:
 
 ONE_GPU = "an engine runs on one GPU"
 FITS_ONE = "remove it; `peagle-compile build --dry-run --gpu NAME` checks whether the model fits one GPU"
-NO_SUCH_RUNTIME = "that runtime has no counterpart here"
-_EXACT = "acceptance is exact: it never changes the output"
+NO_SUCH_RUNTIME = "it configures a part of that runtime that peagle-compile does not have"
+_EXACT = "acceptance is exact: drafts never change the output"
 _LOSSY = "remove it; for lossy acceptance, set acceptance_tolerance in the request"
 
 NO_COUNTERPARTS = (
@@ -93,8 +93,10 @@ OF_A_BUILD = (
         "the drafter is built into the engine",
     ),
     NoCounterpart("quantization", "a drafter is quantized when its engine is built"),
-    NoCounterpart("max_draft_len max_total_draft_tokens", "vLLM's names are used", fix="use num_speculative_tokens"),
-    NoCounterpart("decoding_type", "vLLM's names are used", fix="use method"),
+    NoCounterpart(
+        "max_draft_len max_total_draft_tokens", "this option takes vLLM's names", fix="use num_speculative_tokens"
+    ),
+    NoCounterpart("decoding_type", "this option takes vLLM's names", fix="use method"),
     NoCounterpart(
         "posterior_threshold", "acceptance is exact by default", fix="use acceptance_tolerance, which is lossy"
     ),

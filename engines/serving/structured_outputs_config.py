@@ -42,7 +42,7 @@ def form_defaults_of(text: str | None) -> FormDefaults:
     if text is None:
         return FormDefaults()
     known = [field.name for field in fields(FormDefaults)]
-    fix = f'use for example {{"{known[0]}": false}}'
+    fix = f'use an object such as {{"{known[0]}": false}}'
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -56,7 +56,7 @@ def form_defaults_of(text: str | None) -> FormDefaults:
                 raise UsageError(f"{FLAG}: {name} must be true or false", fix=fix)
             found[name] = value
         elif name not in _NEUTRAL:
-            raise UsageError(f"{FLAG}: unknown key {name!r}", fix=f"use {' and '.join(known)}")
+            raise UsageError(f"{FLAG}: unknown key {name!r}", fix=f"use only {' and '.join(known)}")
         elif value is not None and value not in _NEUTRAL[name]:
             accepted = " or ".join(json.dumps(each) for each in _NEUTRAL[name])
             raise UsageError(f"{FLAG}: {name} is not supported", fix=f"remove it, or set it to {accepted}")

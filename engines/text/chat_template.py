@@ -41,8 +41,8 @@ class ChatTemplate:
         if not templates:
             raise UsageError(
                 f"{folder} has no chat template",
-                why="its checkpoint has none: it is a base model that was not trained for chat",
-                fix="use generate (peagle-compile run without --chat), or put the model's chat_template.jinja into "
+                why="its checkpoint has none: the model was probably not trained for chat",
+                fix="use `generate` (`peagle-compile run` without --chat), or put the model's chat_template.jinja into "
                 "that folder",
             )
         return cls(templates, read_special_tokens(folder))
@@ -138,20 +138,20 @@ def _typed(error: Exception) -> PeagleError:
     if isinstance(error, TemplateRefusal):
         return UsageError(
             "the model's chat template rejected the messages",
-            why=f"it says {_said(error)!r}",
+            why=f"its message is {_said(error)!r}",
             fix="change the messages",
         )
     if isinstance(error, TemplateLimitExceeded):
         return EnvironmentProblem("the model's chat template was stopped", why=_said(error), fix=_REBUILD)
     if isinstance(error, SecurityError):
         return EnvironmentProblem(
-            "the model's chat template accessed something forbidden", why=_said(error), fix=_REBUILD
+            "the model's chat template attempted a forbidden access", why=_said(error), fix=_REBUILD
         )
     kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
     return UsageError(
         "the model's chat template cannot render the messages",
         why=f"{kind}{_said(error)!r}",
-        fix="pass messages in the format that it expects (roles, order, tools), or correct the checkpoint's template",
+        fix="pass messages in the format that the template expects (roles, order, tools), or correct the template",
     )
 
 

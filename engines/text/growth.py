@@ -33,7 +33,7 @@ def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, A
     """
     given = [*args, *kwargs.values()]
     if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in given):
-        raise TemplateLimitExceeded(f"it calls {name} with a number above {MOST_COUNT:,}")
+        raise TemplateLimitExceeded(f"it calls {name} with a number larger than {MOST_COUNT:,}")
     if name in ("format", "format_map", "tojson"):
         return _of_format(str(value), given, size) if name != "tojson" else _of_json(given, size)
     texts = [each for each in given if isinstance(each, str)]

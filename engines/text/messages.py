@@ -33,9 +33,9 @@ def messages_of(name: str, value: Any) -> list[dict[str, Any]]:
     messages = [_message(f"{name}[{i}]", each) for i, each in enumerate(value)]
     if messages[-1]["role"] == "assistant":
         raise UsageError(
-            f"{name}[{len(messages) - 1}], the last one, is the assistant's",
-            why="there is nothing to answer after it",
-            fix="end with a message of the user or of a tool",
+            f"the last message, {name}[{len(messages) - 1}], is from the assistant",
+            why="there is nothing left to answer",
+            fix="end with a message from the user or from a tool",
         )
     return messages
 
@@ -57,7 +57,9 @@ def template_arguments_of(name: str, value: Any) -> dict[str, Any]:
         raise refusal(name, "a dict of template variables", value)
     for taken in ("messages", "tools", "documents", "add_generation_prompt"):
         if taken in value:
-            raise UsageError(f"{name} contains {taken!r}", why="it is a separate argument", fix="remove it there")
+            raise UsageError(
+                f"{name} must not contain {taken!r}", why="it is a separate argument", fix=f"remove it from {name}"
+            )
     return {text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", each, 1) for key, each in value.items()}
 
 
@@ -67,7 +69,7 @@ def plain(name: str, value: Any, depth: int = 0) -> Any:
     Raises ``UsageError`` with the position of a value that JSON does not support.
     """
     if depth > _DEEPEST:
-        raise UsageError(f"{name} is nested more than {_DEEPEST} levels deep", fix="pass flatter values")
+        raise UsageError(f"{name} is nested more than {_DEEPEST} levels deep", fix="pass values with fewer levels")
     if isinstance(value, str):
         return text_of(name, value)
     if isinstance(value, Mapping):

@@ -41,7 +41,7 @@ class Tokenizer:
             is_inserted = largest > self._limits.largest
             raise EnvironmentProblem(
                 f"{path} {'inserts token ids' if is_inserted else 'has token ids'} up to {largest}, "
-                f"but the model has {vocab_size}",
+                f"but the model's vocabulary has {vocab_size} ids",
                 why="its post-processor adds them to texts"
                 if is_inserted
                 else "the tokenizer and the weights belong to different models",
@@ -106,7 +106,9 @@ class Tokenizer:
         found = []
         for word, first, spaced in zip(words, ids[::2], ids[1::2], strict=True):
             if not first:
-                raise UsageError(f"bad_words: {word!r} has no token", why="the tokenizer drops it", fix="remove it")
+                raise UsageError(
+                    f"bad_words: {word!r} has no token", why="the tokenizer drops it", fix="remove the word"
+                )
             found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
         return found
 
@@ -127,7 +129,7 @@ class Tokenizer:
         if len(ids) > self._most_ids:
             raise UsageError(
                 f"{len(ids)} token ids are too many to decode at once",
-                why=f"at most {self._most_ids} are decoded, of a token that may be {self._limits.longest} bytes long",
+                why=f"the limit is {self._most_ids}, because a token can be {self._limits.longest} bytes long",
                 fix="decode them in several calls",
             )
         return self._decoded(ids, skips_special=True)
@@ -203,7 +205,7 @@ def _require_one_text_each(tokenizer: Any, path: Path) -> None:
             if (other := seen.setdefault(number, token)) != token:
                 raise EnvironmentProblem(
                     f"{path} assigns one id to two tokens",
-                    why=f"the text of token {number} would randomly be {shown(other)} or {shown(token)}",
+                    why=f"token id {number} could be decoded as {shown(other)} or as {shown(token)}",
                     fix=_FIX,
                 )
 

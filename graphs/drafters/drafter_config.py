@@ -53,7 +53,7 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     flat["trained_depth"] = _trained_depth(config, speculators, problems)
     kind = config.get("speculators_model_type")
     if kind not in (None, *_SPECULATORS_TYPES):
-        problems.add(f"speculators_model_type {kind!r} is not one of {', '.join(_SPECULATORS_TYPES)}")
+        problems.add(f"speculators_model_type {kind!r} is not supported; supported are {', '.join(_SPECULATORS_TYPES)}")
     if kind == _AUTOREGRESSIVE and flat.get("norm_before_residual") is None:
         flat["norm_before_residual"] = True  # the default in vLLM; newer versions of the package always write it
     return flat
@@ -108,20 +108,22 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
     kinds = flat.get("layer_types")
     if kinds is None:
         if enabled:
-            problems.add("config sets use_sliding_window, but layer_types does not say which layers slide")
+            problems.add(
+                "config sets use_sliding_window, but layer_types does not list the layers with a sliding window"
+            )
         return (0,) * num_layers
     if not isinstance(kinds, list) or len(kinds) != num_layers:
-        problems.add(f"config entry layer_types must list the kinds of {num_layers} layers, not {kinds!r}")
+        problems.add(f"config entry layer_types must list the types of {num_layers} layers, not {kinds!r}")
         return (0,) * num_layers
     if strange := sorted({str(kind) for kind in kinds if kind not in _LAYER_KINDS}):
         problems.add(
-            f"layers of kind {', '.join(strange)} are not supported: a drafter can have {' and '.join(_LAYER_KINDS)}"
+            f"layers of type {', '.join(strange)} are not supported; supported are {' and '.join(_LAYER_KINDS)}"
         )
     if "sliding_attention" in kinds:
         if span is None:
-            problems.add("config has layers of kind sliding_attention, but no sliding_window")
+            problems.add("config has layers of type sliding_attention, but no sliding_window")
         if enabled is False:
-            problems.add("config has layers of kind sliding_attention, but sets use_sliding_window false")
+            problems.add("config has layers of type sliding_attention, but sets use_sliding_window false")
     return tuple(span or 0 if kind == "sliding_attention" else 0 for kind in kinds)
 
 
@@ -131,14 +133,14 @@ def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
     kind = stated.get("rope_type") or "default"
     for value in (stated.get("partial_rotary_factor"), flat.get("partial_rotary_factor")):
         if value not in (None, 1):
-            problems.add(f"partial_rotary_factor {value} is not supported: the drafter rotates whole heads")
+            problems.add(f"partial_rotary_factor {value} is not supported: rotary embedding must cover the whole head")
     if stated.get("mrope_section"):
         problems.add("rotary embedding with mrope_section (M-RoPE) is not supported: text has one position per token")
     if any(isinstance(value, Mapping) for value in stated.values()):
         problems.add("rope_parameters per layer type are not supported: the drafter has one rotary embedding")
         return {}
     if not isinstance(kind, str) or kind not in ROPE_NEEDS:
-        problems.add(f"RoPE type {kind!r} is not supported: use one of {', '.join(ROPE_NEEDS)}")
+        problems.add(f"RoPE type {kind!r} is not supported; supported are {', '.join(ROPE_NEEDS)}")
         return {}
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": _theta(stated, flat, problems)}
     if stated.get("original_max_position_embeddings") is None:  # the same default as in transformers
@@ -149,7 +151,7 @@ def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
         options = {name: stated[name] for name in _MAY_HAVE if stated.get(name) is not None}
         for name, value in options.items():
             if not isinstance(value, int | float):
-                problems.add(f"RoPE type {kind!r} needs a number as {name}, not {value!r}")
+                problems.add(f"RoPE type {kind!r} needs a number for {name}, not {value!r}")
         rope |= options
     return rope
 
@@ -204,7 +206,7 @@ def _stated_rope(flat: Config, problems: Problems) -> dict[str, Any]:
             entries = {k: v for k, v in value.items() if k != "type"}
             ropes.append({"rope_type": value.get("type"), **entries})
     if len(ropes) == 2 and ropes[0] != ropes[1]:
-        problems.add("config entries rope_scaling and rope_parameters differ")
+        problems.add("config entries rope_scaling and rope_parameters contradict each other")
     return ropes[-1] if ropes else {}
 
 

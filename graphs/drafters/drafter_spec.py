@@ -86,7 +86,7 @@ def drafter_problems() -> Problems:
     return Problems(
         "the drafter head",
         "does not match the target",
-        why="a head works only with the target, the taps and the vocabulary it was trained for",
+        why="a head works only with the target, the taps and the vocabulary that it was trained for",
         fix="use the head that was trained for this target",
     )
 

@@ -35,7 +35,7 @@ from .tensor_layout import (
 _STATED = ("hidden_size", "intermediate_size", "vocab_size", "draft_vocab_size", "head_dim")
 _LEFT_TO_TARGET = {
     EMBEDDING: "a head may omit it only for a target of the same hidden size and vocabulary",
-    LM_HEAD: "a head may omit it only for a target of the same hidden size and vocabulary, and without own ids (d2t)",
+    LM_HEAD: "a head may omit it only for a target of the same hidden size and vocabulary, and without a d2t tensor",
 }
 _USUAL_TAPS = 3  # heads with as many taps may omit the layer ids
 
@@ -64,9 +64,13 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     sizes.setdefault("vocab_size", target.vocab_size)
     sizes.setdefault("draft_vocab_size", sizes["vocab_size"])
     if sizes["vocab_size"] != target.vocab_size:
-        problems.add(f"its vocabulary has {sizes['vocab_size']} tokens, but the target's has {target.vocab_size}")
+        problems.add(
+            f"its vocabulary has {sizes['vocab_size']} tokens, but the target's has {target.vocab_size} tokens"
+        )
     if sizes["draft_vocab_size"] != sizes["vocab_size"] and not parts.draft_vocabulary:
-        problems.add(f"the draft vocabulary of {sizes['draft_vocab_size']} < {sizes['vocab_size']} needs a d2t tensor")
+        problems.add(
+            f"a draft vocabulary of {sizes['draft_vocab_size']} of {sizes['vocab_size']} tokens needs a d2t tensor"
+        )
     mask_id = _mask_id(flat, parallel, sizes["vocab_size"], problems)
     check_tensors(parts, sizes, tensors, reasons, problems)
     windows, rope = read_windows(flat, parts.num_layers, problems), read_rope(flat, problems)
@@ -106,18 +110,18 @@ def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape]
     unknown = unknown_architectures(flat["architectures"])
     if unknown and not parts.mask_hidden:
         problems.add(
-            f"architecture {unknown} is not a known EAGLE-3 or P-EAGLE head, and the tensor mask_hidden, which would "
-            "identify P-EAGLE, is missing"
+            f"architecture {unknown} is not known as an EAGLE-3 or P-EAGLE head, and the tensor mask_hidden, which "
+            "would identify a P-EAGLE head, is missing"
         )
     if (positive(flat, "parallel_draft_step", problems) or 1) > 1 or has_medusa_heads(tensors):
         problems.add(
-            "this is a Model-Optimizer head with parallel_draft_step > 1: its parallel_draft_heads are Medusa heads "
-            "after autoregressive steps, not P-EAGLE"
+            "Model-Optimizer heads with parallel_draft_step > 1 are not supported: their parallel_draft_heads are "
+            "Medusa heads after autoregressive steps, not P-EAGLE"
         )
     if declares_parallel_drafting(flat) and not parts.mask_hidden:
         problems.add(
-            "the tensor mask_hidden is missing, although the config asks for parallel drafting: P-EAGLE learns it; the "
-            "variant whose placeholders use the mean of the target's features is not supported"
+            "the tensor mask_hidden is missing, although config enables parallel drafting: a P-EAGLE head has this "
+            "learned tensor; heads that use the mean of the target's features instead are not supported"
         )
     if flag(flat, "use_aux_hidden_state", problems) is False:
         problems.add(
@@ -150,10 +154,10 @@ def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], prob
     for name in _STATED:
         stated = positive(flat, name, problems)
         if stated is not None and sizes.setdefault(name, stated) != stated:
-            problems.add(f"config has {name} {stated}, but the tensors {sizes[name]}")
+            problems.add(f"config has {name} {stated}, but the tensors have {sizes[name]}")
     layers = positive(flat, "num_hidden_layers", problems)
     if layers is not None and layers != parts.num_layers:
-        problems.add(f"config has num_hidden_layers {layers}, but the tensors {parts.num_layers}")
+        problems.add(f"config has num_hidden_layers {layers}, but the tensors have {parts.num_layers}")
     attention = {name for name in parts.biases if name.startswith("self_attn.")}
     for name, present, tensors in (
         ("attention_bias", bool(attention), "bias of an attention projection"),
@@ -167,9 +171,11 @@ def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], prob
                 f"config sets {name} {str(stated_flag).lower()}, but there is {'a' if present else 'no'} {tensors}"
             )
     if parts.input_norm and parts.fc_norms:
-        problems.add("tensors input_norm.weight and fc_norm.0.weight exclude each other: features are normed once")
+        problems.add(
+            "tensors input_norm.weight and fc_norm.0.weight cannot both be present: features are normalized once"
+        )
     if flat.get("model_type") == "qwen3" and not parts.qk_norm:
-        problems.add("config has model_type qwen3, whose layers have q_norm and k_norm, but these are missing")
+        problems.add("config has model_type qwen3, whose layers have q_norm and k_norm, but these tensors are missing")
 
 
 def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int, CacheSpec]:
@@ -196,7 +202,7 @@ def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int
     if num % kv:
         problems.add(f"{num} query heads cannot share {kv} key heads evenly")
     if dim % 2:
-        problems.add(f"head_dim {dim} is odd: rotary embedding needs pairs")
+        problems.add(f"head_dim is {dim}, but rotary embedding needs an even number")
     return num, CacheSpec(kv, dim)
 
 
@@ -205,10 +211,10 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
     stated = positive(flat, "target_hidden_size", problems)
     width = stated or sizes.get("target_hidden_size") or target.hidden_size
     if stated is not None and sizes.get("target_hidden_size", stated) != stated:
-        problems.add(f"config has target_hidden_size {stated}, but the tensors {sizes['target_hidden_size']}")
+        problems.add(f"config has target_hidden_size {stated}, but the tensors have {sizes['target_hidden_size']}")
     sizes["target_hidden_size"] = width
     if width != target.hidden_size:
-        problems.add(f"it was made for a target of hidden size {width}, but this one has {target.hidden_size}")
+        problems.add(f"it was made for a target of hidden size {width}, but this target has {target.hidden_size}")
     ids, features = flat["eagle_aux_hidden_state_layer_ids"], sizes.get("features")
     if ids is not None and not (isinstance(ids, list) and all(type(i) is int for i in ids) and ids):
         problems.add(f"config entry eagle_aux_hidden_state_layer_ids must be a list of layer ids, not {ids!r}")
@@ -225,7 +231,7 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
     elif features is not None and ids is not None and len(ids) * width != features:
         problems.add(f"config lists {len(ids)} taps {ids}, but {FC} reads {features // width} ({features} / {width})")
     if norms and features is not None and norms * width != features:
-        problems.add(f"there are {norms} norms of single taps (fc_norm), but {FC} reads {features // width} taps")
+        problems.add(f"there are {norms} fc_norm tensors, one per tap, but {FC} reads {features // width} taps")
     if ids is None:
         return ()
     try:

@@ -38,7 +38,7 @@ def module_names(keys: Collection[str], problems: Problems) -> dict[str, str]:
         if name.startswith("verifier_") or name.endswith("rotary_emb.inv_freq"):
             continue
         if name in names:
-            problems.add(f"tensors {names[name]} and {key} both mean {name}")
+            problems.add(f"tensors {names[name]} and {key} are both names of {name}")
         names[name] = key
     return names
 
@@ -134,12 +134,12 @@ def check_tensors(
         elif all(size in sizes for size, _ in symbols):
             shape = [sizes[size] * times for size, times in symbols]
             if list(shapes[name]) != shape:
-                problems.add(f"{name} is {list(shapes[name])}, but {shape} is required")
+                problems.add(f"tensor {name} has shape {list(shapes[name])}, but {shape} is required")
     if "t2d" in shapes and sizes.get("vocab_size", 0) and shapes["t2d"] != (sizes["vocab_size"],):
-        problems.add(f"t2d is {list(shapes['t2d'])}, but {[sizes['vocab_size']]} is required")
+        problems.add(f"tensor t2d has shape {list(shapes['t2d'])}, but {[sizes['vocab_size']]} is required")
     for name in unread(parts, shapes) if problems else ():
         if fused.isdisjoint(_fused_parts(name)):
-            problems.add(f"tensor {name} does not belong to a known kind of head")
+            problems.add(f"tensor {name} does not belong to any known kind of head")
 
 
 def unread(parts: Parts, names: Collection[str]) -> list[str]:
@@ -191,6 +191,8 @@ def _name_fused(names: Collection[str], problems: Problems) -> set[str]:
     stands_for: set[str] = set()
     for name in sorted(names):
         if (parts := _fused_parts(name)) and not all(part in names for part in parts):
-            problems.add(f"tensor {name} is fused: store {', '.join(p.split('.')[-2] for p in parts)} instead")
+            problems.add(
+                f"tensor {name} is fused: store {', '.join(p.split('.')[-2] for p in parts)} as separate tensors"
+            )
             stands_for.update(parts)
     return stands_for

@@ -22,14 +22,14 @@ def check_vocabulary(drafter: DrafterSpec, d2t: NDArray[Any] | None, t2d: NDArra
     offsets = np.zeros(drafter.draft_vocab_size, np.int64) if d2t is None else np.asarray(d2t).reshape(-1)
     marked = None if t2d is None else np.flatnonzero(np.asarray(t2d).reshape(-1))
     if not np.issubdtype(offsets.dtype, np.integer):
-        problems.add(f"d2t has the type {offsets.dtype}, not integers")
+        problems.add(f"d2t must be integers, not {offsets.dtype}")
         problems.raise_any()
     ids = np.arange(len(offsets)) + offsets.astype(np.int64)
     outside = (ids < 0) | (ids >= drafter.vocab_size)
     if outside.any():
         i = int(outside.argmax())
         problems.add(
-            f"{outside.sum()} draft ids exceed the vocabulary of {drafter.vocab_size}, the first {i} to {ids[i]}"
+            f"{outside.sum()} draft ids map outside the vocabulary of {drafter.vocab_size}; {i} maps to {ids[i]}"
         )
     disorder = np.diff(ids) <= 0
     if disorder.any():
@@ -47,4 +47,4 @@ def _compare(ids: NDArray[Any], marked: NDArray[Any], problems: Problems) -> Non
         problems.add(f"t2d marks {len(marked)} target ids, but d2t maps to {len(ids)}")
     elif (wrong := ids != marked).any():
         i = int(wrong.argmax())
-        problems.add(f"d2t and t2d differ for {wrong.sum()} draft ids, the first {i}: {ids[i]} and {marked[i]}")
+        problems.add(f"d2t and t2d differ for {wrong.sum()} draft ids: draft id {i} maps to {ids[i]} and {marked[i]}")

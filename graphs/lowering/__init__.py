@@ -126,7 +126,9 @@ LOWERINGS: Mapping[str, Lowering] = {lowering.name: lowering for lowering in (OR
 def lowering_named(name: str) -> Lowering:
     """Return a lowering by name. Raises ``UsageError`` listing the available ones."""
     if name not in LOWERINGS:
-        raise UsageError(f"the lowering {name!r} does not exist", why=f"choose one of {', '.join(LOWERINGS)}")
+        raise UsageError(
+            f"unknown lowering {name!r}", why=f"the lowerings are {', '.join(LOWERINGS)}", fix="use one of these"
+        )
     return LOWERINGS[name]
 
 

@@ -74,8 +74,8 @@ def _require_numbers(name: str, table: np.ndarray[Any, Any]) -> None:
     finite = np.isfinite(table.astype(np.float32)).all(axis=1)
     if not finite.all():
         raise BuildError(
-            f"the rotary table {name} is not finite from position {int(finite.argmin())} on",
-            why="rope_theta or another entry of rope_parameters in config.json gives impossible frequencies",
+            f"the rotary table {name} has NaN or infinite values from position {int(finite.argmin())} on",
+            why="rope_theta or another RoPE entry of config.json gives invalid frequencies",
             fix="use the config.json that belongs to the checkpoint",
         )
 

@@ -30,7 +30,7 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
     sites = [site for site in named if not site.gathers or weights[str(site.weight.name)].gathered]
     refused = {str(site.weight.name): site.fault for site in sites if site.fault}
     absent = weights.keys() - {site.weight.name for site in sites}
-    refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies with it in a known form")
+    refused |= dict.fromkeys(sorted(absent), "no node of the graph multiplies by it in a supported form")
     sites = [site for site in sites if site.weight.name not in refused]
     stacks = [site for site in sites if is_experts(site.node) and weights[str(site.weight.name)].packed]
     refused |= {str(site.weight.name): UNPAIRED for site in stacks if not packable(site.node, weights)}

@@ -51,9 +51,9 @@ class LinearRule:
         turn = node.inputs[1].producer()
         if turn is None or turn.op_type != "Transpose" or not is_weight(turn.inputs[0]):
             return []
-        fault = "" if _only_products(turn) else "another node reads it transposed as well"
+        fault = "" if _only_products(turn) else "another node also reads its transpose"
         if list(turn.attributes["perm"].as_ints()) != [1, 0]:
-            fault = "it is not transposed like the weight of a linear"
+            fault = "it is not transposed like the weight of a linear layer"
         return [Site(node, turn.inputs[0], 0, turn, fault)]
 
 

@@ -29,6 +29,6 @@ def family_for(config: Mapping[str, Any]) -> Family:
     served = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise BuildError(
         f"unsupported target architecture {listed(names) or '(none named in config.json)'}",
-        why=f"supported are {served}",
-        fix="use one of those, or add a family file (docs/add-a-model.md)",
+        why=f"the supported architectures are {served}",
+        fix="use a model of one of those, or add a family file (docs/add-a-model.md)",
     )

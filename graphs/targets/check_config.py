@@ -42,7 +42,9 @@ def check_config(text: Config, entries: Entries, file: str) -> None:
 
     ``file`` is its origin.
     """
-    problems = Problems(file, "is not of a supported model", fix="use the config.json that belongs to the weights")
+    problems = Problems(
+        file, "does not describe a supported model", fix="use the config.json that belongs to the weights"
+    )
     missing = [name for name in entries.sizes if text.get(name) is None]
     if missing:
         problems.add(f"config lacks {', '.join(missing)}")
@@ -73,7 +75,9 @@ def _check_heads(text: Config, problems: Problems) -> None:
     dim = text.get("head_dim") or text["hidden_size"] // heads
     if dim % 2 or not dim:
         problems.add(
-            f"head_dim {dim} is odd: rotary embedding needs pairs" if dim else "hidden_size is too small for its heads"
+            f"head_dim is {dim}, but rotary embedding needs an even number"
+            if dim
+            else "hidden_size is too small for the number of heads"
         )
 
 
@@ -99,7 +103,7 @@ def _check_attention(text: Config, problems: Problems) -> None:
         problems.add(f"config sets use_bidirectional_attention {shown(repr(two_way))}, but {_OTHER_ATTENTION}")
     for name in ("is_encoder_decoder", "add_cross_attention"):
         if text.get(name):
-            problems.add(f"config sets {name}: only decoders are supported")
+            problems.add(f"config sets {name}, but only decoder-only models are supported")
 
 
 def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Problems) -> None:
@@ -107,18 +111,19 @@ def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Pr
     if stated is None:
         return
     if not isinstance(stated, Mapping) or not all(isinstance(entries, Mapping) for entries in stated.values()):
-        problems.add(f"config entry per_layer_config must hold an object for each layer, not {shown(repr(stated))}")
+        problems.add(f"config entry per_layer_config must map layers to objects, not be {shown(repr(stated))}")
         return
     known = [int(key) for key in stated if str(key).isascii() and str(key).isdigit() and len(str(key)) < 9]
     if len(set(known)) != len(stated) or not all(layer < layers for layer in known):
         problems.add(
-            f"config entry per_layer_config must name layers 0 to {layers - 1}, not {shown(', '.join(stated))}"
+            f"the keys of config entry per_layer_config must be layers from 0 to {layers - 1}, "
+            f"not {shown(', '.join(stated))}"
         )
     others = sorted({str(name) for entries in stated.values() for name in entries} - set(served))
     if others:
         problems.add(
             f"config entry per_layer_config sets {', '.join(map(shown, others))}: "
-            f"only {', '.join(served) or 'nothing'} may differ between layers"
+            + (f"only {', '.join(served)} may differ between layers" if served else "layers must not differ")
         )
     for key, entries in stated.items():
         for name in (name for name in served if name in entries):
@@ -149,12 +154,14 @@ def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Pr
     kind = rope.get("rope_type", rope.get("type", "default"))
     if isinstance(kind, str) and kind in _CHANGING:
         problems.add(
-            f"RoPE type {kind!r} is not supported: its frequencies depend on the sequence length, so they do not fit "
-            "a table"
+            f"RoPE type {kind!r} is not supported: its frequencies depend on the sequence length, so no table can hold "
+            "them"
         )
         return
     if not isinstance(kind, str) or kind not in kinds:
-        problems.add(f"RoPE type {shown(repr(kind))} of {shown(where)} is not one of {', '.join(kinds)}")
+        problems.add(
+            f"RoPE type {shown(repr(kind))} of {shown(where)} is not supported; supported are {', '.join(kinds)}"
+        )
         return
     _check_theta(rope, where, problems)
     partial = rope.get("partial_rotary_factor")
@@ -171,4 +178,4 @@ def _check_theta(stated: Config, where: str, problems: Problems) -> None:
 
 
 def _partial(factor: Any) -> str:
-    return f"partial_rotary_factor {shown(repr(factor))} is not supported: heads must be rotated as a whole"
+    return f"partial_rotary_factor {shown(repr(factor))} is not supported: rotary embedding must cover the whole head"

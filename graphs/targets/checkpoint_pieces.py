@@ -56,7 +56,7 @@ class Sources:
         unused = {self.key(name) for name in self.tied}
         absent = [f"{key} {list(shape)}" for key, shape in expectation.items() if key not in self.stored]
         wrong = [
-            f"{key} is {list(self.stored[key])}, must be {list(shape)}"
+            f"{key} has shape {list(self.stored[key])}, expected {list(shape)}"
             for key, shape in expectation.items()
             if key in self.stored and tuple(self.stored[key]) != shape
         ]
@@ -65,12 +65,12 @@ class Sources:
             for key, shape in self.stored.items()
             if key not in expectation and key not in unused and not self.family.ignored(key)
         ]
-        kinds = (("missing", absent), ("of another shape", wrong), ("not known to the model", extra))
+        kinds = (("missing", absent), ("with a wrong shape", wrong), ("unknown to the model", extra))
         if absent or wrong or extra:
             raise BuildError(
                 "the checkpoint does not match its config.json:\n"
                 + "\n".join(line for kind, items in kinds if items for line in _listed(kind, items)),
-                why="the tensors must be exactly those of the model",
+                why="a checkpoint must have exactly the tensors of the model that config.json describes",
                 fix="use the config.json that belongs to these weights, and complete the download of the model",
             )
 

@@ -43,7 +43,7 @@ class Gemma4(Family):
         nested = config.get("text_config") or config
         if not isinstance(nested, Mapping):
             raise BuildError(
-                f"config.json has no decoder: text_config is {shown(repr(nested))}",
+                f"config.json has no decoder: text_config must be an object, not {shown(repr(nested))}",
                 fix="use the config.json that belongs to the weights",
             )
         return nested
@@ -51,7 +51,7 @@ class Gemma4(Family):
     def check(self, text: Config) -> None:
         """Reject variants of other sizes, which have unsupported parts."""
         parts = {
-            "enable_moe_block": "a mixture of experts beside the dense MLP (26B-A4B)",
+            "enable_moe_block": "a mixture of experts in addition to the dense MLP (26B-A4B)",
             "hidden_size_per_layer_input": "per-layer embeddings (E2B, E4B)",
             "num_kv_shared_layers": "layers that share another layer's cache (E2B, E4B)",
         }

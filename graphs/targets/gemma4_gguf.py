@@ -22,7 +22,9 @@ def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
         raise BuildError("layers of one kind have different numbers of key heads", fix=_OTHER)
     shared = [layer for layer in full if f"blk.{layer}.attn_v.weight" not in facts.names]
     if shared and shared != full:
-        raise BuildError("some full layers have their own values, while others use their keys", fix=_OTHER)
+        raise BuildError(
+            "some full-attention layers have a value projection of their own, while others reuse their keys", fix=_OTHER
+        )
     return {
         "layer_types": [_SLIDING if is_sliding else _FULL for is_sliding in sliding],
         "num_key_value_heads": kinds.get(True, kinds.get(False)),
@@ -44,7 +46,10 @@ def _by_layer(facts: GgufFacts, key: str) -> list[Any]:
     value, layers = facts.said.get(key), facts.layers()
     every = value if isinstance(value, list) else [value] * len(layers)
     if len(every) != len(layers) or not every or any(type(each) not in (int, bool) for each in every):
-        raise BuildError(f"gemma4.{key} is {shown(repr(value))}, for {len(layers)} layers", fix=_OTHER)
+        raise BuildError(
+            f"gemma4.{key} must be a number, or one for each of {len(layers)} layers, not {shown(repr(value))}",
+            fix=_OTHER,
+        )
     return every
 
 
@@ -52,7 +57,10 @@ def _rotated(divisors: tuple[float, ...]) -> float:
     """Return the fraction of a full layer's frequencies that rotate; huge divisors disable the others."""
     kept = sum(divisor == 1 for divisor in divisors)
     if not kept or any(1 < divisor < _NEVER or divisor < 1 for divisor in divisors):
-        raise BuildError("rope_freqs.weight is invalid: for Gemma-4, it enables or disables each frequency", fix=_OTHER)
+        raise BuildError(
+            "rope_freqs.weight is invalid: for Gemma-4, each value must be 1, or at least 1e20",
+            fix=_OTHER,
+        )
     return kept / len(divisors)
 
 

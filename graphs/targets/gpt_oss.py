@@ -15,7 +15,7 @@ class GptOss(Family):
 
     name = "gpt-oss"
     architectures = ("GptOssForCausalLM",)
-    own_swiglu = "clamped, steeper than SiLU, with 1 added to what is gated"
+    own_swiglu = "clamped, steeper than SiLU, and 1 is added to the gated value"
     entries = Entries(
         (*SIZES, "num_local_experts", "num_experts_per_tok", "sliding_window"),
         layer_kinds=("sliding_attention", "full_attention"),

@@ -22,5 +22,5 @@ class Llama(Family):
             raise BuildError(
                 f"sliding-window layers are not supported in {self.name} targets",
                 why="config.json sets use_sliding_window",
-                fix="no published checkpoint of this family sets it; report the model that you need",
+                fix="use another checkpoint, or report this one: no known checkpoint of this family sets it",
             )

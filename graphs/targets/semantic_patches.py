@@ -62,8 +62,8 @@ def attend(
     (heads, head_dim), (kept, kept_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
     if (heads, head_dim) != (kept, kept_dim):
         raise BuildError(
-            f"layer {layer} has {heads} key heads of size {head_dim}; config.json gives {kept} of size {kept_dim}",
-            why="the model family does not support this form of the configuration",
+            f"layer {layer} has {heads} key heads of size {head_dim}, but config.json gives {kept} of size {kept_dim}",
+            why="this model family does not support such a configuration",
             fix="report the config.json of this checkpoint",
         )
     y, window.k_caches[layer], window.v_caches[layer] = torch.ops.peagle.cached_attention(
@@ -108,7 +108,7 @@ def _experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tens
         if not isinstance(self.act_fn, nn.SiLU) and type(self.act_fn).__name__ != "SiLUActivation":
             raise BuildError(
                 f"experts with {type(self.act_fn).__name__} are not supported",
-                why="SparseExperts gates with SiLU",
+                why="only experts with SiLU are supported",
                 fix="use a checkpoint of a tested family (docs/evidence.md)",
             )
     biases = (getattr(self, "gate_up_proj_bias", None), getattr(self, "down_proj_bias", None))
@@ -237,7 +237,10 @@ def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callabl
             "this version of the modelling code bypasses AttentionInterface",
         )
     if not window.emits:
-        raise _untested("the LM head did not get the emitted columns", "this version of the modelling code has none")
+        raise _untested(
+            "the LM head does not compute only the emitted columns",
+            "this version of the modelling code does not call the LM head as expected",
+        )
 
 
 def _untested(what: str, why: str) -> BuildError:

@@ -19,8 +19,8 @@ from .sources import OPTIONS, digest, source
 
 _HOST_COMPILERS = ("c++", "g++", "clang++")
 _COST = (
-    "CPU kernels are compiled on each machine; without them the engine uses ONNX Runtime's kernels, with which "
-    "verifying drafts is slower, or equivalent standard operators, which are slower too"
+    "CPU kernels are compiled on each machine; without them, an engine verifies drafts more slowly, with ONNX "
+    "Runtime's kernels or with standard operators"
 )
 _LIMIT_SECONDS = 900  # seconds; ziglang first compiles its own C++ library
 
@@ -69,7 +69,9 @@ def find_compilers(why: str = _COST) -> tuple[Compiler, ...]:
     """
     named = os.environ.get("CXX")
     if named and shutil.which(named) is None:
-        raise EnvironmentProblem(f"$CXX is not a program: {named}", fix="set CXX to the path of a C++ compiler")
+        raise EnvironmentProblem(
+            f"$CXX is not a program: {named}", fix="set CXX to the path of a C++ compiler, or unset it"
+        )
     found = [path for name in ([named] if named else _HOST_COMPILERS) if (path := shutil.which(name))]
     by_program: dict[str, str] = {}
     for path in found:  # keep the name as found: some programs act on the name they are called by
@@ -109,7 +111,7 @@ def compile_shared(
             return _compiled(compiler, files, options)
         except BuildError as error:
             failures.append(f"{compiler.command[0]}: {error.why}")
-    raise BuildError(f"{what} cannot be compiled", why="; ".join(failures), fix="set CXX to another compiler")
+    raise BuildError(f"{what} cannot be compiled", why="; ".join(failures), fix="set CXX to another C++ compiler")
 
 
 def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:
@@ -122,7 +124,7 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
         try:
             code = (Path(folder) / "kernels.so").read_bytes()
         except OSError as error:
-            raise BuildError("the C++ compiler failed", why="it reported success and wrote nothing") from error
+            raise BuildError("the C++ compiler failed", why="it reported success but wrote no output file") from error
         said = _run([*compiler.command, "--version"], folder).strip().splitlines()
     return code, said[0] if said else "of unknown version"
 
@@ -142,9 +144,9 @@ def _run(command: list[str], folder: str) -> str:
             timeout=_LIMIT_SECONDS,
         )
     except OSError as error:
-        raise BuildError("a compiler cannot be run", why=error.strerror or str(error)) from error
+        raise BuildError("the C++ compiler cannot be run", why=error.strerror or str(error)) from error
     except subprocess.TimeoutExpired as error:
-        raise BuildError("a compiler timed out", why=f"it was stopped after {_LIMIT_SECONDS} s") from error
+        raise BuildError("the C++ compiler timed out", why=f"it was stopped after {_LIMIT_SECONDS} s") from error
     if process.returncode == 0:
         return process.stdout
     lines = process.stdout.strip().splitlines()

@@ -44,7 +44,7 @@ def read_pack(folder: Path) -> CpuLibrary:
     try:
         content = json.loads(_read(path, MAX_INDEX_BYTES))
         if content["format"] != FORMAT:
-            raise _damaged(path, f"it has format {content['format']!r}, this version reads {FORMAT}")
+            raise _damaged(path, f"its format is {content['format']!r}, but this version reads {FORMAT}")
         machine, source, compiler = content["machine"], content["source_sha256"], content["compiler"]
         if not _MACHINE.fullmatch(machine) or not _DIGEST.fullmatch(source) or not isinstance(compiler, str):
             raise ValueError("machine, source or compiler is invalid")

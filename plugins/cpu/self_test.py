@@ -71,16 +71,16 @@ def instructions_of(path: Path) -> str:
         return str(name)
     raise EnvironmentProblem(
         f"$PEAGLE_CPU_INSTRUCTIONS is {os.environ.get('PEAGLE_CPU_INSTRUCTIONS')}",
-        why="the CPU kernels do not know this instruction set, or this machine lacks it",
+        why="this instruction set is unknown, or this machine does not support it",
         fix="unset it, or set it to portable",
     )
 
 
 def _unusable(path: Path, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"the CPU kernels of {path} do not work here",
+        f"the CPU kernels of {path} do not work on this machine",
         why=why,
-        fix="rebuild the engine on this machine; until then, slower standard operators replace them",
+        fix="rebuild the engine on this machine; until then, it uses slower standard operators",
     )
 
 

@@ -240,5 +240,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise BuildError(
-            f"cannot read the CPU kernels: {error}", fix="reinstall peagle-compile; the package is incomplete"
+            f"cannot read the source of the CPU kernels: {error}",
+            fix="reinstall peagle-compile; the package is incomplete",
         ) from error

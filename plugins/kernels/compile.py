@@ -102,12 +102,14 @@ def _run(command: list[str], folder: str | None, complaint: str) -> str:
             check=False,
         )
     except OSError as error:
-        raise EnvironmentProblem(f"cannot run {command[0]}: {error}", fix="set NVCC to an nvcc that runs") from error
+        raise EnvironmentProblem(
+            f"cannot run {command[0]}: {error}", fix="set NVCC to the path of a working nvcc"
+        ) from error
     if process.returncode == 0:
         return process.stdout
     lines = process.stdout.strip().splitlines()
     if re.search(r"host compiler|(gcc|g\+\+): not found", process.stdout):
-        raise EnvironmentProblem(f"{complaint}: it found no C++ compiler", why=_tail(lines), fix="install g++")
+        raise EnvironmentProblem(f"{complaint}: no C++ compiler was found", why=_tail(lines), fix="install g++")
     raise BuildError(complaint, why=_tail(lines), fix="use an nvcc that supports this GPU (12.8 or newer)")
 
 

@@ -30,7 +30,9 @@ def geometry(op: OpSpec, sm: int, dims: Mapping[str, int]) -> Geometry:
     cluster = _cluster(op, sm)
     blocks = int(evaluate_dim(kernel.blocks, dims))
     if blocks < 0 or blocks * cluster not in _INT32:
-        raise BuildError(f"{op.name}: cannot launch {blocks} blocks", why=f"{kernel.blocks} of {dict(dims)}")
+        raise BuildError(
+            f"{op.name}: cannot launch {blocks} blocks", why=f"the number is {kernel.blocks}, for {dict(dims)}"
+        )
     return Geometry(blocks * cluster, kernel.threads, cluster)
 
 
@@ -79,7 +81,7 @@ def load_driver() -> Any:
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
             fix="install an NVIDIA driver, and cuda-bindings (pip install 'cuda-bindings>=13,<14')",
         ) from error
-    _checked(driver, (status,), "CUDA does not start")
+    _checked(driver, (status,), "CUDA failed to initialize")
     return driver
 
 
@@ -111,11 +113,11 @@ class Launcher:
         width = int(_checked(driver, driver.cuFuncGetAttribute(attribute, function), what))
         cluster = _cluster(self.op, self.sm)
         if width and width != cluster:
-            raise BuildError(f"{what}: it is compiled for clusters of {width} blocks, its spec says {cluster}")
+            raise BuildError(f"{what}: it was compiled for clusters of {width} blocks, but its spec says {cluster}")
         sizes = self._parameter_sizes(kernel, what)
         spec_sizes = self._expected_sizes()
         if sizes != spec_sizes:
-            raise BuildError(f"{what}: its parameters have {sizes} bytes, its spec asks for {spec_sizes}")
+            raise BuildError(f"{what}: its parameters have {sizes} bytes, but its spec requires {spec_sizes}")
         return _Entry(kernel, compiled_cluster=bool(width))
 
     def _expected_sizes(self) -> list[int]:
@@ -148,7 +150,9 @@ class Launcher:
         spec = kernel_of(self.op)
         name = spec.entry if spec.typed_by is None else f"{spec.entry}_{dtype}"
         if name not in self._entries:
-            raise BuildError(f"{self.op.name} has no kernel for {dtype}", why=f"it has {', '.join(self._entries)}")
+            raise BuildError(
+                f"{self.op.name} has no kernel for {dtype}", why=f"its kernels are {', '.join(self._entries)}"
+            )
         count = len(self.op.inputs) + len(self.op.outputs)
         if len(pointers) != count:
             raise BuildError(f"{self.op.name} takes {count} pointers, not {len(pointers)}")
@@ -197,5 +201,5 @@ def _checked(driver: Any, answer: tuple[Any, ...], what: str) -> Any:
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)
         words = text.decode() if text else "unknown error"
-        raise EnvironmentProblem(what, why=f"{status.name}: {words}", fix="see `peagle-compile doctor`")
+        raise EnvironmentProblem(what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor`")
     return values[0] if values else None

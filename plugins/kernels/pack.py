@@ -84,7 +84,7 @@ def read_pack(folder: Path) -> Pack:
     try:
         content = json.loads(_read(path, MAX_INDEX_BYTES))
         if content["format"] != FORMAT:
-            raise _damaged(path, f"it has format {content['format']!r}, this version reads {FORMAT}")
+            raise _damaged(path, f"its format is {content['format']!r}, but this version reads {FORMAT}")
         cubins = tuple(_cubin(folder, row) for row in content["kernels"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"it is not an index of kernels ({type(error).__name__}: {error})") from error
@@ -133,9 +133,10 @@ def _read(path: Path, limit: int) -> bytes:
 
 def _damaged(path: Path, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"the compiled kernels in {path.parent} are damaged: {path.name}",
+        f"the compiled kernels in {path.parent} are damaged ({path.name})",
         why=why,
-        fix="rebuild the engine; for an installed package, reinstall it; in a checkout, run make kernels",
+        fix="rebuild the engine; if the kernels are those of an installed package, reinstall it; in a checkout, run "
+        "`make kernels`",
     )
 
 

@@ -45,7 +45,7 @@ def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, A
     for name, mark in SELECTION.items():
         if attributes.get(name, mark) != mark:
             raise BuildError(
-                f"{spec.name}: {name} is {attributes[name]!r}, the plugin has {mark!r}",
+                f"{spec.name}: {name} is {attributes[name]!r}, but the plugin has {mark!r}",
                 why="TensorRT would silently use the slow function body instead of the plugin",
                 fix="export the graph again with this version",
             )
@@ -58,7 +58,7 @@ def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, A
     values = spec.check_attributes(op_attributes)
     for name in spec.kernel.scalars if spec.kernel else ():
         if values.get(name, 0) not in _INT32:
-            raise BuildError(f"{spec.name}: {name} is {values[name]}, its kernel takes 32-bit numbers")
+            raise BuildError(f"{spec.name}: {name} is {values[name]}, but its kernel takes 32-bit integers")
     return values
 
 

@@ -66,7 +66,7 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
         raise EnvironmentProblem(
             f"{title} cannot be imported",
             why=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
-            fix=f"{fix}, and uninstall other versions of it",
+            fix=f"{fix}, and uninstall any other version",
         ) from error
     for interface in ("IPluginV3", "IPluginCreatorV3One", "get_plugin_registry"):
         if not hasattr(module, interface):
@@ -90,7 +90,7 @@ def link_state(environment: Mapping[str, str] | None = None) -> LinkState:
         if (Path(place) / _LINK).exists():
             return LinkState("present", Path(place))
     if _library(folder) is None:
-        return LinkState("cannot", folder, f"the wheel has no {_LINK}.1 either; it is damaged")
+        return LinkState("cannot", folder, f"the wheel is damaged: it has no {_LINK}.1")
     if not os.access(folder, os.W_OK):
         return LinkState("cannot", folder, "the folder is not writable")
     return LinkState("missing", folder)
@@ -156,7 +156,7 @@ def _cannot(link: LinkState) -> EnvironmentProblem:
         )
     return EnvironmentProblem(
         "TensorRT-RTX cannot read graphs with peagle plugins",
-        why=f"its parser opens {_LINK}, which its wheel lacks, and in {link.folder} {link.why}",
+        why=f"its parser opens {_LINK}, which its wheel lacks, and no link can be made in {link.folder}: {link.why}",
         fix=f"mkdir -p ~/.local/lib/tensorrt-rtx && ln -sf {library} ~/.local/lib/tensorrt-rtx/{_LINK} && "
         "export LD_LIBRARY_PATH=~/.local/lib/tensorrt-rtx:$LD_LIBRARY_PATH, then start again",
     )

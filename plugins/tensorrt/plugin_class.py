@@ -135,7 +135,9 @@ class _Answers(_HasSpec):
         except PeagleError as error:
             copy._not_loaded = error
         except Exception as error:
-            copy._not_loaded = EnvironmentProblem(f"the kernel of {self.spec.name} cannot be loaded", why=repr(error))
+            copy._not_loaded = EnvironmentProblem(
+                f"the kernel of {self.spec.name} cannot be loaded", why=repr(error), fix="run `peagle-compile doctor`"
+            )
         return copy
 
     @_recorded
@@ -180,7 +182,7 @@ class _Answers(_HasSpec):
                 spec_sizes = [-1 if isinstance(size, Symbol) else size for size in shape]
                 raise BuildError(
                     f"{self.spec.name}: TensorRT made {operand.name} {tensorrt_name(desc.type)} {list(sizes)}, "
-                    f"the spec says {dtype} {spec_sizes}"
+                    f"but the spec says {dtype} {spec_sizes}"
                 )
 
 
@@ -206,9 +208,9 @@ def plugin_class(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> t
     plugin.
     """
     if spec.kernel is None:
-        raise BuildError(f"{spec.name} has no CUDA kernel and so no plugin", why="a lowering rewrites it instead")
+        raise BuildError(f"{spec.name} has no plugin", why="it has no CUDA kernel: a lowering replaces it")
     if any(operand.optional for operand in spec.inputs):
-        raise BuildError(f"{spec.name} cannot be a plugin", why="TensorRT's parser rejects omitted inputs")
+        raise BuildError(f"{spec.name} cannot be a plugin", why="TensorRT's parser rejects optional inputs")
     dtypes = {dtype for operand in (*spec.inputs, *spec.outputs) for dtype in operand.dtypes}
     if unknown := sorted(name for name in dtypes if name not in BY_NAME or not BY_NAME[name].tensorrt):
         raise BuildError(f"{spec.name}: TensorRT has no dtype for {', '.join(unknown)}")

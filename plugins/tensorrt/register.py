@@ -49,6 +49,6 @@ def find_creator(trt: ModuleType, name: str) -> Any:
 def _taken(spec: OpSpec) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"another library has registered the TensorRT plugin {DOMAIN}::{spec.name} version {VERSION}",
-        why="plugin names are unique in a process; libpeagle_plugins.so has the same plugins",
+        why="plugin names are unique in a process, and libpeagle_plugins.so has plugins of the same names",
         fix="start a new process without that library, or skip this registration",
     )

@@ -124,12 +124,15 @@ def test_a_wrong_argument_is_the_error_of_the_command_line(
 
 
 def test_a_build_needs_a_model() -> None:
-    with pytest.raises(peagle.UsageError, match="no model was named"):
+    with pytest.raises(peagle.UsageError, match="no model was specified"):
         peagle.build()
 
 
 def test_a_wrong_argument_of_verify_is_refused(demo_engine: Path) -> None:
-    for arguments, said in (({"only": ["losslesness"]}, "losslesness"), ({"num_speculative_tokens": [0]}, "from 1")):
+    for arguments, said in (
+        ({"only": ["losslesness"]}, "losslesness"),
+        ({"num_speculative_tokens": [0]}, "of 1 or more"),
+    ):
         with pytest.raises(peagle.UsageError, match=said):
             peagle.verify(demo_engine, **arguments)
 

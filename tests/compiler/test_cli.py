@@ -58,7 +58,7 @@ def test_the_version_is_printed(cli: Run) -> None:
         (["bild"], "Did you mean 'build'"),
         (["build", "--modell", "demo"], "--model"),
         (["build", "--max-seq-len", "many"], "--max-seq-len"),
-        (["build"], "no model was named"),
+        (["build"], "no model was specified"),
         (["build", "demo", "--model", "other"], "given twice"),
         (["run"], "ENGINE"),
         (["run", "engine", "text", "--prompt", "text"], "two prompts"),

@@ -103,7 +103,7 @@ def test_a_rotary_table_without_numbers_is_refused(qwen3: Traced, field: str, va
     model = graph_files.load(qwen3.folder / "target.onnx")
     ropes = json.loads(model.metadata_props[ROPE_METADATA])
     model.metadata_props[ROPE_METADATA] = json.dumps({name: rope | {field: value} for name, rope in ropes.items()})
-    with pytest.raises(BuildError, match="not finite from position 0 on") as caught:
+    with pytest.raises(BuildError, match="values from position 0 on") as caught:
         lower(model, LOWERINGS["ort"], cache_length=CACHE)
     assert "rope_theta" in caught.value.why
 
@@ -115,6 +115,6 @@ def test_lowering_is_found_by_name_with_its_properties() -> None:
     assert [name for name, lowering in LOWERINGS.items() if lowering.has_kernels] == ["ort", "cpu"]
     assert [name for name, lowering in LOWERINGS.items() if lowering.packs] == ["cpu"]
     assert [name for name, lowering in LOWERINGS.items() if lowering.has_expert_layer] == ["tensorrt-sm100"]
-    with pytest.raises(UsageError, match="'triton' does not exist") as caught:
+    with pytest.raises(UsageError, match="unknown lowering 'triton'") as caught:
         lowering_named("triton")
     assert all(name in caught.value.why for name in LOWERINGS)

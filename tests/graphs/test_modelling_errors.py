@@ -27,7 +27,7 @@ def test_library_error_names_the_file_and_message(error: Exception) -> None:
     with pytest.raises(BuildError) as caught, modelling("folder/config.json"):
         raise error
     assert caught.value.what.startswith("folder/config.json cannot")
-    assert f"transformers says: {type(error).__name__}" in caught.value.why
+    assert f"transformers raised {type(error).__name__}" in caught.value.why
     assert caught.value.__cause__ is error
     assert "\n" not in caught.value.why
 
@@ -42,5 +42,5 @@ def test_descriptive_error_is_passed_through(error: BaseException) -> None:
 @pytest.mark.parametrize("change", [{"hidden_act": "banana"}, {"pad_token_id": 5000}, {"initializer_range": "x"}])
 def test_a_value_that_only_transformers_looks_at_is_refused(change: dict[str, Any]) -> None:
     skeleton = Skeleton(CONFIGS["llama"] | change, "folder/config.json")
-    with pytest.raises(BuildError, match=r"folder/config\.json cannot be made a model of"):
+    with pytest.raises(BuildError, match=r"folder/config\.json cannot be turned into a model"):
         skeleton.modules()

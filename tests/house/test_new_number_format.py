@@ -104,4 +104,4 @@ def test_every_face_of_the_command_line_knows_it(tiny_pair: Pair, cli: Run) -> N
 def test_without_its_record_it_does_not_exist(tiny_pair: Pair, cli: Run) -> None:
     done = cli("build", "--model", tiny_pair.target, "--draft", "none", "--precision", "int6")
     assert done.code == 2
-    assert "the precision 'int6' does not exist" in done.err
+    assert "unknown precision 'int6'" in done.err

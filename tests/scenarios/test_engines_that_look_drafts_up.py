@@ -90,7 +90,7 @@ def test_run_accepts_another_draft_method(cli: Run, looking: Path, tiny_folder: 
         texts.add(json.loads(done.out)["text"])
     assert len(texts) == 1
     done = cli("run", looking, *asked, "--draft", "none", *FOUR)
-    assert (done.code, "draft is none but num_speculative_tokens is 4" in done.err) == (2, True)
+    assert (done.code, "draft is none, but num_speculative_tokens is 4" in done.err) == (2, True)
     done = cli("run", looking, *asked, "--draft", "head")
     assert (done.code, "draft must be ngram, none" in done.err) == (2, True)
 

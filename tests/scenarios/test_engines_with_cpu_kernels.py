@@ -234,7 +234,7 @@ def test_instructions_that_are_not_there_are_refused(folder: Path, monkeypatch: 
         Engine.load(folder)
 
 
-LACKS = "falling back to ONNX Runtime's own kernels, with which verifying drafts is slower; "
+LACKS = "falling back to ONNX Runtime's own kernels, which verify drafts more slowly; "
 
 
 def test_default_build_has_cpu_kernels_if_possible(
@@ -291,6 +291,6 @@ def test_build_without_a_compiler_states_the_consequence(
     (warning,) = [text for text in result.report["warnings"] if "CPU kernels" in text]
     assert (
         warning
-        == "the engine has no CPU kernels and is slow: no C++ compiler was found: they are compiled; install g++"
+        == "the engine has no CPU kernels and will be slow: no C++ compiler was found: they are compiled; install g++"
     )
     assert inspect_engine(result.path)["kernels"] == []

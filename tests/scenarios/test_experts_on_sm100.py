@@ -234,7 +234,7 @@ def test_dense_experts_on_request_still_use_fp8(coder: Path, cli: Run, tmp_path:
     ("arguments", "told"),
     [(("--for", "tensorrt", "--experts", "layer"), "since version 11"),
      (("--for", "ort", "--experts", "dense"), "does not work with ONNX Runtime"),
-     (("--for", "tensorrt-sm100", "--experts", "sparse"), "it is layer or dense")],
+     (("--for", "tensorrt-sm100", "--experts", "sparse"), "the valid values are layer and dense")],
 )  # fmt: skip
 def test_unknown_expert_form_is_rejected(
     arguments: tuple[str, ...], told: str, coder: Path, cli: Run, tmp_path: Path

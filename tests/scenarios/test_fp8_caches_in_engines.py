@@ -94,6 +94,8 @@ def test_a_plan_and_its_manifest_must_agree(engine: Engine) -> None:
     good = engine.manifest
     wide = replace(good.target, caches=tuple(replace(cache, dtype="") for cache in good.target.caches))
     odd = replace(good.target, caches=tuple(replace(cache, dtype="int3") for cache in good.target.caches))
-    assert _complaints(replace(good, target=wide)) == ["target.plan has k_cache.0 in another type than target.caches"]
+    assert _complaints(replace(good, target=wide)) == [
+        "target.plan and target.caches have different types for k_cache.0"
+    ]
     assert _complaints(replace(good, drafter=_narrow(good.drafter)))
     assert "target.caches: tensorrt-rtx does not support cache type 'int3'" in _complaints(replace(good, target=odd))

@@ -83,7 +83,7 @@ def test_second_rounding_is_reported(cli: Run, tmp_path: Path) -> None:
     shutil.rmtree(written.folder)
     done = cli("build", "--model", written.file, *ALONE, "--precision", "int4", "--out", tmp_path / "engine")
     assert done.code == 0, done.err
-    assert "tiny.gguf has weights that are quantized already, to Q4_1: int4 quantizes them a second time" in done.err
+    assert "tiny.gguf has weights that are already quantized to Q4_1: int4 quantizes them a second time" in done.err
     assert "second time" in (tmp_path / "engine" / "build_report.json").read_text()
     planned = cli("build", "--model", written.file, *ALONE, "--precision", "int4", "--dry-run")
     assert "int4 quantizes them a second time" in planned.out
@@ -139,7 +139,7 @@ def test_larger_blocks_are_rounded_with_a_note(cli: Run, tmp_path: Path) -> None
     asked = ("--precision", "int4", "--lowering", "cpu", "--dry-run")
     planned = cli("build", "--model", written.file, *ALONE, *asked)
     assert planned.code == 0, planned.err
-    assert "are quantized already, to Q8_0: int4 quantizes them a second time" in " ".join(planned.out.split())
+    assert "are already quantized to Q8_0: int4 quantizes them a second time" in " ".join(planned.out.split())
 
 
 def test_export_reports_the_stored_types(cli: Run, tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_folder_with_only_a_gguf_file_suggests_it(cli: Run, tiny_file: Path, tmp
     [
         (("build", "--model", "{file}", "--revision", "main"), 2, "does not apply to"),
         (("build", "demo", "--draft", "{file}"), 2, "a drafter must be a folder"),
-        (("build", "--model", "{text}"), 2, "only GGUF is supported"),
-        (("build", "--model", "{gone}"), 2, "is not known"),
+        (("build", "--model", "{text}"), 2, "GGUF is the only supported format"),
+        (("build", "--model", "{gone}"), 2, "unknown --model"),
         (("quantize", "--model", "{file}"), 5, "is a GGUF file"),
     ],
 )

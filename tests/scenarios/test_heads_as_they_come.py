@@ -131,7 +131,7 @@ def test_unknown_head_is_rejected(cli: Run, shallow: Pair, tmp_path: Path) -> No
     del tensors["mask_hidden"]
     save_file(tensors, head / "model.safetensors")
     done = build(cli, shallow, head, tmp_path / "engine")
-    assert (done.code, "OwnHead is not a known EAGLE-3 or P-EAGLE head" in done.err) == (5, True)
+    assert (done.code, "OwnHead is not known as an EAGLE-3 or P-EAGLE head" in done.err) == (5, True)
 
 
 def test_depth_beyond_the_kernel_limit_is_rejected(cli: Run, shallow: Pair, tmp_path: Path) -> None:

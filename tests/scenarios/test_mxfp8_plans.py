@@ -91,7 +91,7 @@ def test_plan_with_partial_blocks_stores_weights_in_one_byte(tmp_path: Path) -> 
 def test_gpus_without_fp8_are_refused_before_tensorrt_sees_the_graph(product: Path, gpus: tuple[str, ...]) -> None:
     with pytest.raises(BuildError) as caught:
         survey(product, gpus, profiles())
-    assert f"TensorRT does not support FP8 on {gpus[0]}, only from sm_89 on" in caught.value.why
+    assert f"TensorRT does not support FP8 on {gpus[0]}, only on sm_89 and newer" in caught.value.why
 
 
 def test_input_with_partial_blocks_is_rejected(product: Path, tmp_path: Path) -> None:

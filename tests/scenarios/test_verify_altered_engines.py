@@ -146,8 +146,8 @@ def test_scaled_weights_fail_with_the_checkpoint_present(folder: Path, cli: Run)
         (add_template, None, "chat template", "template 'default' is in the engine but not in the checkpoint"),
         (add_named_template, None, "chat template", "template 'tools' is in the engine but not in the checkpoint"),
         (end_elsewhere, None, "end-of-text tokens", "generation_config.json differs from the checkpoint"),
-        (None, {"eos_token_ids": [7]}, "end-of-text tokens", "the manifest has [7], and the checkpoint [0]"),
-        (None, {"eos_token_ids": []}, "end-of-text tokens", "the manifest has [], and the checkpoint [0]"),
+        (None, {"eos_token_ids": [7]}, "end-of-text tokens", "the manifest has [7], but the checkpoint has [0]"),
+        (None, {"eos_token_ids": []}, "end-of-text tokens", "the manifest has [], but the checkpoint has [0]"),
     ],
 )
 def test_text_processing_files_are_compared(

@@ -63,7 +63,7 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
     of_file = modelopt.get("quantization") or {}
     if not isinstance(entry, Mapping) or not isinstance(of_file, Mapping):
         problems.add(
-            f"{problems.subject} has a quantisation config that is not an object",
+            f"{problems.subject} has a quantization config that is not an object",
             fix="use the config.json and hf_quant_config.json that belong to the weights",
         )
         return {}
@@ -75,7 +75,7 @@ def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: P
     both = {"quant_method": "modelopt", **stated, **settings}
     if both["quant_method"] != "modelopt" or both.get("quant_algo") != of_file.get("quant_algo"):
         problems.add(
-            f"{problems.subject}: config.json and hf_quant_config.json describe different quantisations",
+            f"{problems.subject}: config.json and hf_quant_config.json describe different quantizations",
             why=f"{describe(settings)} and {describe(of_file)}",
             fix="use the config.json and hf_quant_config.json that belong to the weights",
         )

@@ -187,13 +187,15 @@ def scaled_view(
         scale = stored.get(beside)
         if entry.dtype != _FP8:
             if scale and (stacked or name.endswith(_WEIGHT)):
-                misfits["scales beside weights that are not FP8"].append(f"{beside} ({entry.dtype})")
+                misfits["scales of weights that are not FP8"].append(f"{beside} ({entry.dtype})")
         elif scale is None:
             misfits["FP8 weights without a scale"].append(f"{name} (no {beside})")
         elif scale.dtype not in _SCALE_TYPES:
             misfits["scales of an unsupported type"].append(f"{beside} ({scale.dtype})")
         elif len(entry.shape) != 2 + stacked or not (size := block(entry.shape, scale.shape)):
-            misfits["scales of a wrong shape"].append(f"{beside} {list(scale.shape)} for a weight {list(entry.shape)}")
+            misfits["scales with a wrong shape"].append(
+                f"{beside} {list(scale.shape)} for a weight {list(entry.shape)}"
+            )
         else:
             tensors[name] = ScaledFp8(name, entry, beside, scale, size, input_name, stored.get(input_name))
     weights = {name: weight for name in stored if (weight := _weight_of(name, suffix, stacks))}

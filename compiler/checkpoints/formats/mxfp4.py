@@ -59,14 +59,14 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
             for name, (blocks, scale) in pairs.items()
             if len(blocks.shape) != 4 or blocks.shape[-1] != _BYTES or blocks.shape[:-1] != scale.shape
         ],
-        "tensors that are also stored unquantised": [name for name in pairs if name in stored],
+        "tensors that are also stored unquantized": [name for name in pairs if name in stored],
     }
     for what, names in misfits.items():
         if names:
             problems.add(
                 f"{problems.subject} has MXFP4 {what}: {listed(sorted(names))}",
-                why="a tensor X is X_blocks [E, rows, cols / 32, 16] and X_scales [E, rows, cols / 32]",
-                fix="download all files of the model again: these come from different versions",
+                why="a tensor X is stored as X_blocks [E, rows, cols / 32, 16] and X_scales [E, rows, cols / 32]",
+                fix="download all files of the model again: the present ones come from different versions",
             )
     used = {name + suffix for suffix in (_BLOCKS, _SCALES) for name in packed.keys() | scales.keys()}
     rest = plain_tensors({name: entry for name, entry in stored.items() if name not in used}, problems)

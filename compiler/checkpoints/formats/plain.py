@@ -38,8 +38,8 @@ def plain_tensors(stored: Stored, problems: Problems) -> dict[str, Plain]:
             unreadable[entry.dtype].append(name)
     for dtype, names in unreadable.items():
         problems.add(
-            f"{problems.subject}: {counted(names)} stored as {dtype}: {listed(names)}",
-            why="config.json declares no quantisation for them"
+            f"{problems.subject} has {counted(names)} stored as {dtype}: {listed(names)}",
+            why="config.json declares no quantization for them"
             if dtype == "F8_E4M3"
             else "weights can be BF16, FP16 or FP32, or FP8 or MXFP4 with their scales",
             fix="use a BF16, FP16 or FP32 checkpoint of the model, or the config.json that belongs to these weights",

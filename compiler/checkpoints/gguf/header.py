@@ -96,7 +96,7 @@ class _Header:
         described = self._tensors(tensors)
         alignment = metadata.get(_ALIGNMENT, 32)
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-            raise damaged(self._path, f"{_ALIGNMENT} is {shown(repr(alignment))}, not a power of two")
+            raise damaged(self._path, f"{_ALIGNMENT} must be a power of two, not {shown(repr(alignment))}")
         base = -(-self._at // alignment) * alignment
         return GgufHeader(self._path, metadata, self._placed(described, base, alignment))
 
@@ -116,7 +116,7 @@ class _Header:
         raise BuildError(
             f"{self._path} is GGUF version {version}{order}" if not order else f"{self._path} is GGUF{order}",
             why=f"versions {' and '.join(map(str, _VERSIONS))} in little-endian order are supported",
-            fix="convert the model again with a llama.cpp of 2024 or later",
+            fix="convert the model again, with a llama.cpp version from 2024 or later",
         )
 
     def _tensors(self, count: int) -> dict[str, tuple[tuple[int, ...], int, int]]:
@@ -151,7 +151,8 @@ class _Header:
             numbers, size = GGML_QUANT_SIZES[known[kind]]
             if shape[-1] % numbers:
                 raise damaged(
-                    self._path, f"{shown(name)} has rows of {shape[-1]}, but {known[kind].name} has blocks of {numbers}"
+                    self._path,
+                    f"{shown(name)} has rows of {shape[-1]} values, but {known[kind].name} has blocks of {numbers}",
                 )
             if offset % alignment:
                 raise damaged(self._path, f"{shown(name)} does not begin at a multiple of {alignment}")
@@ -162,8 +163,8 @@ class _Header:
         if unknown:
             kinds = "; ".join(f"{counted(names)} of type {kind}: {listed(names, 3)}" for kind, names in unknown.items())
             raise BuildError(
-                f"{self._path} holds {kinds}",
-                why=f"the installed gguf package does not know this type; its types are 0 to {max(known)}",
+                f"{self._path} has {kinds}",
+                why=f"the installed gguf package knows only the types 0 to {max(known)}",
                 fix="use a file of a common type, such as Q8_0, Q6_K, Q4_K or F16",
             )
         end, before = base, ""
@@ -172,7 +173,7 @@ class _Header:
                 raise damaged(self._path, f"the data of {shown(name)} overlaps that of {shown(before)}")
             end, before = entry.end, name
         if end > self._size:
-            raise damaged(self._path, f"its header describes {end} bytes but it has {self._size}: it is truncated")
+            raise damaged(self._path, f"its header describes {end} bytes, but it has {self._size}: it is truncated")
         return entries
 
     def _value(self, kind: int, key: str) -> Any:
@@ -200,7 +201,7 @@ class _Header:
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            raise damaged(self._path, f"{shown(key)} holds bytes that are not UTF-8: {raw[:20]!r}") from None
+            raise damaged(self._path, f"{shown(key)} contains bytes that are not UTF-8: {raw[:20]!r}") from None
 
     def _name(self, what: str) -> str:
         length = self._number("<Q")

@@ -39,9 +39,9 @@ def naming_of(header: GgufHeader) -> tuple[Family, GgufNaming]:
     if header.architecture in named:
         return named[header.architecture]
     raise BuildError(
-        f"{header.file} has the architecture {shown(header.architecture) if header.architecture else '(none named)'}",
+        f"{header.file} has an unsupported architecture: {shown(header.architecture or '(none)')}",
         why=f"the supported GGUF architectures are {', '.join(named)}",
-        fix="use a model with one of those, or its safetensors if the model is supported (docs/evidence.md)",
+        fix="use a model with one of those, or the safetensors checkpoint of a supported model (docs/evidence.md)",
     )
 
 
@@ -83,7 +83,7 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
         elif entry.dtype not in (*FLOATS, *ROUNDED):
             strange[f"stored as {entry.dtype}, which is not supported"].append(name)
         elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
-            strange[f"of one axis stored as {entry.dtype}"].append(name)
+            strange[f"with one axis stored as {entry.dtype}"].append(name)
         elif expert is not None:
             if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS or len(tensors) > _MOST_MATRICES:
                 strange["that are not stacked experts"].append(name)
@@ -134,8 +134,8 @@ def _refuse(header: GgufHeader, naming: GgufNaming, problems: Problems) -> None:
     if found:
         problems.add(
             f"{problems.subject} sets {', '.join(found)}: this variant of {naming.architecture} is not supported",
-            why="it differs from the model that was compared with transformers",
-            fix="use a model without it",
+            why="only the variant without these settings was compared with transformers",
+            fix="use a variant without these settings",
         )
 
 

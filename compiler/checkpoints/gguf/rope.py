@@ -23,12 +23,16 @@ def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems
     key = f"{naming.architecture}.rope."
     turned = header.metadata.get(f"{key}dimension_count", head_dim)
     if turned != head_dim:
-        problems.add(f"{problems.subject} rotates only {shown(repr(turned))} of {head_dim} dimensions of a head")
+        problems.add(
+            f"{problems.subject} rotates only {shown(repr(turned))} of {head_dim} dimensions of a head",
+            why="rotary embedding must cover the whole head",
+            fix="use the safetensors checkpoint of the model",
+        )
     kind = header.metadata.get(f"{key}scaling.type", "none")
     if kind not in _KINDS:
         problems.add(
-            f"{problems.subject} uses RoPE scaling {shown(repr(kind))}; GGUF support covers {' and '.join(_KINDS)}",
-            fix="use the safetensors of the model",
+            f"{problems.subject} uses RoPE scaling {shown(repr(kind))}; supported in GGUF are {' and '.join(_KINDS)}",
+            fix="use the safetensors checkpoint of the model",
         )
     if FREQUENCIES in header.tensors:
         return _llama3(header, naming, head_dim, problems)
@@ -56,7 +60,7 @@ def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Pro
     problems.add(
         f"{problems.subject} has custom RoPE frequency divisors ({FREQUENCIES})",
         why=f"only those of Llama 3 are supported: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
-        fix="use the safetensors of the model",
+        fix="use the safetensors checkpoint of the model",
     )
     return {}
 

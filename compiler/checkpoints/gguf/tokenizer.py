@@ -19,7 +19,7 @@ def tokenizer_json(header: GgufHeader) -> str:
     vocabulary = Vocabulary(header)
     kind = vocabulary.field("model", str, "")
     if kind not in _KINDS:
-        raise vocabulary.refused(f"a tokenizer of the kind {shown(repr(kind))}", f"supported are {', '.join(_KINDS)}")
+        raise vocabulary.refused(f"a tokenizer of type {shown(repr(kind))}", f"supported are {', '.join(_KINDS)}")
     make, begins_with_bos = _KINDS[kind]
     tokenizer = make(vocabulary)
     _add_special(tokenizer, vocabulary)
@@ -81,7 +81,7 @@ def _begin_with_bos(tokenizer: Any, vocabulary: Vocabulary) -> None:
 
     token = vocabulary.id("bos")
     if token is None:
-        raise vocabulary.wrong("texts begin with a BOS token, but bos_token_id is missing")
+        raise vocabulary.wrong("the tokenizer adds a BOS token to texts, but bos_token_id is missing")
     text = vocabulary.tokens()[token]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[text, "$A"], pair=[text, "$A", text, "$B"], special_tokens=[(text, token)]

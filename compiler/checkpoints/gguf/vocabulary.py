@@ -16,7 +16,7 @@ from .header import GgufHeader
 UNKNOWN, CONTROL, USER = 2, 3, 4  # values of tokenizer.ggml.token_type
 _KEY = "tokenizer.ggml."
 _LONGEST = 512  # runs of spaces reach about 100
-_OWN = "use a file of the model with an intact tokenizer, or the safetensors of the model"
+_OWN = "use another GGUF file of the model, or its safetensors checkpoint"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Vocabulary:
         """The text of each token."""
         tokens: list[str] = self.field("tokens", list, [])
         if not tokens or not all(isinstance(token, str) for token in tokens):
-            raise self.wrong("it has no list of tokens")
+            raise self.wrong("it has no valid list of tokens")
         if (longest := max(map(len, tokens))) > _LONGEST:
             raise self.wrong(f"a token has {longest} characters; the limit is {_LONGEST}")
         return tokens
@@ -46,7 +46,7 @@ class Vocabulary:
         """The text and the type of each token. Types are ggml's; empty if the file has none."""
         tokens, kinds = self.tokens(), self.field("token_type", list, [])
         if kinds and len(kinds) != len(tokens):
-            raise self.wrong(f"{len(tokens)} tokens have {len(kinds)} types")
+            raise self.wrong(f"there are {len(tokens)} tokens, but {len(kinds)} token types")
         return list(zip(tokens, kinds, strict=False))
 
     def scores(self) -> list[float]:
@@ -54,7 +54,9 @@ class Vocabulary:
         tokens = self.tokens()
         scores: list[float] = self.field("scores", list, [])
         if len(scores) != len(tokens) or not all(isinstance(each, float) and math.isfinite(each) for each in scores):
-            raise self.wrong(f"{len(tokens)} tokens have {len(scores)} scores, or some scores are not numbers")
+            raise self.wrong(
+                f"there are {len(tokens)} tokens, but {len(scores)} scores, or some scores are not numbers"
+            )
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
@@ -78,7 +80,7 @@ class Vocabulary:
         """Return the entry under a key, which must have the type ``kind``."""
         value = self.header.metadata.get(_KEY + key, otherwise)
         if type(value) is not kind:
-            raise self.wrong(f"{_KEY}{key} is {shown(repr(value))}")
+            raise self.wrong(f"{_KEY}{key} must be of type {kind.__name__}, not {shown(repr(value))}")
         return value
 
     @contextmanager

@@ -42,15 +42,15 @@ class RepositoryOptions:
             )
         if self.gpus and not manifest.backend.gpus:
             raise UsageError(
-                "--gpus was given for a CPU engine",
-                why=f"it was built for {manifest.backend.name}",
+                "--gpus does not work with a CPU engine",
+                why=f"the engine was built for {manifest.backend.name}",
                 fix="omit --gpus",
             )
         if self.placing == "path" and not re.fullmatch(r"[^\x00-\x1f\"\\]+", self.path):
             raise UsageError(
                 f"invalid --engine-path {self.path!r}",
-                why="config.pbtxt cannot contain quotes, backslashes or control characters",
-                fix="use a path without them",
+                why="a path in config.pbtxt cannot contain quotes, backslashes or control characters",
+                fix="use a path without these characters",
             )
 
     def kind(self, manifest: Manifest) -> str:

@@ -117,7 +117,7 @@ class _Plan:
         if strange and not force:
             raise UsageError(
                 f"{self.folder} contains files that this command did not write: {listed(strange, 5)}",
-                why="the folder was modified or created by something else",
+                why="the folder was modified, or was not created by this command",
                 fix="use another --name or --repository, or replace the folder with --force",
             )
 
@@ -185,4 +185,4 @@ def _strange(folder: Path) -> list[str]:
             if not is_known:
                 strange.append(inside)
     missing = [name for name in hashes if not (folder / name).is_file()]
-    return sorted(strange) + [f"{name} (gone)" for name in sorted(missing)]
+    return sorted(strange) + [f"{name} (missing)" for name in sorted(missing)]

@@ -106,7 +106,7 @@ def read_export(folder: Path) -> ExportFolder:
     if not (folder / EXPORT).is_file():
         raise UsageError(
             f"--from {folder} is not an export",
-            why=f"there is no {EXPORT} in it" if folder.is_dir() else "there is no such folder",
+            why=f"it contains no {EXPORT}" if folder.is_dir() else "the folder does not exist",
             fix="pass a folder that `peagle-compile export --for tensorrt --gpu NAME` wrote",
         )
     record, content = inspect_export(folder, hashes=False)
@@ -117,7 +117,7 @@ def read_export(folder: Path) -> ExportFolder:
     needed = [f"{name}/{file}" for name in names for file in ("model.onnx", GRAPH)]
     if absent := [name for name in needed if name not in record.files]:
         raise EnvironmentProblem(
-            f"{folder / EXPORT} does not list {', '.join(absent)}", why=f"{RECORD} requires it", fix=_AGAIN
+            f"{folder / EXPORT} does not list {', '.join(absent)}", why=f"{RECORD} requires these files", fix=_AGAIN
         )
     hashes = {
         name: "-".join(record.files[file].sha256 for file in sorted(record.files) if file.startswith(f"{name}/model."))
@@ -129,10 +129,10 @@ def read_export(folder: Path) -> ExportFolder:
 def _unusable(folder: Path, content: Mapping[str, Any]) -> UsageError:
     form = str(content.get("for"))
     if not form.startswith("tensorrt"):
-        why, fix = f"the export is for {form}", "export again with --for tensorrt --gpu NAME"
+        why, fix = f"the export is for {form}, not for TensorRT", "export again with --for tensorrt --gpu NAME"
     else:
         why = "it was exported without a draft method, or by an earlier version of peagle-compile"
-        fix = "export again with --draft, and name a head or a method that needs no head"
+        fix = "export again with --draft and a head, or a method that needs no head"
     return UsageError(f"no engine can be built from {folder}", why=why, fix=fix)
 
 
@@ -144,7 +144,7 @@ def _read_record(path: Path) -> tuple[BuildRecord, GraphAccount]:
     version = content.get("format_version") if isinstance(content, dict) else None
     if type(version) is int and version > FORMAT_VERSION:
         raise EnvironmentProblem(
-            f"{path} has format {version}, but this peagle-compile reads format {FORMAT_VERSION}",
+            f"{path} has format {version}, but this version of peagle-compile reads format {FORMAT_VERSION}",
             why="the export was made with a later version",
             fix=f"upgrade peagle-compile here ({upgrade()}), or export again with this version",
         )

@@ -89,15 +89,15 @@ def make_worklist(target: Target, patterns: Sequence[str] = (), *, kv_cache: boo
     checkpoint, sources = target.checkpoint, target.sources
     if checkpoint.gguf:
         raise BuildError(
-            f"{checkpoint.source} is a GGUF file; ModelOpt's FP8 format requires safetensors",
+            f"{checkpoint.source} is a GGUF file, but ModelOpt's FP8 format requires safetensors",
             why="tensors that are not quantized are copied unchanged",
-            fix="build from it directly with any --precision, or quantize the model's safetensors",
+            fix="build from the file directly with any --precision, or quantize the model's safetensors checkpoint",
         )
     if checkpoint.format != "plain":
         raise BuildError(
             f"{checkpoint.folder} is already quantized ({checkpoint.format})",
             why="quantizing it again would add a second rounding error",
-            fix="build from it directly, or quantize a BF16, FP16 or FP32 checkpoint of the model",
+            fix="build from this checkpoint directly, or quantize a BF16, FP16 or FP32 checkpoint of the model",
         )
     target.check()
     candidates: list[QuantizedMatrix] = []
@@ -131,7 +131,7 @@ def _partly_quantized(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
         return []
     return [
         f"{listed(mixed)}: only some of these matrices are FP8; TensorRT-LLM and vLLM fuse them and cannot read such a "
-        "checkpoint; exclude all of them or none, or build from it with peagle-compile only"
+        "checkpoint; exclude all of them or none, or use the checkpoint only with peagle-compile"
     ]
 
 
@@ -163,7 +163,7 @@ def _check(matrices: Iterable[QuantizedMatrix], checkpoint: Checkpoint, transpos
     if others:
         raise BuildError(
             f"{len(others)} tensors of {checkpoint.folder} cannot be written in ModelOpt's FP8: {listed(others)}",
-            why="ModelOpt's layout of such tensors is unknown",
+            why="ModelOpt's layout for such tensors is not known",
             fix="exclude them with --exclude '*.experts.*'; attention is still quantized",
         )
 

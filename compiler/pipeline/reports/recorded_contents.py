@@ -17,7 +17,7 @@ from ...store.destination import EXPORT, QUANTIZED
 
 T = TypeVar("T")
 
-_AGAIN = "copy the whole folder again, or run the command that made it again"
+_AGAIN = "copy the whole folder again, or recreate it with the command that made it"
 
 
 @dataclass(frozen=True)

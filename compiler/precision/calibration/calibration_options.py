@@ -57,17 +57,18 @@ class CalibrationOptions:
     def check(self) -> None:
         """Raise early for options that are invalid by themselves."""
         if self.method not in (None, *METHODS):
-            raise UsageError(f"the method {self.method!r} does not exist", fix=f"choose one of {', '.join(METHODS)}")
+            raise UsageError(f"unknown --calib-method {self.method!r}", fix=f"choose one of {', '.join(METHODS)}")
         if self.device is not None and not _DEVICE.fullmatch(self.device):
             raise UsageError(
-                f"--calib-device {self.device!r} is not a device", fix=f"choose one of {', '.join(DEVICES)}, N from 0"
+                f"--calib-device {self.device!r} is not a device",
+                fix=f"choose one of {', '.join(DEVICES)}, where N counts from 0",
             )
         others = self.given()
         if self.scales is not None and others:
             raise UsageError(
                 f"--scales cannot be combined with {', '.join(others)}",
                 why="with saved ranges, nothing is calibrated",
-                fix="omit one or the other",
+                fix="omit either --scales or the other options",
             )
         for flag, path in (("--calib-data", self.data), ("--scales", self.scales)):
             if path is not None and not os.path.exists(path):  # Path.exists raises for a name that is too long

@@ -73,8 +73,10 @@ class Samples:
         """Return the same samples, with a warning if more or longer ones were requested than exist."""
         few = count is not None and count > len(self.ids)
         short = length is not None and length > max(self.lengths)
-        told = [f"{count} samples were requested, but {self.name} has {len(self.ids)}"] if few else []
-        told += [f"samples of {length} tokens were requested, but {self.name} has at most {max(self.lengths)}"] * short
+        told = [f"{count} samples were requested, but {self.name} has only {len(self.ids)}"] if few else []
+        told += [
+            f"samples of {length} tokens were requested, but the longest of {self.name} has {max(self.lengths)}"
+        ] * short
         return replace(self, warnings=(*self.warnings, *told))
 
     def check(self, vocab_size: int) -> None:
@@ -97,8 +99,9 @@ class SampleLimits:
     min_tokens: int = 256
 
     def __post_init__(self) -> None:
-        if min(self.max_samples, self.max_length, self.min_tokens) < 1:
-            raise UsageError("a limit on calibration samples is below 1", fix="use positive numbers")
+        least = min(self.max_samples, self.max_length, self.min_tokens)
+        if least < 1:
+            raise UsageError(f"limits on calibration samples must be at least 1, not {least}", fix="use 1 or more")
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise _bad(where, f"it is not JSON ({error})") from None
+        raise _bad(where, f"it is not valid JSON ({error})") from None
     if not isinstance(content, dict):
         raise _bad(where, "it is not a JSON object")
     kinds = [kind for kind in _FORMS if kind in content]
@@ -194,7 +197,7 @@ def _check_messages(value: Any, _: int) -> str:
         isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content"), str)
         for each in value
     )
-    return "" if fits and value else "its messages are not a list of objects with the strings role and content"
+    return "" if fits and value else "its messages are not a list of objects with a role and a content, both strings"
 
 
 def _check_ids(value: Any, vocab_size: int) -> str:
@@ -214,7 +217,7 @@ def _accepted(lines: Sequence[_Line], encoder: Encoder) -> tuple[list[_Line], li
     if not encoder.template or not any(map(_begins_with_system, lines)) or encoder.accepts_system:
         return list(lines), []
     less = [replace(line, content=line.content[1:]) if _begins_with_system(line) else line for line in lines]
-    return less, ["the chat template rejects system turns: they were removed from the bundled samples"]
+    return less, ["the chat template rejects system messages: they were removed from the bundled samples"]
 
 
 def _begins_with_system(line: _Line) -> bool:
@@ -229,9 +232,9 @@ def _samples(
     samples.check(vocab_size)
     if samples.tokens < limits.min_tokens:
         raise UsageError(
-            f"too little text to calibrate with: {samples.tokens} tokens in {counted(samples.ids, 'sample')} of {name}",
-            why=f"ranges from fewer than {limits.min_tokens} tokens do not generalize",
-            fix="add texts like those that the model will serve",
+            f"too little text for calibration: {name} has {samples.tokens} tokens in {counted(samples.ids, 'sample')}",
+            why=f"calibration needs at least {limits.min_tokens} tokens: ranges from fewer do not generalize",
+            fix="add texts that resemble those that the model will process",
         )
     return samples
 
@@ -247,7 +250,7 @@ def _encoded(line: _Line, encoder: Encoder | None) -> list[int]:
     if line.kind == "input_ids":
         return list(line.content)
     if encoder is None:
-        raise _bad(line.where, f"it contains {line.kind}, but there is no tokenizer")
+        raise _bad(line.where, f"it contains {line.kind}, but the checkpoint has no tokenizer")
     try:
         return encoder.encode(line.content) if line.kind == "text" else encoder.converse(line.content)
     except ValueError as error:

@@ -15,7 +15,11 @@ def require_device(name: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        built = f"is built for CUDA {torch.version.cuda} but finds no GPU" if torch.version.cuda else "has no CUDA"
+        built = (
+            f"was built for CUDA {torch.version.cuda}, but finds no GPU"
+            if torch.version.cuda
+            else "was built without CUDA"
+        )
         raise EnvironmentProblem(
             f"--calib-device {name} cannot be used: torch has no CUDA device",
             why=f"torch {torch.__version__} {built}",

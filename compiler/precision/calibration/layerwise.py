@@ -108,7 +108,7 @@ class Layerwise:
         lost = [prefix + name for name, tensor in tensors.items() if tensor.is_meta]
         if lost:
             raise BuildError(
-                f"{', '.join(lost)}: no value is available",
+                f"buffers without a value: {', '.join(lost)}",
                 why="the modelling code computes these buffers, but calibration has only stored tensors",
                 fix="let the family's `prepare` compute them (docs/add-a-model.md)",
             )

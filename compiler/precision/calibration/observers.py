@@ -150,9 +150,9 @@ class Watch:
         peak = float(torch.maximum(-low, high))
         if not math.isfinite(peak):
             raise BuildError(
-                f"the input of {name.partition('#')[0]} is not finite",
-                why="a weight is damaged, or values overflow the calibration's compute type",
-                fix="check the checkpoint with plain generation, and calibrate in float32",
+                f"the input of {name.partition('#')[0]} has NaN or infinite values",
+                why="a weight is damaged, or values overflow the type that calibration computes in",
+                fix="check that the checkpoint generates sensible text with transformers, and calibrate in float32",
             )
         if name not in self._observers:
             self._observers[name], self._peaks[name] = self._method.observer(), [0.0, 0.0]

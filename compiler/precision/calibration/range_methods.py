@@ -91,7 +91,8 @@ class Mse:
     def __post_init__(self) -> None:
         if self.candidates < 1 or self.number_format not in _LARGEST:
             raise UsageError(
-                f"cannot search {self.candidates} clips for {self.number_format}", fix="use e4m3 or int8, 1 or more"
+                f"cannot search {self.candidates} clipping thresholds for {self.number_format}",
+                fix="use 1 threshold or more, for e4m3 or int8",
             )
 
     def observer(self) -> Observer:

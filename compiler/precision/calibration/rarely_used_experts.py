@@ -59,6 +59,6 @@ def warn_rarely_used(tokens: Mapping[str, Array]) -> list[str]:
     named = [f"{each.module} {each.expert} ({each.tokens})" for each in few[:_NAMED]]
     named += [f"{len(few) - _NAMED} more, listed in the report"] if len(few) > _NAMED else []
     return [
-        f"{', '.join(parts)}: {', '.join(named)}; use more samples (--calib-samples), or texts like those that will be "
-        "served (--calib-data)"
+        f"{', '.join(parts)}: {', '.join(named)}; use more samples (--calib-samples), or texts like those that "
+        "the model will process (--calib-data)"
     ]

@@ -91,13 +91,13 @@ class Saturation:
         if worst := [each for each in self.clipped if each.matters]:
             first = worst[0]
             told.append(
-                f"ranges clip much of {counted(worst, 'input')}: {first.share:.2%} of the values that enter "
+                f"ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the inputs of "
                 f"{first.name}, up to {first.beyond:.3g} times its range; --calib-method max clips none of them"
             )
         if self.unsettled:
             told.append(
-                f"the maxima of two halves of the samples differ by a factor of more than {MOST_APART:g} in "
-                f"{self.unsettled} of {self.compared} inputs, at most in {self.widest} (a factor of {self.apart:.3g}): "
+                f"the maxima of two halves of the samples differ by more than a factor of {MOST_APART:g} in "
+                f"{self.unsettled} of {self.compared} inputs, most in {self.widest} (a factor of {self.apart:.3g}): "
                 "other texts may exceed these ranges; use more samples (--calib-samples, --calib-data)"
             )
         return told

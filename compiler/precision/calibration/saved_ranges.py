@@ -81,7 +81,7 @@ class Scales:
                 f"{name} {wrong}" for name, value in ranges.items() if (wrong := _not_a_range(value))
             ]
         complaints += [
-            f"the squares of {name} do not have one value per column"
+            f"the mean squares of {name} are not one number of 0 or more per column"
             for name, value in self.squares.items()
             if value.ndim != 1 or not np.all(np.isfinite(value)) or np.any(value < 0)
         ]
@@ -98,7 +98,7 @@ class Scales:
             raise BuildError(
                 f"the calibrated ranges of {self.facts.model} cannot be used: {listed(complaints, _LISTED)}",
                 why="every input of the model needs a positive, finite range",
-                fix=f"{_AGAIN}, with texts that use all of it",
+                fix=f"{_AGAIN}, with texts that use all of its layers and experts",
             )
 
     def check_model(self, fingerprint: str) -> None:
@@ -106,7 +106,7 @@ class Scales:
         if self.facts.fingerprint != fingerprint:
             raise BuildError(
                 f"the calibrated ranges belong to {self.facts.model}, not to these weights",
-                why="ranges of other weights clip values, or waste resolution",
+                why="ranges of other weights would clip values, or waste resolution",
                 fix=f"{_AGAIN}, or use the checkpoint that was calibrated",
             )
 
@@ -160,9 +160,9 @@ class Scales:
 
 def _misfits(ranges: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     missing = [f"{name} is missing" for name in shapes if name not in ranges]
-    unknown = [f"{name} is not known to the model" for name in ranges if name not in shapes]
+    unknown = [f"{name} is unknown to the model" for name in ranges if name not in shapes]
     wrong = [
-        f"{name} is {list(ranges[name].shape)}, must be {list(shape)}"
+        f"{name} has shape {list(ranges[name].shape)}, expected {list(shape)}"
         for name, shape in shapes.items()
         if name in ranges and ranges[name].shape != shape
     ]

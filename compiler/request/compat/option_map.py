@@ -106,7 +106,7 @@ _WHOLE = "caches are allocated in full when an engine is loaded: max_batch_size 
 _PASSES = "the tokens of a pass follow from max_batch_size, K and the waiting prompts"
 _SERVING = "an option of `serve` or of a request"
 _OTHER_DRAFTS = "the draft methods are P-EAGLE and EAGLE-3 heads and n-gram lookup"
-_DRAFTS_FIX = "name a head, or use ngram or none"
+_DRAFTS_FIX = "pass a head, ngram or none"
 _SAME: Mapping[str, str | None] = {each.name: each.name for each in NUMBER_FORMATS.values() if each.elsewhere}
 _PLAN = "TensorRT's choice of kernels and plugins is not configurable here"
 _MODELS = "the model is defined by its config.json"
@@ -119,7 +119,7 @@ TABLE: tuple[OptionMapping, ...] = (
                   why="the default of --max-seq-len is 2048"),
     OptionMapping("max_input_len", why="max_seq_len limits prompt plus output"),
     OptionMapping("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
-    OptionMapping("max_beam_width", spelled=_nothing("1"), only=True, why="there is no beam search",
+    OptionMapping("max_beam_width", spelled=_nothing("1"), only=True, why="beam search is not supported",
                   fix="omit it, or use 1"),
     # ------------------------------------------------------------------------------------------ several GPUs
     OptionMapping(
@@ -140,7 +140,7 @@ TABLE: tuple[OptionMapping, ...] = (
         "checkpoint_dir",
         only=True,
         why="checkpoints in TensorRT-LLM's own format are not supported",
-        fix="name the Hugging Face checkpoint that it was converted from: model: FOLDER",
+        fix="use the Hugging Face checkpoint that it was converted from: model: FOLDER",
     ),
     OptionMapping(
         "backend",
@@ -149,11 +149,11 @@ TABLE: tuple[OptionMapping, ...] = (
         why="--backend is the runtime of the engine: onnxruntime, tensorrt-rtx or tensorrt",
     ),
     OptionMapping("dtype", spelled=_nothing("auto"),
-                  why="what is not quantized keeps the checkpoint's type unless --precision is "
+                  why="unquantized weights keep the checkpoint's type unless --precision is "
                       "fp16, bf16 or fp32"),
     OptionMapping("tokenizer tokenizer_revision custom_tokenizer", only=True,
                   why="an engine uses its checkpoint's tokenizer",
-                  fix="omit it, or put its files into the checkpoint folder"),
+                  fix="omit it, or put the tokenizer's files into the checkpoint folder"),
     OptionMapping("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
     OptionMapping("skip_tokenizer_init", spelled=_nothing("false"), why="requests may always contain token ids"),
     OptionMapping("trust_remote_code", spelled=_nothing("false"), why="code in checkpoints is never run"),
@@ -164,13 +164,13 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("model_kwargs hf_overrides rope_scaling sparse_attention_config", only=True, why=_MODELS,
                   fix="omit it, or change the checkpoint"),
     OptionMapping("enable_lora enable_prompt_adapter", spelled=_nothing("false"), only=True,
-                  why="adapters are not supported", fix="merge them into the checkpoint"),
+                  why="adapters are not supported", fix="merge the adapters into the checkpoint"),
     OptionMapping("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
                   fix="merge them into the checkpoint"),
     OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"),
-                  only=True, why="plans hold all their weights", fix="omit it"),
-    OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="it is a command-line flag only",
-                  fix="build --dry-run"),
+                  only=True, why="plans always contain all weights", fix="omit it"),
+    OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="it is only a command-line flag",
+                  fix="use `peagle-compile build --dry-run`"),
     OptionMapping(
         "plugin_config strongly_typed force_num_profiles profiling_verbosity fast_build speculative_decoding_plugin "
         "input_timing_cache output_timing_cache enable_debug_output visualize_network monitor_memory kv_cache_type "
@@ -185,7 +185,7 @@ TABLE: tuple[OptionMapping, ...] = (
         {**_SAME, "no_quant": None},
         only=True,
         why=f"the equivalent precisions are {' and '.join(_SAME).upper()}",
-        fix="omit it for a quantized checkpoint, or choose another with --precision",
+        fix="omit it for a quantized checkpoint, or choose a recipe with --precision",
     ),
     OptionMapping(
         "quantization",
@@ -193,7 +193,7 @@ TABLE: tuple[OptionMapping, ...] = (
         {**_SAME} | dict.fromkeys(("modelopt", "compressed-tensors", "mxfp4", "gguf", "auto"), UNREAD),
         only=True,
         why="the quantization of a checkpoint is detected",
-        fix="omit it, or choose another with --precision",
+        fix="omit it, or choose a recipe with --precision",
     ),
     OptionMapping("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
                   only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit it"),
@@ -201,11 +201,11 @@ TABLE: tuple[OptionMapping, ...] = (
                   {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
     OptionMapping("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
                   why="the recipe decides for head, embedding, routers and norms; see --lm-head-precision"),
-    OptionMapping("quant_config.group_size", why="the block size is 32"),
+    OptionMapping("quant_config.group_size", why="the block size is always 32"),
     OptionMapping("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
                   why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit it"),
     OptionMapping("quant_config.has_zero_point quant_config.pre_quant_scale quant_config.use_meta_recipe",
-                  spelled=_nothing("false"), only=True, why="codes are symmetric, and inputs are scaled as a whole",
+                  spelled=_nothing("false"), only=True, why="codes are symmetric, and each input has a single scale",
                   fix="omit it"),
     OptionMapping("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", spelled=_nothing("auto"),
                   only=True, why="the supported model families have no such layers", fix="omit it"),
@@ -216,7 +216,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("calib_config.calib_max_seq_length", "calib_length"),
     OptionMapping("calib_config.calib_dataset", only=True,
                   why="samples are JSON Lines with text, messages or input_ids",
-                  fix="omit it for the bundled ones, or use calib_data: FILE"),
+                  fix="omit it to use the bundled samples, or use calib_data: FILE"),
     OptionMapping("calib_config.device calib_config.random_seed calib_config.tokenizer_max_seq_length",
                   why="samples are used in file order, layer by layer"),
     # ------------------------------------------------------------------------------------------ drafts
@@ -239,7 +239,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("speculative_config.eagle3_layers_to_capture", "taps", turned=_inputs_of_layers, several=True),
     OptionMapping("speculative_config.posterior_threshold speculative_config.acceptance_tolerance", why=_SERVING),
     OptionMapping("speculative_config.quantization", only=True, why="the format of a head is detected",
-                  fix="use --draft-precision to quantize it"),
+                  fix="use --draft-precision to quantize the head"),
     *map(_of_speculation, NO_COUNTERPARTS),
     # ------------------------------------------------------------------------------------------ caches
     OptionMapping("kv_cache_config.max_attention_window kv_cache_config.sink_token_length", only=True,

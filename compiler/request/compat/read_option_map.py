@@ -14,7 +14,7 @@ from ..verb_options import VerbOptions
 from .option_map import ANY_HEAD, BUILD_CONFIG, GROUPS, OPTION_MAP, UNREAD, OptionMapping
 
 SPECULATIVE_CONFIG = "speculative_config"
-_PAGE = "docs/from-tensorrt-llm.md lists the names that are read"
+_PAGE = "see docs/from-tensorrt-llm.md for the supported names"
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,11 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not valid JSON", why=str(error), fix="give an object in vLLM's format") from None
+        raise UsageError(
+            f"{where} is not valid JSON", why=str(error), fix="use a JSON object in vLLM's format"
+        ) from None
     if not isinstance(content, dict):
-        raise UsageError(f"{where} is not a JSON object", fix='give an object such as {"method": "ngram"}')
+        raise UsageError(f"{where} is not a JSON object", fix='use an object such as {"method": "ngram"}')
     return content
 
 
@@ -117,7 +119,9 @@ def _listed(name: str, text: str) -> Any:
         return yaml.safe_load(text)
     except Exception as error:  # the loader also passes on errors of int(), date() and deep nesting
         why = " ".join(str(error).split())
-        raise UsageError(f"--set {name} is neither YAML nor JSON", why=why, fix='for example ["a", "b"]') from None
+        raise UsageError(
+            f"--set {name} is neither YAML nor JSON", why=why, fix='use valid YAML or JSON, for example ["a", "b"]'
+        ) from None
 
 
 def _read(form: VerbOptions, key: Any, value: Any, where: str) -> Iterator[MappedOption]:
@@ -154,7 +158,8 @@ def _in_group(form: VerbOptions, path: str, value: Any, where: str) -> Iterator[
             entry = form.find(said.option, where)
         except UsageError:
             raise UsageError(
-                f"{where}: {path} corresponds to {said.option}, which is not an option of {form.verb}", fix="omit it"
+                f"{where}: {path} corresponds to {said.option}, which is not an option of {form.verb}",
+                fix=f"omit {path}",
             ) from None
         typed(said.answer, entry.type, entry.option, f"{where}: {path}")
     yield said
@@ -193,7 +198,7 @@ def _one_of(form: VerbOptions, first: MappedOption, second: MappedOption, where:
         return other
     raise UsageError(
         f"{where}: {_in_words(first)} and {_in_words(second)} contradict each other",
-        why=f"both mean {form.find(first.option, where).option.flag}",
+        why=f"both set {form.find(first.option, where).option.flag}",
         fix="omit one of the two",
     )
 

@@ -47,6 +47,6 @@ def _checked(context: typer.Context, param: Any, variable: str, value: object) -
         if why is None:
             raise
         raise UsageError(
-            f"{variable}={value} is invalid", why=why, fix=f"use a value that {param.opts[0]} accepts"
+            f"{variable}={value} is invalid", why=why, fix=f"use a valid value of {param.opts[0]}"
         ) from None
     return given

@@ -177,7 +177,7 @@ def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
     if argument is not None:
         if "model" in answers:
             raise UsageError(
-                f"the model is given twice: {argument} and --model {answers['model']}",
+                f"the model was given twice: {argument} and --model {answers['model']}",
                 fix="MODEL and --model mean the same; give only one",
             )
         answers["model"] = argument

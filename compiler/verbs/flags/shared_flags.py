@@ -132,4 +132,4 @@ def requested_drafts(text: str | None) -> int | Literal["auto"] | None:
         return int(text)
     except ValueError:
         why, fix = "expected a number or auto", "use 0 for plain decoding, or omit it for the engine's own setting"
-        raise UsageError(f"--num-speculative-tokens {text} is not a number", why=why, fix=fix) from None
+        raise UsageError(f"--num-speculative-tokens {text} is not valid", why=why, fix=fix) from None

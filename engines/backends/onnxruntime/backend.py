@@ -126,7 +126,7 @@ class OnnxRuntimeBackend:
     def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
         """Copy saved rows into the slot's rows."""
         if not isinstance(kept, KeptRow):
-            raise TypeError(f"{type(kept).__name__} comes from another backend")
+            raise TypeError(f"cannot restore a {type(kept).__name__}: it comes from another backend")
         self._lanes.arrays(slot).restore(kept.arrays, length)
         self._lanes.held(slot).take(kept.held, length)
         self._lanes.has_restored(slot, length)

@@ -122,7 +122,7 @@ def bind(session: Any, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, n
     """Bind arrays by address: later runs read and write these arrays."""
     from onnxruntime import OrtValue
 
-    with refusals("ONNX Runtime rejected the memory of a graph", REBUILD):
+    with refusals("ONNX Runtime rejected the buffers of a graph", REBUILD):
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))

@@ -53,8 +53,8 @@ def check_slots(manifest: Manifest, num_slots: int) -> None:
     if num_slots > most:
         raise UsageError(
             f"max_batch_size must be at most {most}, not {num_slots}",
-            why=f"the plans of this engine were built for {most}",
-            fix=f"load it with {most}, or rebuild with --max-batch-size {num_slots}",
+            why=f"the plans of this engine were built for batches of at most {most}",
+            fix=f"load the engine with max_batch_size {most}, or rebuild it with --max-batch-size {num_slots}",
         )
 
 
@@ -203,7 +203,7 @@ class TensorRTBackend:
         if k > self._most_drafts:
             raise UsageError(
                 f"num_speculative_tokens must be at most {self._most_drafts}, not {k}",
-                why="the plans of this engine were built for narrower windows",
+                why="the plans of this engine were built for fewer drafts per round",
                 fix="choose a smaller K, or rebuild with a larger --num-speculative-tokens",
             )
 
@@ -233,5 +233,7 @@ def _largest(manifest: Manifest, name: str) -> WindowSizes:
 
 def _keeps_no_prompts() -> UsageError:
     return UsageError(
-        "this engine cannot keep prompts", why="only ONNX Runtime engines can", fix="remove prefix_cache_bytes"
+        "this engine does not support prefix caching",
+        why="only ONNX Runtime engines support it",
+        fix="remove prefix_cache_bytes",
     )

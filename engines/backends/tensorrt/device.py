@@ -95,7 +95,7 @@ def find_gpu(product: str) -> str | None:
     except ImportError as error:
         raise EnvironmentProblem(
             "the package cuda-core is not installed",
-            why=f"TensorRT engines require it ({error})",
+            why=f"TensorRT engines require this package ({error})",
             fix=install(EXTRA_OF[product]),
         ) from error
     try:
@@ -145,7 +145,7 @@ class CudaDevice:
             raise EnvironmentProblem(
                 f"the GPU is out of memory: cannot allocate {size / 2**20:.0f} MiB",
                 why=str(error),
-                fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free the GPU",
+                fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free GPU memory",
             ) from error
         self._buffers.append(buffer)
         return int(buffer.handle)
@@ -179,7 +179,7 @@ class CudaDevice:
         self._enter()
         (status,) = self._driver.cuMemcpyAsync(target, source, size, self._stream.handle)
         if status != self._driver.CUresult.CUDA_SUCCESS:
-            raise _failed("cannot enqueue a copy", str(status))
+            raise _failed("cannot enqueue a memory copy on the GPU", str(status))
 
     def launch(
         self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]
@@ -205,7 +205,7 @@ class CudaDevice:
         try:
             return _CudaEvent(self._stream.record())
         except Exception as error:
-            raise _failed("cannot enqueue an event", str(error)) from error
+            raise _failed("cannot enqueue an event on the GPU", str(error)) from error
 
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
         """Record ``steps`` as a CUDA graph. Raises ``EnvironmentProblem`` if one of them cannot be recorded."""
@@ -215,7 +215,7 @@ class CudaDevice:
         except PeagleError:
             raise
         except Exception as error:
-            raise _failed("cannot capture a round", str(error)) from error
+            raise _failed("cannot capture a round as a CUDA graph", str(error)) from error
 
     def _captured(self, steps: Callable[[], None]) -> CapturedGraph:
         builder = self._stream.create_graph_builder()
@@ -236,7 +236,7 @@ class CudaDevice:
         try:
             graph.launch(self._stream)
         except Exception as error:
-            raise _failed("cannot launch a round", str(error)) from error
+            raise _failed("cannot launch the CUDA graph of a round", str(error)) from error
 
 
 class _CudaEvent:

@@ -35,8 +35,8 @@ def no_further_passes() -> EnvironmentProblem:
     """Return the error for a strategy that needs more than one drafter pass per round on TensorRT."""
     return EnvironmentProblem(
         "EAGLE-3 heads are not supported on TensorRT",
-        why="a drafter plan makes all drafts in one pass",
-        fix="build the engine with `--backend onnxruntime`, or with a P-EAGLE head",
+        why="a drafter plan makes all drafts in one pass, and an EAGLE-3 head needs one pass per draft",
+        fix="rebuild the engine with `--backend onnxruntime`, or with a P-EAGLE head",
     )
 
 

@@ -140,7 +140,9 @@ def profile_index(part: Part, name: str) -> int:
     """Return the index of the profile of that name in the plan."""
     names = [profile.name for profile in _profiles(part)]
     if name not in names:
-        raise EnvironmentProblem(f"a plan has no profile {name!r}", why=f"it has {', '.join(names)}", fix=REBUILD)
+        raise EnvironmentProblem(
+            f"a plan has no profile {name!r}", why=f"its profiles are {', '.join(names)}", fix=REBUILD
+        )
     return names.index(name)
 
 

@@ -136,9 +136,9 @@ class Caches:
         }
         if slots > 1 and any(size % ALIGNMENT for size in self._rows.values()):
             raise EnvironmentProblem(
-                "this engine supports one request at a time only",
-                why=f"its cache rows are not a multiple of {ALIGNMENT} bytes, which TensorRT requires of addresses",
-                fix="load it with max_batch_size 1, or rebuild it with this version",
+                "this engine supports only one request at a time",
+                why=f"the size of its cache rows is not a multiple of {ALIGNMENT} bytes, which TensorRT requires",
+                fix="load the engine with max_batch_size 1, or rebuild it with this version of peagle-compile",
             )
         self._addresses = {name: device.allocate(slots * size) for name, size in self._rows.items()}
 

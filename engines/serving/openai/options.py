@@ -62,9 +62,17 @@ def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSe
             code="unsupported_parameter",
         )
     if body.stream_options is not None and not body.stream:
-        raise HttpRefusal(400, "stream_options requires stream: true", param="stream_options")
+        raise HttpRefusal(
+            400,
+            "stream_options requires stream: true; fix: remove stream_options, or set stream to true",
+            param="stream_options",
+        )
     if body.stream and body.prompt_logprobs is not None:
-        raise HttpRefusal(400, "prompt_logprobs requires stream: false", param="prompt_logprobs")
+        raise HttpRefusal(
+            400,
+            "prompt_logprobs requires stream: false; fix: remove prompt_logprobs, or set stream to false",
+            param="prompt_logprobs",
+        )
     form_field, form = form_of(body, settings.structured_outputs)
     if isinstance(source, Conversation) and source.must_call:
         if form is not None:
@@ -93,7 +101,7 @@ def _prompts(prompt: Any) -> Sequence[Prompt]:
         return [prompt]
     kinds = {type(each) for each in prompt}
     if not kinds:
-        raise HttpRefusal(400, "prompt is an empty list", param="prompt")
+        raise HttpRefusal(400, "prompt is an empty list; fix: send at least one prompt", param="prompt")
     if len(kinds) > 1:
         raise HttpRefusal(
             400, "prompt must be a string, a list of strings, a list of token ids, or a list of lists", param="prompt"
@@ -121,7 +129,7 @@ def _tools(body: ChatBody) -> list[dict[str, Any]]:
     for at, tool in enumerate(body.tools):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, dict) or not _is_name(function.get("name")):
-            raise HttpRefusal(400, f"tools[{at}] is not a function with a name", param=f"tools[{at}]")
+            raise HttpRefusal(400, f"tools[{at}] must be a function with a name", param=f"tools[{at}]")
     return body.tools
 
 
@@ -139,10 +147,18 @@ def _must_call(body: ChatBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequenc
             code="unsupported_parameter",
         )
     if not tools:
-        raise HttpRefusal(400, "tool_choice requires a tool call, but tools is empty", param="tool_choice")
+        raise HttpRefusal(
+            400,
+            "tool_choice requires a tool call, but tools is empty; fix: send tools, or remove tool_choice",
+            param="tool_choice",
+        )
     chosen = [each for each in tools if name is None or each["function"]["name"] == name]
     if not chosen:
-        raise HttpRefusal(400, f"tool_choice names {str(name)[:100]!r}, which is not in tools", param="tool_choice")
+        raise HttpRefusal(
+            400,
+            f"tool_choice names {str(name)[:100]!r}, which is not in tools; fix: use the name of one of the tools",
+            param="tool_choice",
+        )
     return chosen, name is not None
 
 
@@ -193,7 +209,9 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
     found = {}
     for token, amount in given.items():
         if not (token.isascii() and token.isdigit() and len(token) < _DIGITS):
-            raise HttpRefusal(400, f"logit_bias: {token[:100]!r} is not a token id", param="logit_bias")
+            raise HttpRefusal(
+                400, f"logit_bias: {token[:100]!r} is not a token id; fix: send ids in digits", param="logit_bias"
+            )
         found[int(token)] = amount
     return found
 
@@ -203,5 +221,9 @@ def _logprobs(body: CompletionBody | ChatBody) -> int | None:
     if isinstance(body, CompletionBody):
         return body.logprobs
     if body.top_logprobs and not body.logprobs:
-        raise HttpRefusal(400, "top_logprobs requires logprobs: true", param="top_logprobs")
+        raise HttpRefusal(
+            400,
+            "top_logprobs requires logprobs: true; fix: remove top_logprobs, or set logprobs to true",
+            param="top_logprobs",
+        )
     return (body.top_logprobs or 0) if body.logprobs else None

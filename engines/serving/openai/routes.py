@@ -64,7 +64,7 @@ async def tokenize(request: Request) -> Response:
     body = body_of(await read_body(request, state.limits), TokenizeBody)
     state.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
-        raise HttpRefusal(400, "prompt and messages: send exactly one of them", param="prompt")
+        raise HttpRefusal(400, "send exactly one of prompt and messages", param="prompt")
     if body.messages is not None and body.add_special_tokens is not None:
         require_neutral("add_special_tokens", body.add_special_tokens, NEUTRAL_IN_CHAT)
 
@@ -93,7 +93,7 @@ async def detokenize(request: Request) -> Response:
     size = state.engine.manifest.shapes.vocab_size
     for at, token in enumerate(body.tokens):
         if not 0 <= token < size:
-            raise HttpRefusal(400, f"token {token} is outside the range 0 to {size - 1}", param=f"tokens[{at}]")
+            raise HttpRefusal(400, f"token id {token} is outside the range 0 to {size - 1}", param=f"tokens[{at}]")
     return json_response({"prompt": await run_in_threadpool(state.engine.tokenizer.decode, body.tokens)})
 
 

@@ -64,14 +64,14 @@ class InputTensors:
             try:
                 found.append(each.decode() if isinstance(each, bytes) else str(each))
             except UnicodeDecodeError as error:
-                raise UsageError(f"{name} is not valid UTF-8 at byte {error.start}", fix="send UTF-8") from None
+                raise UsageError(f"{name} is not valid UTF-8 at byte {error.start}", fix="send text in UTF-8") from None
         return found
 
     def one(self, name: str) -> Any:
         """Return the only value of a tensor as a Python object. Raises ``UsageError`` unless it has exactly one."""
         tensor = self._tensors[name]
         if tensor.size != 1:
-            raise UsageError(f"{name} has {tensor.size} values", why="exactly one is allowed", fix="send one")
+            raise UsageError(f"{name} has {tensor.size} values", why="exactly one is allowed", fix="send one value")
         value = tensor.reshape(-1)[0]
         if tensor.dtype == np.object_:
             return self.texts(name)[0]
@@ -94,7 +94,7 @@ class InputTensors:
         try:
             return json.loads(self.one(name), parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{name} is not valid JSON: {error}", fix="send JSON") from None
+            raise UsageError(f"{name} is not valid JSON: {error}", fix="send valid JSON") from None
 
 
 def parse_tensors(inputs: InputTensors) -> TensorOptions:
@@ -108,7 +108,7 @@ def parse_tensors(inputs: InputTensors) -> TensorOptions:
     params, drafts = _sampling(inputs)
     is_text, is_chat = "text_input" in inputs, "messages" in inputs
     if "chat_template_kwargs" in inputs and not is_chat:
-        raise UsageError("chat_template_kwargs requires messages", fix="send messages, or remove it")
+        raise UsageError("chat_template_kwargs requires messages", fix="send messages, or remove chat_template_kwargs")
     return TensorOptions(
         prompt=None if is_chat else inputs.one("text_input") if is_text else inputs.ids("input_ids"),
         messages=inputs.json("messages"),
@@ -147,10 +147,10 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
         drafts[_COUNT] = AUTO
     more = {} if JSON not in inputs else inputs.json(JSON)
     if not isinstance(more, dict):
-        raise UsageError(f"{JSON} is not a JSON object", fix='send one, such as {"temperature": 0.8}')
+        raise UsageError(f"{JSON} is not a JSON object", fix='send an object such as {"temperature": 0.8}')
     for name, value in more.items():
         if name in found or name in drafts:
-            raise UsageError(f"{name} is given twice", why=f"as a tensor and in {JSON}", fix="send it once")
+            raise UsageError(f"{name} is given twice", why=f"it is both a tensor and in {JSON}", fix="send it once")
         if name in _OF_DRAFTS:
             drafts[name] = value
         elif name in _PARAMS:

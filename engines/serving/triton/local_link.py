@@ -149,7 +149,9 @@ def send_request(
                 if response["is_last"]:
                     return
     if not is_unwanted():
-        raise EnvironmentProblem(f"model {model} has ended", why="it was unloaded or failed", fix="retry the request")
+        raise EnvironmentProblem(
+            f"model {model} has stopped", why="it was unloaded, or it failed", fix="retry the request"
+        )
 
 
 def _connected(model: str, places: int) -> socket.socket:
@@ -179,7 +181,7 @@ def _connected(model: str, places: int) -> socket.socket:
 
 
 def _absent(model: str, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(f"model {model} is not running", why=f"it holds the engine ({why})", fix="load it")
+    return EnvironmentProblem(f"model {model}, which holds the engine, is not running", why=why, fix="load that model")
 
 
 def _taken(model: str, user: int) -> EnvironmentProblem:

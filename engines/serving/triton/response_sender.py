@@ -155,7 +155,7 @@ class ResponseSender:
         elif output.finish_reason == "timeout":
             raise EnvironmentProblem(
                 f"the request timed out after {self._seconds:g} seconds",
-                fix="request fewer tokens, or raise the parameter request_timeout",
+                fix="request fewer tokens, or raise the parameter request_timeout in config.pbtxt",
             )
         else:
             letter.sender.send(self._response(letter, output), flags=self._final)

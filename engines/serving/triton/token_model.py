@@ -51,12 +51,14 @@ class TokenModel(FrontModel):
 def _asked(inputs: InputTensors, tensors: Tensors) -> Tensors:
     """Return the tensors for the engine's model. Raises ``UsageError`` for unsupported values."""
     if "input_ids" not in inputs or "request_output_len" not in inputs:
-        raise UsageError("the request has no prompt or no length", fix="send input_ids and request_output_len")
+        raise UsageError("the request lacks input_ids or request_output_len", fix="send both")
     ids = tensors["input_ids"].reshape(1, -1)
     if "input_lengths" in inputs:
         length = inputs.one("input_lengths")
         if not 0 < length <= ids.size:
-            raise UsageError(f"input_lengths is {length}, but input_ids has {ids.size}", fix=f"send {ids.size} or less")
+            raise UsageError(
+                f"input_lengths is {length}, but input_ids has {ids.size} ids", fix=f"send at most {ids.size}"
+            )
         ids = ids[:, :length]
     if "beam_width" in inputs and inputs.one("beam_width") != 1:
         raise UsageError("beam_width is not 1", why="beam search is not supported", fix="remove it")
@@ -84,7 +86,9 @@ def _words(tensors: Tensors, name: str) -> list[int]:
         return []
     both = tensors[name]
     if both.shape[:2] != (1, 2):
-        raise UsageError(f"{name} has shape {list(both.shape)}", fix="send ids and end offsets, [1, 2, N]")
+        raise UsageError(
+            f"{name} has shape {list(both.shape)}", fix="send token ids and end offsets as a tensor of shape [1, 2, N]"
+        )
     ids, ends = both[0]
     last = [int(end) for end in ends if end >= 0]
     if last != list(range(1, len(last) + 1)) or len(last) > ids.size:

@@ -81,7 +81,7 @@ def _type_of_first(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) 
 def _complaint(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> str | None:
     rule = rule_of(node)
     if rule is None:
-        return "there is no such step"
+        return "there is no step for this op"
     kinds = {types.get(value) or value.dtype for value in (node.inputs[0], node.outputs[0]) if value is not None}
     if node.domain != DOMAIN and kinds - {ir.DataType.FLOAT, None}:
         return "it is not float32"

@@ -182,12 +182,13 @@ def _described(weight: ir.Value, codes: ir.Value, scales: ir.Value, middle: ir.V
     if not size or axis % len(shape) != len(shape) - 1:
         return "the scales are not one per block of columns"
     if size < _SMALLEST_BLOCK or size & (size - 1) or shape[-1] % size:
-        return f"blocks of {size} of {shape[-1]} columns: a power of two from {_SMALLEST_BLOCK} on must divide them"
+        need = f"a power of two, {_SMALLEST_BLOCK} or more, and divide the columns"
+        return f"blocks of {size} of {shape[-1]} columns: the block size must be {need}"
     if scales.dtype != ir.DataType.FLOAT:
         return "the scales are not float32"
     bits = _bits(codes, shape)
     if bits is None or _constant(middle) != MIDDLE[f"uint{bits}"]:
-        return "the codes do not have four or eight bits with a zero point in the middle"
+        return "the codes are not 4-bit or 8-bit integers with a zero point in the middle"
     return Blocks(codes, scales, bits, size, shape[-1])
 
 

@@ -53,7 +53,8 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
     sinks, ancestors = (*rest, None, None)[:2]
     if ancestors is not None:
         raise BuildError(
-            f"{node.name or node.op_type} uses a draft tree", why="the lowering for TensorRT supports only chains"
+            f"{node.name or node.op_type} uses a draft tree",
+            why="the lowering for TensorRT supports only chains of drafts",
         )
     is_plain = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
     seen = (start, str(q.shape[2]), q.dtype, window)

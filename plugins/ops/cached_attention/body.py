@@ -270,7 +270,8 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     names, write = "scale, window, softcap", _WRITE
     if bool(attributes["k_scale"]) != bool(attributes["v_scale"]):
         raise BuildError(
-            "CachedAttention: k_scale and v_scale must be set together", why="both caches hold codes or neither"
+            "CachedAttention: k_scale and v_scale must be set together",
+            why="either both caches hold quantized codes, or neither does",
         )
     if attributes["scaled"]:
         overload, write = f"int8_{overload}", _INT8 + _WRITE_INT8.format(x="k") + _WRITE_INT8.format(x="v")

@@ -132,7 +132,7 @@ def pack_scales(name: str, scales: Array) -> Array:
     with np.errstate(over="ignore"):
         stored = scales.astype(layout.dtype)
     if not layout.is_finite(stored):
-        raise BuildError("a scale of the weights is not finite", fix="use an undamaged checkpoint")
+        raise BuildError("a scale of the weights is not finite", fix="download the checkpoint again")
     return layout.pack(stored)
 
 

@@ -26,7 +26,7 @@ def main() -> int:
         return error.exit_code
     except OSError as error:
         print(
-            EnvironmentProblem(f"cannot write {folder}: {error.strerror}", fix="name another folder"), file=sys.stderr
+            EnvironmentProblem(f"cannot write {folder}: {error.strerror}", fix="choose another folder"), file=sys.stderr
         )
         return EnvironmentProblem.exit_code
     named = ", ".join(f"sm_{sm}" for sm in library.sms)

@@ -13,7 +13,7 @@ from ...kernels.sources import TARGETS, kernel_ops
 from .sources import OPTIONS, digest, files
 
 COST = (
-    "the plugin library is compiled on each machine; without it only Python programs that register the plugins of "
+    "the plugin library is compiled on each machine; without it, only Python programs that register the plugins of "
     "peagle.plugins.tensorrt can load the plans"
 )
 _OLDEST = 75  # oldest compute capability that TensorRT supports
@@ -43,9 +43,9 @@ def compile_library(sms: Iterable[int] = TARGETS, packs: Sequence[Pack] = ()) ->
     wanted = sorted(set(sms))
     if not wanted or wanted[0] < _OLDEST:
         raise UsageError(
-            f"there is no plugin library for {f'sm_{wanted[0]}' if wanted else 'no GPU'}",
-            why=f"TensorRT runs on sm_{_OLDEST} and later",
-            fix=f"name others, such as {', '.join(f'sm_{sm}' for sm in TARGETS)}",
+            f"the plugin library does not support sm_{wanted[0]}" if wanted else "no GPU was specified",
+            why=f"TensorRT supports sm_{_OLDEST} and newer" if wanted else "the plugin library contains code for GPUs",
+            fix=f"specify supported GPUs, such as {', '.join(f'sm_{sm}' for sm in TARGETS)}",
         )
     compilers = find_compilers(COST)
     found = {(cubin.op, cubin.sm): cubin for sm in wanted for op in kernel_ops() for cubin in [obtain(op, sm, packs)]}

@@ -62,7 +62,7 @@ struct Driver {  // functions that answer int answer 0 on success
       FIND(cuLaunchKernelEx);
 #undef FIND
       if (found.lacks.empty()) {
-        if (const int error = found.cuInit(0)) found.lacks = "CUDA does not start: " + found.words(error);
+        if (const int error = found.cuInit(0)) found.lacks = "CUDA failed to initialize: " + found.words(error);
       }
       return found;
     }();

@@ -46,10 +46,10 @@ def read_index(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
-            raise ValueError(f"it has format {content['format']!r}, this version reads {FORMAT}")
+            raise ValueError(f"its format is {content['format']!r}, but this version reads {FORMAT}")
         types = {"machine": str, "gpus": list, "bytes": int, "sha256": str, "source_sha256": str, "compiler": str}
         if wrong := [name for name, kind in types.items() if not isinstance(content[name], kind)]:
-            raise ValueError(f"{', '.join(wrong)} are of the wrong type")
+            raise ValueError(f"wrong type: {', '.join(wrong)}")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvironmentProblem(
             f"{path} does not describe a plugin library",

@@ -264,7 +264,7 @@ class Creator final : public nvinfer1::v_1_0::IPluginCreatorV3One {
     } else if (value < attribute.least) {
       problems.add(text_of("%s %s", attribute.name, attribute.complaint));
     } else if (std::find(op_.scalars, end, op_.num_dimensions + int(i)) != end && value != std::int32_t(value)) {
-      problems.add(std::string(attribute.name) + " is " + std::to_string(value) + ", its kernel takes 32-bit numbers");
+      problems.add(std::string(attribute.name) + " is " + std::to_string(value) + ", but its kernel takes 32-bit integers");
     }
   }
 

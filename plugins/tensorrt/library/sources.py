@@ -89,7 +89,8 @@ def _header(name: str) -> str:
         return f'#line 1 "{name}"\n{(_HERE / name).read_text(encoding="utf-8")}\n'
     except OSError as error:
         raise BuildError(
-            f"cannot read the plugin library: {error}", fix="reinstall peagle-compile; the package is incomplete"
+            f"cannot read the source of the plugin library: {error}",
+            fix="reinstall peagle-compile; the package is incomplete",
         ) from error
 
 

@@ -170,7 +170,7 @@ def test_arbitrary_bytes_are_not_a_checkpoint(folder: Path, content: bytes) -> N
     ("header", "data", "complaint"),
     [
         ([], b"", "not an object"),
-        (b"\xff{}", b"", "not JSON"),
+        (b"\xff{}", b"", "not valid JSON"),
         (b'{"a": 1, "a": 2}', b"", "twice"),
         ({"a": 1}, b"", "unknown type"),
         ({"a": {"dtype": "F99", "shape": [], "data_offsets": [0, 4]}}, b"1234", "F99"),

@@ -227,7 +227,7 @@ def test_two_declarations_must_agree(tmp_path: Path) -> None:
     assert Checkpoint.open(both).format == "modelopt-fp8"
     for other in (quantization_config("fp8-blocks"), {"quant_method": "modelopt", "quant_algo": "NVFP4"}):
         problem = refusal(write(tmp_path / "other", stored, other, hf_quant_config()))
-        assert "different quantisations" in str(problem)
+        assert "different quantizations" in str(problem)
         assert "'FP8'" in str(problem)
 
 

@@ -148,7 +148,7 @@ def test_ids_and_revisions_that_do_not_exist_are_named(server: FakeHub) -> None:
 
 def test_gated_model_error_explains_how_to_get_access(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = refusal(EnvironmentProblem, "owner/gated")
-    assert "accept the licence" in problem.fix
+    assert "accept the license" in problem.fix
     assert f"{server.endpoint}/owner/gated" in problem.fix
     assert "HF_TOKEN" in problem.fix
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -221,7 +221,7 @@ def test_a_pair_of_ids_becomes_two_folders(server: FakeHub) -> None:
 
 
 def test_both_names_are_understood_before_anything_is_downloaded(server: FakeHub) -> None:
-    with pytest.raises(UsageError, match="not known"):
+    with pytest.raises(UsageError, match="unknown"):
         resolve("owner/model", "no such thing")
     with pytest.raises(UsageError, match="needs a drafter"):
         resolve("owner/model")

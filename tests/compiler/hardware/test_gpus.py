@@ -26,7 +26,7 @@ def test_unknown_gpu_is_rejected_with_suggestions() -> None:
 
 def test_fp8_requires_sm_89() -> None:
     assert {gpu.name for gpu in GPUS.values() if lacks(gpu.sm, "fp8")} == {"a100-80gb"}
-    assert lacks(80, "fp8") == "it has no FP8 arithmetic (sm_80; FP8 requires sm_89 or newer)"
+    assert lacks(80, "fp8") == "sm_80 has no FP8 arithmetic, which requires sm_89 or newer"
     assert supports("sm_80", "bf16"), "what is not quantized runs anywhere"
 
 
@@ -70,7 +70,7 @@ def test_every_buildable_gpu_is_accepted(product: str, gpus: list[str], present:
         (UsageError, "tensorrt-rtx", ["sm_100"], [], ("sm_100", "--backend tensorrt", "b200", "--gpu sm_120")),
         (UsageError, "tensorrt-rtx", ["sm_120", "sm_90"], [], ("sm_90", "h200")),
         (UsageError, "tensorrt-rtx", [], [], ("--gpu sm_120",)),
-        (UsageError, "tensorrt", ["sm_90", "sm_100"], [100], ("one kind",)),
+        (UsageError, "tensorrt", ["sm_90", "sm_100"], [100], ("one GPU architecture",)),
         (EnvironmentProblem, "tensorrt", ["sm_100"], [90], ("this machine has sm_90", "b200", "the same command")),
         (EnvironmentProblem, "tensorrt", ["sm_120"], [], ("none", "--backend tensorrt-rtx --gpu sm_120")),
     ],

@@ -130,7 +130,7 @@ def _lose(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "code", "says"),
     [
-        (_cut, 3, "bytes, but was built with"),
+        (_cut, 3, "bytes, but the manifest records"),
         (_bend, 3, "was changed after the build"),
         (_lose("drafter/model.onnx"), 3, "is missing"),
         (_lose("export.json"), 2, "is not an export"),

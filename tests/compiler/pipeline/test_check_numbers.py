@@ -45,12 +45,12 @@ def overflow(folder: Path, name: str) -> None:
 def test_overflowing_weights_are_rejected_with_an_explicit_k(pair: Pair, k: int) -> None:
     overflow(pair.target, "model.layers.0.mlp.up_proj.weight")
     error = refusal(pair, num_speculative_tokens=k)
-    assert "out would not work: its target's logits are not finite after 1 of 1 prompts" in error.what
+    assert "out would not work: the target's logits are NaN or infinite after 1 of 1 prompts" in error.what
 
 
 def test_a_drafter_that_overflows_is_refused(pair: Pair) -> None:
     overflow(pair.head, "fc.weight")
-    assert "out would not work: its drafter's logits are not finite" in refusal(pair).what
+    assert "out would not work: the drafter's logits are NaN or infinite" in refusal(pair).what
 
 
 @pytest.mark.parametrize("theta", [0, -1])
@@ -84,6 +84,6 @@ def test_engine_with_nan_logits_is_rejected(bad: float, table: dict[str, str], g
     manifest = manifest_of({}, precision=table, backend=BackendRecord("tensorrt", "tensorrt", {}, gpus))
     whole, hurt = np.zeros((2, 3), np.float32), np.array([[0, 1, 2], [0, bad, 2]], np.float32)
     require_finite("target", [whole, whole], manifest, Path("out"))
-    with pytest.raises(BuildError, match=r"out would not work.* not finite after 1 of 2 prompts") as caught:
+    with pytest.raises(BuildError, match=r"out would not work.* NaN or infinite after 1 of 2 prompts") as caught:
         require_finite("target", [whole, hurt], manifest, Path("out"))
     assert caught.value.fix.startswith(fix)

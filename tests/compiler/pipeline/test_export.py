@@ -131,11 +131,11 @@ def test_tensorrt_graphs_are_half_width_and_checked(cli: Run, pair: Pair, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--for", "coreml"), "--for coreml does not exist"),
-        (("--precision", "bf16"), "on a CPU it computes in fp32"),
+        (("--for", "coreml"), "unknown --for coreml"),
+        (("--precision", "bf16"), "ONNX Runtime computes in fp32 on a CPU"),
         (("--for", "tensorrt", "--precision", "fp32"), "fp16 or bf16"),
         (("--num-speculative-tokens", -1), "below 0"),
-        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "the engine has no drafter"),
+        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "such an engine has no drafter"),
         (("--max-seq-len", 0), "below 1"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_header_of_ten_megabytes_is_read_or_refused_but_never_a_crash(pair: Pa
     tensors |= {f"stranger.{i}.{'y' * 900}": np.zeros(1, np.float32) for i in range(10_000)}
     save_file(tensors, pair.target / "model.safetensors")
     assert os.path.getsize(pair.target / "model.safetensors") > 10_000_000
-    with pytest.raises(BuildError, match="10000 not known to the model"):
+    with pytest.raises(BuildError, match="10000 unknown to the model"):
         export(
             verb_options.EXPORT.request(
                 model=str(pair.target), out=tmp_path / "other", draft=str(pair.head), max_seq_len=64

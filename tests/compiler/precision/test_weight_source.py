@@ -67,7 +67,7 @@ def test_quantized_cache_scales_are_measured(static: Target, dense: Pair) -> Non
     [("int8", {}), ("int4", {}), ("mxfp8", {}), ("fp8", {"lm_head": "int8"})],
 )
 def test_nothing_is_quantized_twice(static: Target, name: str, overrides: dict[str, str]) -> None:
-    with pytest.raises(BuildError, match="is quantized already: it stores 49 tensors in FP8") as caught:
+    with pytest.raises(BuildError, match="is already quantized: it stores 49 tensors in FP8") as caught:
         of_target(static, recipe(name, **overrides), LOWERINGS["tensorrt"])
     assert "--precision fp8" in caught.value.fix
 

@@ -122,7 +122,7 @@ def test_for_tensorrt_s_own_layer_each_matrix_of_experts_has_one_scale(sparse: P
             np.testing.assert_array_equal(found, wanted)
         assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
     assert bool(fp8.losses) == (form != "modelopt")
-    assert any("one in all" in note for note in fp8.notes()) == (form != "modelopt")
+    assert any("a single scale" in note for note in fp8.notes()) == (form != "modelopt")
 
 
 def test_unquantized_parts_of_a_checkpoint_are_kept_and_named(sparse: Pair, tmp_path: Path) -> None:

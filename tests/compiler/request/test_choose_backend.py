@@ -75,7 +75,7 @@ def test_backend_matches_request_and_machine(
 
 
 ALTERNATIVES = (
-    "run the same command on a host that meets this",
+    "run the same command on a host without these problems",
     "`peagle-compile build --from DIR` there",
     "--backend tensorrt-rtx --gpu sm_120",
     "--backend onnxruntime",
@@ -132,7 +132,7 @@ def test_missing_backend_names_an_alternative(
         ("onnxruntime", "int4", ("sm_120",), "ONNX Runtime in int4"),
         ("onnxruntime", "int4", ("sm_120",), "--backend tensorrt-rtx --precision int4"),
         ("onnxruntime", "mxfp8", ("sm_120",), "--backend tensorrt-rtx --precision fp8"),
-        ("onnxruntime", "mxfp8", ("b200",), "--backend tensorrt on a host that has them, with --precision mxfp8"),
+        ("onnxruntime", "mxfp8", ("b200",), "--backend tensorrt --precision mxfp8 on a host with such a GPU"),
         ("onnxruntime", None, ("sm_120",), "--gpu"),
         (None, None, ("b2000",), "b200"),
         ("tensort", None, (), "tensorrt"),

@@ -45,11 +45,11 @@ def test_a_value_is_read_as_the_command_line_reads_it(name: str, value: object, 
         ("workspace_gb", [], "is not a number"),
         ("revision", 1234, "is not a string"),
         ("calib_data", 5, "is not a path"),
-        ("exclude", 5, "is not a list of texts"),
-        ("gpus", [89], "is not a list of texts"),
+        ("exclude", 5, "is not a list of strings"),
+        ("gpus", [89], "is not a list of strings"),
         ("calib_samples", 0, "is below 1"),
         ("workspace_gb", 10**400, "is not a number"),
-        ("exclude", [10**5000], "is not a list of texts"),
+        ("exclude", [10**5000], "is not a list of strings"),
     ],
 )
 def test_wrong_value_type_is_rejected_with_the_expected_type(name: str, value: object, says: str) -> None:
@@ -106,7 +106,7 @@ def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
         read_config(path)
 
 
-@pytest.mark.parametrize(("text", "says"), [("- a\n", "holds no options"), ("a: [", "neither YAML nor JSON")])
+@pytest.mark.parametrize(("text", "says"), [("- a\n", "contains no options"), ("a: [", "neither YAML nor JSON")])
 def test_a_file_without_options_is_refused(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(text)

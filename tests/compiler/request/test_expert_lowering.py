@@ -32,7 +32,7 @@ def test_explicit_expert_form_is_used_silently() -> None:
 
 @pytest.mark.parametrize(
     ("lowering", "asked", "why"),
-    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two forms"), (SM100, "Layer", "layer or dense")],
+    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two lowerings"), (SM100, "Layer", "layer and dense")],
 )
 def test_unknown_expert_form_is_rejected(lowering: object, asked: str, why: str) -> None:
     with pytest.raises(UsageError, match=asked) as caught:

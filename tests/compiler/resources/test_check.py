@@ -29,7 +29,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fitting_build_is_neither_rejected_nor_warned() -> None:
     needs = needs_of(DISK, WORK)
     assert [need.name for need in needs] == [
-        "disk for kept steps", "disk for what is made", "memory to calibrate", "memory to build plans",
+        "disk for cached steps", "disk for the output", "memory to calibrate", "memory to build plans",
     ]  # fmt: skip
     assert check_needs(needs, ignored=False) == []
 
@@ -44,7 +44,7 @@ def test_too_small_disk_is_rejected_with_figures_and_remedies() -> None:
     assert caught.value.exit_code == 3
     assert caught.value.what == "this machine has too little disk"
     assert caught.value.why == (
-        "disk for what is made: 30.0 GB (from the weight shapes) after 60.0 GB for earlier steps, 80.0 GB free (/)"
+        "disk for the output: 30.0 GB (from the weight shapes) after 60.0 GB for earlier steps, 80.0 GB free (/)"
     )
     assert caught.value.fix == "set --out to a folder on a larger disk; or add --ignore-limits to start anyway"
 
@@ -57,7 +57,7 @@ def test_memory_limits_reject_or_warn_by_measured_use(monkeypatch: pytest.Monkey
     refusal = refusal_of(found(5 * GB))
     assert refusal
     said = (
-        "memory to build plans: 9.5 GB (0.95 times the weights, at which a build was killed), "
+        "memory to build plans: 9.5 GB (0.95 times the weights, with which a build ran out of memory), "
         "5.0 GB free (this machine)"
     )
     assert refusal.why == said
@@ -69,7 +69,7 @@ def test_memory_limits_reject_or_warn_by_measured_use(monkeypatch: pytest.Monkey
     assert refusal_of(found(20 * GB)) is None
     (text,) = tight(found(20 * GB))
     assert text.startswith("memory to build plans: 30.7 GB (3.07 times the weights, as measured with TensorRT-RTX), ")
-    assert text.endswith("this may not be enough")
+    assert text.endswith("may not be enough")
 
 
 def test_ignored_limits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

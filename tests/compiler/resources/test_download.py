@@ -42,7 +42,7 @@ def test_download_is_included_and_comes_first(cli: Run) -> None:
     found = plan(cli)
     needs = {need["name"]: need for need in found["needs"]}
     assert needs["disk for the download"]["bytes"] == PUBLISHED
-    assert needs["disk for kept steps"]["before_bytes"] == PUBLISHED
+    assert needs["disk for cached steps"]["before_bytes"] == PUBLISHED
     assert found["outcome"] == {"exit_code": 0, "why": ""}
     shown = cli(*ASK).out
     assert "61.1 GB more, as published" in shown
@@ -51,7 +51,7 @@ def test_download_is_included_and_comes_first(cli: Run) -> None:
 
 def test_disk_that_fits_the_engine_but_not_the_download_is_too_small(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = {need["name"]: need for need in plan(cli)["needs"]}
-    free(monkeypatch, needs["disk for what is made"]["bytes"] + needs["disk for kept steps"]["bytes"] + 1)
+    free(monkeypatch, needs["disk for the output"]["bytes"] + needs["disk for cached steps"]["bytes"] + 1)
     outcome = plan(cli)["outcome"]
     assert outcome["exit_code"] == 3
     assert "too little disk" in outcome["why"]
@@ -84,4 +84,4 @@ def test_forbidden_download_ends_the_build(cli: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     outcome = plan(cli)["outcome"]
     assert outcome["exit_code"] == 3
-    assert "HF_HUB_OFFLINE forbids downloads" in outcome["why"]
+    assert "HF_HUB_OFFLINE disables downloads" in outcome["why"]

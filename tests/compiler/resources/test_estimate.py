@@ -175,7 +175,7 @@ def test_a_known_head_is_counted_tensor_by_tensor(head: DrafterSpec, tmp_path: P
 
 def test_a_known_head_has_a_cache_in_every_slot(tiny: Estimate, head: DrafterSpec) -> None:
     assert tiny.max_seq_len == CONFIGS["qwen3-moe"]["max_position_embeddings"]
-    assert tiny.notes == ("max_seq_len is 256, the model's maximum",)
+    assert tiny.notes == ("max_seq_len was reduced to 256, the model's maximum",)
     assert tiny.kv.target_token_bytes == 3 * 2 * 2 * 16 * 4
     assert tiny.kv.drafter_token_bytes == head.num_layers * 2 * 2 * 16 * 4
     assert tiny.kv.drafter_slot_bytes == tiny.kv.drafter_token_bytes * (256 + 16)

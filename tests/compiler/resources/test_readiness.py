@@ -36,7 +36,7 @@ def free_memory(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 def test_buildable_targets_are_listed_with_requirements(cli: Run) -> None:
     done = cli("doctor", "--model", "demo", "--precision", "fp8")
     assert done.code == 0
-    for said in ("demo in fp8, for onnxruntime", "disk for what is made", "memory", "ready"):
+    for said in ("demo in fp8, for onnxruntime", "disk for the output", "memory", "ready"):
         assert said in done.out
     found = json.loads(cli("doctor", "--model", "demo", "--json").out)
     assert found["ready"]
@@ -47,13 +47,13 @@ def test_buildable_targets_are_listed_with_requirements(cli: Run) -> None:
 def test_download_and_result_share_a_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = ("doctor", "--model", "qwen3-coder-30b", "--precision", "fp8", "--backend", "onnxruntime", "--json")
     needs = {need["name"]: need for need in json.loads(cli(*ask).out)["needs"]}
-    made = needs["disk for what is made"]
-    assert made["before_bytes"] == needs["disk for the download"]["bytes"] + needs["disk for kept steps"]["bytes"]
+    made = needs["disk for the output"]
+    assert made["before_bytes"] == needs["disk for the download"]["bytes"] + needs["disk for cached steps"]["bytes"]
     free_disk(monkeypatch, made["before_bytes"] + made["bytes"] - 1)
     done = cli(*ask)
     assert done.code == 3
     error = json.loads(done.err)["error"]
-    assert error["why"].startswith("disk for what is made: ")
+    assert error["why"].startswith("disk for the output: ")
     assert "for earlier steps" in error["why"]
     assert "set --out to a folder on a larger disk" in error["fix"]
 
@@ -61,8 +61,8 @@ def test_download_and_result_share_a_disk(cli: Run, monkeypatch: pytest.MonkeyPa
 def test_an_engine_that_shares_blocks_takes_no_disk(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "shares_blocks", lambda *_: True)
     names = {need["name"] for need in json.loads(cli("doctor", "--model", "demo", "--json").out)["needs"]}
-    assert "disk for kept steps" in names
-    assert "disk for what is made" not in names
+    assert "disk for cached steps" in names
+    assert "disk for the output" not in names
 
 
 def test_insufficient_memory_is_named(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_absent_gpu_is_reported_missing(cli: Run) -> None:
     done = cli("doctor", "--model", "demo", "--precision", "fp16", "--backend", "tensorrt", "--gpu", "b200")
     assert done.code == 3
     assert "no NVIDIA GPU" in done.err
-    assert "it fits b200" in done.out
+    assert "the engine fits b200" in done.out
 
 
 def test_a_gpu_without_the_arithmetic_is_a_wrong_question(cli: Run) -> None:

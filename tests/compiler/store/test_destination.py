@@ -49,7 +49,7 @@ def test_only_own_output_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "link").symlink_to("thesis.tex")
     for out in (tmp_path, tmp_path / "thesis.tex", tmp_path / "link", Path("/dev/null")):
-        with pytest.raises(UsageError, match="not an engine folder"):
+        with pytest.raises(UsageError, match="not created by peagle-compile"):
             require_publishable(out)
 
 
@@ -62,7 +62,7 @@ def test_the_folder_that_one_is_in_is_not_pulled_away(
     for out in (engine, Path(os.path.relpath(engine))):
         with pytest.raises(UsageError, match="is the current folder") as caught:
             require_publishable(out)
-        assert "use a sub-folder" in caught.value.fix
+        assert "use a subfolder" in caught.value.fix
 
 
 def test_mount_point_cannot_be_replaced(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

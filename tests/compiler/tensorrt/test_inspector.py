@@ -102,7 +102,7 @@ def test_an_engine_that_answers_is_read_as_programs(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("", "JSONDecodeError: "),
-        ('{"Layers": ["a name"]}', "the inspector's answer has no layers with details"),
+        ('{"Layers": ["a name"]}', "the inspector returned no layers with details"),
         (None, "AttributeError: 'NoneType' object has no attribute 'create_engine_inspector'"),
     ],
 )
@@ -112,7 +112,7 @@ def test_missing_inspection_states_the_reason(text: str | None, why: str, tmp_pa
     programs, (note,) = inspected(trt, None, tmp_path / "plan")
     assert programs == []
     assert note.startswith(f"the plan was not inspected: {why}")
-    assert note.endswith("; its matmuls are reported as TensorRT parsed them")
+    assert note.endswith("; the report lists its matmuls as TensorRT parsed them")
 
 
 def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkey
     monkeypatch.setattr(inspector, "free_memory", lambda: 2999)
     programs, (note,) = inspected(object(), None, tmp_path / "plan")
     assert programs == []
-    assert note.startswith("the plan was not inspected: it needs 3.0 kB, and 3.0 kB of memory are free")
+    assert note.startswith("the plan was not inspected: inspection needs 3.0 kB of memory, but only 3.0 kB are free")
 
 
 @pytest.mark.gpu

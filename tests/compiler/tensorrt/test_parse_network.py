@@ -76,7 +76,7 @@ def _use_a_body_that_parses(made: object) -> None:
 def test_a_silent_fallback_to_the_body_is_explained(tmp_path: Path) -> None:
     said = _said(tmp_path, _use_a_body_that_parses)
     assert (
-        "0 layers PLUGIN_V3, but the graph has nodes for 1 (AcceptPrefix): the function body was used instead" in said
+        "0 PLUGIN_V3 layers, but the graph has nodes for 1 (AcceptPrefix): the function body was used instead" in said
     )
     assert "plugin_namespace" in said
 
@@ -91,10 +91,10 @@ def _no_scatter(made: object) -> None:
 
 def test_layer_count_mismatch_stops_rtx_and_warns_on_tensorrt(tmp_path: Path) -> None:
     warned, _, refused = _said(tmp_path, _no_scatter).partition("\n")
-    assert "0 layers KV_CACHE_UPDATE, but the graph has nodes for 1" in warned
+    assert "0 KV_CACHE_UPDATE layers, but the graph has nodes for 1" in warned
     assert "it may use other names than" in warned
     assert "TensorRT parsed" in refused
-    assert "0 layers KV_CACHE_UPDATE, but the graph has nodes for 1" in refused
+    assert "0 KV_CACHE_UPDATE layers, but the graph has nodes for 1" in refused
 
 
 def _one_more_output(made: object) -> None:

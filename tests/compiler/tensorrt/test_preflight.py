@@ -66,7 +66,7 @@ def _no_output(name: str) -> Spoil:
         (set_attribute("accept", "plugin_version", "2"), "plugin_version must be '1', not '2'"),
         (set_attribute("accept", "speed", 3), "unknown attribute 'speed'"),
         (_rename("accept", "CachedAttention", "peagle"), "has no TensorRT plugin"),
-        (_rename("accept", "AcceptSuffix", "peagle"), "no op of this name in peagle"),
+        (_rename("accept", "AcceptSuffix", "peagle"), "peagle has no op of this name"),
         (_dims("logits", ["B", "E"]), "logits must have rank 3"),
         (_dims("uniform", ["B", "E"], F16), "uniform must be float32, not float16"),
         (
@@ -85,7 +85,7 @@ def _no_output(name: str) -> Spoil:
         (set_attribute("attention", "is_causal", 1), "is_causal"),
         (_dims("q", ["B", 2, "S", 512]), "heads of size 512"),
         (set_attribute("update", "mode", "circular"), "linear"),
-        (_dims("k_cache.0", ["B", 1, "T", 16]), "cache length 'T' is not fixed"),
+        (_dims("k_cache.0", ["B", 1, "T", 16]), "cache length must be fixed, not 'T'"),
         (_dims("k_cache.0", ["B", 1, 16, 16], TensorProto.FLOAT8E4M3FN), "the cache is float8e4m3fn"),
         (_no_output("k_cache.0.out"), "not an output of the graph"),
         (_dims("mask", ["B", 1, "S", "N"]), "its size 'N' is not defined by profiles"),

@@ -120,7 +120,7 @@ def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.
     monkeypatch.setattr(diagnosis, "look", lambda: Machine((), RTX))
     monkeypatch.setitem(sys.modules, "torch", None)
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build tensorrt-rtx")]
-    assert "only from an export made elsewhere, with `build --from`; from checkpoints no: missing torch" in line
+    assert "only from an export made elsewhere, with `build --from`; not from checkpoints: missing torch" in line
     assert not {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
     monkeypatch.setattr(diagnosis, "look", lambda: Machine())
     assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
@@ -128,7 +128,7 @@ def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.
 
 def test_every_cpu_precision_is_described(cli: Run) -> None:
     (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build onnxruntime")]
-    assert "yes: fp32, int8, int4; fp8, mxfp8 emulated; not fp16, bf16 (on a CPU it computes in fp32)" in line
+    assert "yes: fp32, int8, int4; fp8, mxfp8 emulated; not fp16, bf16 (ONNX Runtime computes in fp32 on a CPU)" in line
 
 
 def test_data_center_gpu_lists_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:

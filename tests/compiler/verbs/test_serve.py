@@ -91,7 +91,7 @@ def test_flags_control_access_and_limits(talking_engine: Path) -> None:
     ("flags", "code", "says"),
     [
         (["--host", "203.0.113.7"], 3, "cannot listen on 203.0.113.7"),
-        (["--speculative-config", '{"num_speculative_tokens": 99}'], 2, "num_speculative_tokens is 99"),
+        (["--speculative-config", '{"num_speculative_tokens": 99}'], 2, "num_speculative_tokens 99 is not supported"),
         (["--max-batch-size", "0"], 2, "max-batch-size"),
         (["--prefix-cache-bytes", "1G", "--max-body-bytes", "4MiB", "--host", "203.0.113.7"], 3, "cannot listen on"),
         (["--prefix-cache-bytes", "much"], 2, "--prefix-cache-bytes much is not a size"),

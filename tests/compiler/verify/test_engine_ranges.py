@@ -70,7 +70,7 @@ def test_calibration_is_repeated_with_the_same_samples_or_skipped(engine: Path, 
         samples(data, 5)
         with pytest.raises(EnvironmentProblem, match="cannot recover") as caught:
             again(engine)
-        assert "its settings now give" in caught.value.why
+        assert "the recorded settings now give" in caught.value.why
         data.unlink()
         with pytest.raises(EnvironmentProblem, match=r"cannot recover.*does not exist"):
             again(engine)

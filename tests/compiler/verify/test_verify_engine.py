@@ -110,7 +110,7 @@ def test_missing_checkpoint_is_named_with_its_path(part: str, folder: Path, fp8:
 @pytest.mark.parametrize(
     ("part", "narrow", "drafts", "why"),
     [
-        ("speed", False, True, "'speed' is not a part of verify"),
+        ("speed", False, True, "'speed' is not a check of verify"),
         ("precision", False, True, "the engine is in fp32"),
         ("parity", True, True, "the engine is in fp8"),
         ("losslessness", False, False, "has no drafter"),

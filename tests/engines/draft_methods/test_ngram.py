@@ -130,7 +130,7 @@ def test_unknown_draft_method_is_rejected(tiny_engine: Engine, draft: object) ->
 
 
 def test_none_with_drafts_is_a_contradiction(tiny_engine: Engine) -> None:
-    with pytest.raises(UsageError, match="draft is none but num_speculative_tokens is 2"):
+    with pytest.raises(UsageError, match="draft is none, but num_speculative_tokens is 2"):
         tiny_engine.generate([[1]], draft="none", num_speculative_tokens=2)
     plain = tiny_engine.generate([[1]], GREEDY, num_speculative_tokens=0)
     for draft in ("none", "ngram"):

@@ -268,8 +268,8 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"speculation": Speculation(9, 8, 8)}, "between 1 and the maximum"),
-        ({"speculation": Speculation(0, 8, 8)}, "between 1 and the maximum"),
+        ({"speculation": Speculation(9, 8, 8)}, "between 1 and max_num_speculative_tokens"),
+        ({"speculation": Speculation(0, 8, 8)}, "between 1 and max_num_speculative_tokens"),
         ({"shapes": Shapes(64, 79, 16, 100, 100, ())}, "is too small"),
         ({"shapes": Shapes(0, 80, 16, 100, 100, ())}, "max_seq_len must be at least 1"),
         ({"files": {}}, "not listed in files"),
@@ -278,7 +278,7 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
             {"drafter": None, "method": "none"},
             "without a drafter, trained_depth, draft_vocab_size and taps must be empty",
         ),
-        (ALONE | {"speculation": Speculation(0, 4, None)}, "between 1 and the maximum"),
+        (ALONE | {"speculation": Speculation(0, 4, None)}, "between 1 and max_num_speculative_tokens"),
         (LOOKED_UP | {"format_version": 2}, "format_version 2 does not support drafting without a drafter"),
         (LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "is too small"),
         (ALONE | {"format_version": 1}, "format_version 1 does not support engines without a drafter"),
@@ -325,7 +325,7 @@ def test_method_is_inferred_in_formats_without_its_name(engine: Path) -> None:
     ("changes", "complaint"),
     [
         ({"method": "suffix"}, "unknown draft method 'suffix'"),
-        ({"method": "ngram"}, "method ngram does not use a drafter"),
+        ({"method": "ngram"}, "method ngram must not have a drafter"),
         ({"method": "eagle3"}, "method eagle3 needs another kind of drafter"),
         (ALONE | {"method": "peagle"}, "method peagle requires a drafter"),
         (LOOKED_UP | {"method": "none"}, "method none does not draft, but speculation allows drafts"),

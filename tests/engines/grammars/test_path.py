@@ -181,10 +181,10 @@ def test_a_text_that_cannot_go_on_fails_alone(tiny_engine: Engine, asked: dict[s
     plain = SamplingParams(max_tokens=20, ignore_eos=True)
     beside = tiny_engine.submit([5, 9], plain)
     failing = tiny_engine.submit([5, 9], SamplingParams(max_tokens=20, **asked))
-    with pytest.raises(UsageError, match="structured_outputs: the text cannot continue") as error:
+    with pytest.raises(UsageError, match="structured_outputs: the text cannot be continued") as error:
         failing.result()
     assert why in error.value.why
-    with pytest.raises(UsageError, match="cannot continue"):
+    with pytest.raises(UsageError, match="cannot be continued"):
         list(failing)
     assert beside.result().token_ids == tiny_engine.generate([[5, 9]], plain)[0].token_ids
     assert tiny_engine.load_now.running == 0

@@ -301,5 +301,5 @@ def test_choosing_twice_is_choosing_once() -> None:
 
 
 def test_initial_k_without_room_is_rejected() -> None:
-    with pytest.raises(ValueError, match="start is 9"):
+    with pytest.raises(ValueError, match="not 9"):
         Adaptive(9, MOST)

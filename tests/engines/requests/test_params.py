@@ -101,13 +101,13 @@ def test_a_policy_has_the_dtypes_of_the_graph() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("stop", ["a"] * 257, "stop has 257 texts, at most 256 are allowed"),
-        ("stop", "a" * 65_537, "stop has 65537 characters, at most 65536 are allowed"),
-        ("bad_words", ["a"] * 50_000, "bad_words has 50000 texts, at most 1024 are allowed"),
-        ("bad_words", ["a" * 1000] * 66, "bad_words has 66000 characters, at most 65536 are allowed"),
-        ("logit_bias", dict.fromkeys(range(65537), 1.0), "logit_bias has 65537 token ids, at most 65536"),
+        ("stop", ["a"] * 257, "stop has 257 texts, but at most 256 are allowed"),
+        ("stop", "a" * 65_537, "stop has 65537 characters, but at most 65536 are allowed"),
+        ("bad_words", ["a"] * 50_000, "bad_words has 50000 texts, but at most 1024 are allowed"),
+        ("bad_words", ["a" * 1000] * 66, "bad_words has 66000 characters, but at most 65536 are allowed"),
+        ("logit_bias", dict.fromkeys(range(65537), 1.0), "logit_bias has 65537 token ids, but at most 65536"),
         *[
-            (name, [7] * 524_289, f"{name} has 524289 token ids, at most 524288 are allowed")
+            (name, [7] * 524_289, f"{name} has 524289 token ids, but at most 524288 are allowed")
             for name in ("bad_token_ids", "allowed_token_ids", "stop_token_ids")
         ],
     ],

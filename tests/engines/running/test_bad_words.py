@@ -26,7 +26,7 @@ def test_bad_word_ids_complete_a_word(words: list[list[int]], text: list[int]) -
 def test_too_many_tokens_and_tokens_that_the_model_does_not_have_are_refused() -> None:
     require_possible([[3] * MOST_TOKENS], 4)
     require_possible([], 4)
-    with pytest.raises(UsageError, match="bad_words has 16385 tokens, at most 16384 are allowed"):
+    with pytest.raises(UsageError, match="bad_words has 16385 tokens, but at most 16384 are allowed"):
         require_possible([[3] * MOST_TOKENS, [3]], 4)
-    with pytest.raises(UsageError, match="bad_words: the tokenizer gives token id 4"):
+    with pytest.raises(UsageError, match="bad_words: a word contains token id 4"):
         require_possible([[1, 2], [3, 4, 0]], 4)

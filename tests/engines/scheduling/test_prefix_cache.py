@@ -166,7 +166,7 @@ def test_least_recently_used_prefix_is_evicted() -> None:
 
 def test_engine_without_prefix_cache_support_reports_it(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny_engine._backend, "kept_bytes", 0)
-    with pytest.raises(UsageError, match="cannot keep prompts"):
+    with pytest.raises(UsageError, match="does not support prefix caching"):
         _keeping(tiny_engine, 1)
     with pytest.raises(UsageError, match="prefix_cache_bytes must be an integer of 0 or more"):
         Engine.load(tiny_engine.folder, prefix_cache_bytes=-1)

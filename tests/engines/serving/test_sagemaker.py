@@ -88,8 +88,8 @@ def test_default_behavior_settings_are_accepted_silently(served_engine: Engine) 
     [
         ("3", "not a JSON object"),
         ("{", "not valid JSON"),
-        ('{"num_speculative_tokens": 1000}', "num_speculative_tokens is 1000"),
-        ('{"num_speculative_tokens": "3"}', "num_speculative_tokens is '3'"),
+        ('{"num_speculative_tokens": 1000}', "num_speculative_tokens 1000 is not supported"),
+        ('{"num_speculative_tokens": "3"}', "num_speculative_tokens '3' is not supported"),
         ('{"method": "medusa"}', "unknown method 'medusa'"),
         ('{"method": ["eagle3"]}', "unknown method"),
         ('{"tokens": 3}', "'tokens'"),

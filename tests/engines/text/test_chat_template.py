@@ -88,7 +88,7 @@ def test_tool_template_is_used_with_tools() -> None:
 def test_template_rejection_is_passed_on() -> None:
     with pytest.raises(UsageError, match="rejected the messages") as caught:
         template(GEMMA).render([HI, BYE])
-    assert caught.value.why.startswith("it says 'Conversation roles must alternate")
+    assert caught.value.why.startswith("its message is 'Conversation roles must alternate")
 
 
 @pytest.mark.parametrize("source", ["{{ a.b.c }}", "{{ 1 / 0 }}", "{{ messages + 1 }}", "{% include 'x' %}"])
@@ -108,7 +108,7 @@ def test_invalid_template_is_a_typed_error(source: str) -> None:
 
 @pytest.mark.parametrize("name", REACHING)
 def test_a_template_that_reaches_out_is_stopped(name: str) -> None:
-    with pytest.raises(EnvironmentProblem, match="accessed something forbidden"):
+    with pytest.raises(EnvironmentProblem, match="attempted a forbidden access"):
         template(REACHING[name]).render([HI])
 
 

@@ -57,7 +57,7 @@ def test_extra_message_fields_are_passed_without_nulls() -> None:
         ([USER | {"name": object()}], r"messages\[0\]\['name'\] must be a JSON value"),
         ([USER | {"x": [1, {"y": {1, 2}}]}], r"messages\[0\]\['x'\]\[1\]\['y'\] must be a JSON value"),
         ([USER | {3: 4}], r"a key of messages\[0\] must be a str"),
-        ([USER, {"role": "assistant", "content": "Hello"}], r"messages\[1\], the last one, is the assistant's"),
+        ([USER, {"role": "assistant", "content": "Hello"}], r"the last message, messages\[1\], is from the assistant"),
     ],
 )
 def test_invalid_conversation_is_rejected_by_position(messages: Any, said: str) -> None:
@@ -84,7 +84,7 @@ def test_tools_and_variables_are_dicts() -> None:
             tools_of("tools", wrong)
     with pytest.raises(UsageError, match="kwargs must be a dict"):
         template_arguments_of("kwargs", [1])
-    with pytest.raises(UsageError, match="kwargs contains 'tools'"):
+    with pytest.raises(UsageError, match="kwargs must not contain 'tools'"):
         template_arguments_of("kwargs", {"tools": []})
 
 

@@ -59,19 +59,19 @@ def test_every_misfit_is_named_at_once(target: TargetSpec, shapes: dict[str, tup
     shapes["lm_head.weight"] = (VOCAB, 50)
     shapes["surprise.weight"] = (3,)
     message = refusal(CONFIG | {"target_hidden_size": 64, "vocab_size": VOCAB + 1}, shapes, target)
-    for part in ("hidden size 64", f"{VOCAB + 1}", "norm.weight is missing", "lm_head.weight is", "surprise.weight"):
+    for part in ("hidden size 64", f"{VOCAB + 1}", "norm.weight is missing", "lm_head.weight has", "surprise.weight"):
         assert part in message
 
 
 # Contradictions that do not hide one another: config entries, tensors (None: taken away), and what the refusal says.
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], str]] = [
     ({"architectures": ["MambaForCausalLM"]}, {"mask_hidden": None}, "architecture MambaForCausalLM"),
-    ({"hidden_size": 64}, {}, "hidden_size 64, but the tensors 48"),
+    ({"hidden_size": 64}, {}, "hidden_size 64, but the tensors have 48"),
     ({"intermediate_size": 0}, {}, "intermediate_size must be a positive integer"),
-    ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, but the tensors 2"),
+    ({"num_hidden_layers": 3}, {}, "num_hidden_layers 3, but the tensors have 2"),
     ({"num_key_value_heads": 4}, {}, "4 heads of head_dim 16, but k_proj has 32 rows"),
-    ({"vocab_size": VOCAB + 1}, {}, f"vocab_size {VOCAB + 1}, but the tensors {VOCAB}"),
-    ({"target_hidden_size": 72}, {}, "hidden size 72, but this one has 48"),
+    ({"vocab_size": VOCAB + 1}, {}, f"vocab_size {VOCAB + 1}, but the tensors have {VOCAB}"),
+    ({"target_hidden_size": 72}, {}, "hidden size 72, but this target has 48"),
     ({"ptd_token_id": VOCAB}, {}, "outside the vocabulary"),
     ({"eagle_aux_hidden_state_layer_ids": [4, 2]}, {}, "ascending"),
     ({"attention_bias": True}, {}, "attention_bias true, but there is no bias"),
@@ -80,14 +80,14 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], st
     ({"eagle_config": {"fc_norm": False}}, {f"fc_norm.{i}.weight": (48,) for i in range(3)}, "fc_norm false, but"),
     ({"model_type": "qwen3"}, {}, "q_norm and k_norm"),
     ({"norm_before_residual": "no"}, {}, "norm_before_residual must be true or false"),
-    ({"use_sliding_window": True}, {}, "layer_types does not say"),
+    ({"use_sliding_window": True}, {}, "layer_types does not list"),
     ({"rope_scaling": {"rope_type": "longrope"}}, {}, "'longrope' is not supported"),
     ({"hidden_act": "gelu"}, {}, "hidden_act 'gelu'"),
     ({"rms_norm_eps": -1.0}, {}, "rms_norm_eps"),
     ({"num_speculative_tokens": 1_000_000}, {}, f"the kernels support at most {MAX_DRAFTS}"),
     ({}, {"norm.weight": None}, "norm.weight is missing"),
-    ({}, {"layers.1.self_attn.k_proj.weight": (32, 40)}, "k_proj.weight is [32, 40], but [32, 48] is required"),
-    ({}, {"t2d": (7,)}, "t2d is [7], but [96] is required"),
+    ({}, {"layers.1.self_attn.k_proj.weight": (32, 40)}, "k_proj.weight has shape [32, 40], but [32, 48] is required"),
+    ({}, {"t2d": (7,)}, "t2d has shape [7], but [96] is required"),
 ]  # fmt: skip
 
 
@@ -158,10 +158,10 @@ def test_head_with_mask_token_but_no_mask_hidden_is_identified(
         ({"mask_token_id": 2}, "several mask token ids: mask_token_id 2, ptd_token_id 1"),
         ({"hidden_size": "48"}, "hidden_size must be a positive integer"),
         ({"hidden_size": True}, "hidden_size must be a positive integer"),
-        ({"draft_vocab_size": 10}, "draft_vocab_size 10, but the tensors 96"),
+        ({"draft_vocab_size": 10}, "draft_vocab_size 10, but the tensors have 96"),
         ({"head_dim": 10}, "head_dim 10, but q_proj has 64 rows"),
         ({"head_dim": None, "num_attention_heads": 5}, "head_dim is unknown"),
-        ({"head_dim": None, "num_attention_heads": 64}, "head_dim 1 is odd"),
+        ({"head_dim": None, "num_attention_heads": 64}, "head_dim is 1, but"),
         ({"num_attention_heads": 2, "head_dim": 32, "num_key_value_heads": 1}, None),
         ({"eagle_aux_hidden_state_layer_ids": [2, 2, 4]}, "ascending"),
         ({"eagle_aux_hidden_state_layer_ids": [2, 3, 7]}, "are invalid for a target of 7 layers"),
@@ -185,9 +185,12 @@ def test_head_with_mask_token_but_no_mask_hidden_is_identified(
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "per layer type"),
         ({"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}}, "rope_theta 5.0, but 6.0"),
         ({"rope_theta": "big"}, "rope_theta must be a positive number"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}}, "differ"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+            "contradict",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-        ({"layer_types": ["full_attention"]}, "kinds of 2 layers"),
+        ({"layer_types": ["full_attention"]}, "types of 2 layers"),
         ({"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention are not supported"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "no sliding_window"),
         (
@@ -212,17 +215,17 @@ def test_a_config_that_does_not_fit_is_refused(
     [
         ({"fc.weight": (48, 240)}, "reads 5 taps, but config does not list their layers"),
         ({"fc.weight": (48, 145)}, "not a multiple of the hidden size 48"),
-        ({"mask_hidden": (96,)}, r"mask_hidden is \[1, 1, 96\], but \[1, 1, 144\] is required"),
-        ({"lm_head.weight": (10, 48)}, "10 < 96 needs a d2t tensor"),
-        ({"lm_head.weight": None, "d2t": (VOCAB,)}, r"lm_head.weight is missing: .* without own ids"),
-        ({"input_norm.weight": (144,), "fc_norm.0.weight": (48,)}, "exclude each other"),
-        ({"fc_norm.0.weight": (48,), "fc_norm.1.weight": (48,)}, "2 norms of single taps"),
+        ({"mask_hidden": (96,)}, r"mask_hidden has shape \[1, 1, 96\], but \[1, 1, 144\] is required"),
+        ({"lm_head.weight": (10, 48)}, "10 of 96 tokens needs a d2t tensor"),
+        ({"lm_head.weight": None, "d2t": (VOCAB,)}, r"lm_head.weight is missing: .* without a d2t tensor"),
+        ({"input_norm.weight": (144,), "fc_norm.0.weight": (48,)}, "cannot both be present"),
+        ({"fc_norm.0.weight": (48,), "fc_norm.1.weight": (48,)}, "2 fc_norm tensors, one per tap"),
         ({"layers.1.self_attn.q_norm.weight": (16,)}, "layers.0.self_attn.q_norm.weight is missing"),
         ({"midlayer.self_attn.q_proj.bias": (64,)}, "layers.1.self_attn.q_proj.bias is missing"),
-        ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight does not belong to a known"),
-        ({"layers.0.hidden_norm.weight": (48,)}, "and midlayer.hidden_norm.weight both mean"),
+        ({"layers.3.input_layernorm.weight": (48,)}, "layers.3.input_layernorm.weight does not belong to any known"),
+        ({"layers.0.hidden_norm.weight": (48,)}, "and midlayer.hidden_norm.weight are both names of"),
         ({"parallel_draft_heads.0.medusa_layers.0.linear.weight": (48, 48)}, "Model-Optimizer"),
-        ({"fc.bias": (48,), "fc.weight": None}, "fc.bias does not belong to a known kind of head"),
+        ({"fc.bias": (48,), "fc.weight": None}, "fc.bias does not belong to any known kind of head"),
     ],
 )  # fmt: skip
 def test_tensors_that_do_not_fit_are_refused(
@@ -241,7 +244,7 @@ def test_fused_projections_are_named_and_not_reported_missing(
     shapes["midlayer.self_attn.qkv_proj.weight"] = (128, 96)
     message = refusal(CONFIG, shapes, target)
     assert "(1 problem)" in message
-    assert "is fused: store q_proj, k_proj, v_proj instead" in message
+    assert "is fused: store q_proj, k_proj, v_proj as separate tensors" in message
 
 
 def test_unknown_tensors_are_ignored_if_the_rest_is_complete(

@@ -42,15 +42,18 @@ def refusal(config: dict[str, Any]) -> str:
         ({"max_position_embeddings": {}}, "max_position_embeddings must be a positive integer, not {}"),
         ({"rms_norm_eps": "tiny"}, "rms_norm_eps must be a number"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a number"),
-        ({"head_dim": 15}, "head_dim 15 is odd"),
+        ({"head_dim": 15}, "head_dim is 15, but"),
         ({"num_key_value_heads": 3}, "4 query heads cannot share 3 key heads"),
         ({"layer_types": 3}, "layer_types must be a list of names, not 3"),
         ({"layer_types": ["full_attention", 7]}, "layer_types must be a list of names"),
         ({"layer_types": ["full_attention"]}, "layer_types lists 1 layers, but num_hidden_layers is 7"),
         ({"layer_types": ["chunked_attention"] * 7}, "layer_types has chunked_attention"),
         ({"rope_parameters": []}, "rope_parameters must be an object, not []"),
-        ({"rope_parameters": {"rope_type": "banana"}}, "RoPE type 'banana' of rope_parameters is not one of default"),
-        ({"rope_parameters": {"rope_type": ["yarn"]}}, "is not one of default"),
+        (
+            {"rope_parameters": {"rope_type": "banana"}},
+            "RoPE type 'banana' of rope_parameters is not supported; supported are default",
+        ),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, "is not supported; supported are default"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "rope_theta must be a positive number"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta must be a positive number, not 0"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": -1}}, "must be a positive number, not -1"),
@@ -62,10 +65,10 @@ def refusal(config: dict[str, Any]) -> str:
         ({"is_causal": False}, "support only causal attention"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all'"),
         ({"use_bidirectional_attention": True}, "support only causal attention"),
-        ({"per_layer_config": {"9": {"head_dim": 32}}}, "must name layers 0 to 6"),
+        ({"per_layer_config": {"9": {"head_dim": 32}}}, "must be layers from 0 to 6"),
         ({"per_layer_config": {"1": {"sliding_window": 4}}}, "sets sliding_window"),
-        ({"per_layer_config": 5}, "must hold an object for each layer"),
-        ({"per_layer_config": ""}, "must hold an object for each layer"),
+        ({"per_layer_config": 5}, "must map layers to objects"),
+        ({"per_layer_config": ""}, "must map layers to objects"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(family: str, change: dict[str, Any], says: str) -> None:
@@ -87,7 +90,7 @@ def test_a_value_that_cannot_be_is_named(family: str, change: dict[str, Any], sa
         ("llama", {"layer_types": ["sliding_attention"] * 7}, "has sliding_attention"),
         ("gemma-4", {"final_logit_softcapping": 0}, "final_logit_softcapping must be a positive number"),
         ("gemma-4", {"per_layer_config": {"1": {"head_dim": "x"}}}, "per_layer_config.1.head_dim must be a positive"),
-        ("gemma-4", {"per_layer_config": {"1": {}, "01": {}}}, "must name layers 0 to 6"),
+        ("gemma-4", {"per_layer_config": {"1": {}, "01": {}}}, "must be layers from 0 to 6"),
     ],
 )
 def test_a_value_that_a_family_cannot_have_is_named(family: str, change: dict[str, Any], says: str) -> None:
@@ -107,7 +110,7 @@ def test_invalid_architectures_list_is_rejected(architectures: Any) -> None:
 
 
 def test_non_object_decoder_is_rejected() -> None:
-    assert "text_config is [1]" in refusal_of_text([1])
+    assert "text_config must be an object, not [1]" in refusal_of_text([1])
 
 
 def refusal_of_text(text: Any) -> str:

@@ -78,7 +78,7 @@ def test_all_problems_are_reported_together(
     with pytest.raises(BuildError) as caught:
         check(name, shuffled, shapes)
     text = str(caught.value)
-    for count, kind in ((len(missing), "missing"), (len(wrong), "of another shape"), (len(set(extra)), "not known")):
+    for count, kind in ((len(missing), "missing"), (len(wrong), "with a wrong shape"), (len(set(extra)), "unknown")):
         assert (f"{count} {kind}" in text) == (count > 0)
     canonical = family_for(CONFIGS[name]).canonical
     for key in [*map(canonical, missing), *wrong, *extra]:

@@ -66,14 +66,14 @@ def test_missing_compiler_error_states_the_consequence(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EnvironmentProblem, match="no C\\+\\+ compiler") as caught:
         compile_library()
-    assert "which are slower" in caught.value.why
+    assert "more slowly" in caught.value.why
     assert "cpu]" in caught.value.fix
 
 
 FAILURES = {
     "an error": ("echo 'kernels.cpp:3: error: no such thing'; echo noise; exit 1", "error: no such thing"),
     "a failure without a word": ("exit 7", "exit status 7"),
-    "success without a library": ("exit 0", "wrote nothing"),
+    "success without a library": ("exit 0", "wrote no output file"),
     "a signal": ("kill -9 $$", "exit status -9"),
 }
 

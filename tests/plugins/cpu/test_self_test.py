@@ -40,7 +40,7 @@ def test_a_library_that_does_not_work_is_refused(cpu_library: Path, tmp_path: Pa
     path = tmp_path / "other.so"
     command = [*find_compilers()[0].command, "-x", "c++", "-shared", "-fPIC", "-o", str(path), "-"]
     subprocess.run(command, input=f'extern "C" {{ {text} }}', text=True, check=True)
-    with pytest.raises(EnvironmentProblem, match="do not work here") as caught:
+    with pytest.raises(EnvironmentProblem, match="do not work on this machine") as caught:
         try_library(path)
     assert words in caught.value.why
     assert "rebuild the engine" in caught.value.fix
@@ -51,6 +51,6 @@ def test_non_library_file_is_rejected(tmp_path: Path, content: bytes | None) -> 
     path = tmp_path / "kernels.so"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(EnvironmentProblem, match="do not work here") as caught:
+    with pytest.raises(EnvironmentProblem, match="do not work on this machine") as caught:
         try_library(path)
     assert "kernels.so" in caught.value.why

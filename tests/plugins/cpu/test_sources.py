@@ -99,6 +99,6 @@ def test_no_option_lets_a_compiler_round_elsewhere_or_look_at_the_machine() -> N
 
 
 def test_a_missing_file_is_a_broken_installation(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="cannot read the CPU kernels") as caught:
+    with pytest.raises(BuildError, match="cannot read the source of the CPU kernels") as caught:
         sources._text(tmp_path / "gone.h")
     assert "reinstall" in caught.value.fix

@@ -135,14 +135,14 @@ def test_a_kernel_with_other_parameters_or_clusters_than_the_spec_is_refused(dri
     lines = run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES.replace("4", "8", 1))
     assert lines[-1].startswith("BuildError cannot load the kernel of PlaceholderDraft for sm_100: its parameters have")
     lines = run(driver, LAUNCH_ACCEPT.replace("SM", "100"), KERNEL_PARAMS=ACCEPT_SIZES, KERNEL_CLUSTER="4")
-    assert "it is compiled for clusters of 4 blocks, its spec says 8" in lines[-1]
+    assert "it was compiled for clusters of 4 blocks, but its spec says 8" in lines[-1]
     assert not any(line.startswith("launch") for line in lines)
 
 
 @pytest.mark.parametrize(
     ("failing", "words"),
     [
-        ("cuInit", "CUDA does not start"),
+        ("cuInit", "CUDA failed to initialize"),
         ("cuLibraryLoadData", "cannot load the kernel of PlaceholderDraft for sm_100"),
         ("cuLibraryGetKernel", "entry placeholder_draft"),
         ("cuLaunchKernelEx", "PlaceholderDraft was not launched"),

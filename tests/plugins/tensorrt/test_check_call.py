@@ -51,8 +51,8 @@ def test_plugin_selection_marks_are_not_op_attributes() -> None:
         ({"mask_token_id": [3]}, "mask_token_id must be int, not list"),
         ({"mask_token_id": 2**31}, "32-bit"),
         ({"mask_token_id": 3, "mask": 3}, "unknown attribute 'mask'"),
-        ({"mask_token_id": 3, "plugin_version": "2"}, "plugin_version is '2', the plugin has '1'"),
-        ({"mask_token_id": 3, "plugin_namespace": ""}, "plugin_namespace is '', the plugin has 'peagle'"),
+        ({"mask_token_id": 3, "plugin_version": "2"}, "plugin_version is '2', but the plugin has '1'"),
+        ({"mask_token_id": 3, "plugin_namespace": ""}, "plugin_namespace is '', but the plugin has 'peagle'"),
     ],
 )
 def test_attributes_that_do_not_fit_are_named(attributes: dict[str, object], complaint: str) -> None:

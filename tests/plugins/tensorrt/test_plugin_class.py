@@ -121,7 +121,7 @@ def test_real_shapes_are_checked_when_they_change(trt: Any) -> None:
         plugin.on_shape_change([*inputs[:-1], described(trt, "int32", [3])], outputs)
     with pytest.raises(BuildError, match="tokens must have at least 2 columns"):
         plugin.on_shape_change(described_inputs(trt, "PlaceholderDraft", {**SIZES, "E": 1}), outputs)
-    with pytest.raises(BuildError, match=r"TensorRT made row_ids int64 \[2, 6\], the spec says int64 \[2, 5\]"):
+    with pytest.raises(BuildError, match=r"TensorRT made row_ids int64 \[2, 6\], but the spec says int64 \[2, 5\]"):
         plugin.on_shape_change(inputs, [described(trt, "int64", [2, 6]), *outputs[1:]])
     with pytest.raises(BuildError, match="TensorRT made newest int32"):
         plugin.on_shape_change(inputs, [*outputs[:3], described(trt, "int32", [2]), *outputs[4:]])

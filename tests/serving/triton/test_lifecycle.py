@@ -197,7 +197,7 @@ def test_plans_for_an_absent_gpu_are_rejected(
         message = "specifies invalid or unsupported gpu id 0"
     else:
         _edit(model, r"kind: KIND_GPU gpus: \[ 0 \]", "kind: KIND_CPU")
-        message = "the package cuda-core is not installed; TensorRT engines require it"
+        message = "the package cuda-core is not installed; TensorRT engines require this package"
     require_refusal(triton, "plans", message)
     for folder in triton_repository.glob("plans*"):
         shutil.rmtree(folder)

@@ -193,7 +193,10 @@ def test_a_cancelled_grpc_stream_frees_its_slot(triton: TritonProcess) -> None:
         ({"text_input": "a", "sampling_parameters": '{"seeed": 1}'}, "did you mean seed?"),
         ({"text_input": "a", "top_k": 3, "sampling_parameters": '{"top_k": 1}'}, "top_k is given twice"),
         ({"text_input": "a", "sampling_parameters": '{"temperature": "hot"}'}, "temperature must be"),
-        ({"messages": '[{"role": "assistant", "content": "a"}]'}, "messages[0], the last one, is the assistant's"),
+        (
+            {"messages": '[{"role": "assistant", "content": "a"}]'},
+            "the last message, messages[0], is from the assistant",
+        ),
         ({"messages": "hello"}, "messages is not valid JSON"),
         ({"text_input": "x " * 5000}, "tokens"),
     ],
@@ -231,7 +234,7 @@ def test_full_queue_rejects_immediately(triton: TritonProcess) -> None:
         triton.wait_until(lambda: triton.counted("num_requests_waiting", "demo") == 8)
         answer = triton.generate("demo", text_input="x", max_tokens=1)
         assert answer.status == 400, "what generate of Triton 2.51 says of every error, whatever its code"
-        assert "the queue is full: the engine has 11 requests" in answer.events[0]["error"]
+        assert "the queue is full: the engine already has 11 requests" in answer.events[0]["error"]
         for each in held:
             each.result(timeout=60)
     for each in streams:

@@ -70,8 +70,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a long array": (raw([(b"a", 9, struct.pack("<IQ", 4, MOST))]), "items; "),
     "an array beyond the end": (raw([(b"a", 9, struct.pack("<IQ", 4, 1 << 20))]), "truncated"),
     "an array of arrays": (raw([(b"a", 9, struct.pack("<IQ", 9, 1))]), "an array of the unknown type 9"),
-    "alignment 0": (raw([(b"general.alignment", 4, struct.pack("<I", 0))]), "not a power of two"),
-    "alignment 3": (raw([(b"general.alignment", 4, struct.pack("<I", 3))]), "not a power of two"),
+    "alignment 0": (raw([(b"general.alignment", 4, struct.pack("<I", 0))]), "must be a power of two"),
+    "alignment 3": (raw([(b"general.alignment", 4, struct.pack("<I", 3))]), "must be a power of two"),
     "a tensor twice": (raw(tensors=[(b"a", [32], 0, 0)] * 2), "appears twice"),
     "a tensor of no axes": (raw(tensors=[(b"a", [], 0, 0)]), "has 0 axes"),
     "a tensor of many axes": (raw(tensors=[(b"a", [1] * 9, 0, 0)]), "has 9 axes"),
@@ -134,7 +134,7 @@ def _opened(path: Path, **more: Any) -> Target:
 
 
 def test_unknown_architecture_is_rejected_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="has the architecture mamba") as caught:
+    with pytest.raises(BuildError, match="has an unsupported architecture: mamba") as caught:
         _opened(
             tmp_path, edit=lambda writer: writer.add_key_value("general.architecture", "mamba", GGUFValueType.STRING)
         )
@@ -180,12 +180,12 @@ def test_unknown_and_misshaped_tensors_are_named(tmp_path: Path) -> None:
     content = written.file.read_bytes()
     for other, said in (
         (b"../../../ffn.weight", "does not use"),
-        (b"blk.7.ffn_up.weight", "not known to the model"),
+        (b"blk.7.ffn_up.weight", "unknown to the model"),
     ):
         (tmp_path / "odd.gguf").write_bytes(content.replace(b"blk.1.ffn_up.weight", other))
         with pytest.raises(BuildError, match=said) as caught:
             Target.open(tmp_path / "odd.gguf").check()
         assert other.decode() in str(caught.value) or "model.layers.7.mlp.up_proj.weight" in str(caught.value)
     wide = gguf_files.write(tmp_path / "wide.gguf", "llama", edit=lambda w: w.add_feed_forward_length(128))
-    with pytest.raises(BuildError, match="of another shape"):
+    with pytest.raises(BuildError, match="with a wrong shape"):
         Target.open(wide.file).check()

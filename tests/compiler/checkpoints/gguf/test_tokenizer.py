@@ -143,24 +143,24 @@ def test_special_tokens_are_whole_and_named() -> None:
 
 
 WRONG: dict[str, tuple[GgufHeader, str]] = {
-    "another kind": (byte_pairs(model="bert"), "of the kind 'bert'"),
-    "no kind": (header(tokens=["a"]), "of the kind ''"),
+    "another kind": (byte_pairs(model="bert"), "of type 'bert'"),
+    "no kind": (header(tokens=["a"]), "of type ''"),
     "another cut": (byte_pairs(pre="deepseek-llm"), "'deepseek-llm'"),
     "no cut": (byte_pairs(pre=""), "no named pre-tokenizer"),
-    "no tokens": (byte_pairs(tokens=[]), "no list of tokens"),
-    "tokens that are numbers": (byte_pairs(tokens=[1, 2]), "no list of tokens"),
+    "no tokens": (byte_pairs(tokens=[]), "no valid list of tokens"),
+    "tokens that are numbers": (byte_pairs(tokens=[1, 2]), "no valid list of tokens"),
     "a token without end": (pieces(tokens=["a" * 10**6], token_type=[1], scores=[0.0]), "1000000 characters"),
     "a token twice": (byte_pairs(tokens=["a", "a"], token_type=[], merges=[]), "2 tokens have only 1 different"),
-    "too few kinds": (byte_pairs(token_type=[1]), "tokens have 1 types"),
+    "too few kinds": (byte_pairs(token_type=[1]), "tokens, but 1 token types"),
     "merges of other tokens": (byte_pairs(merges=["q zz"]), "damaged"),
     "merges of three": (byte_pairs(merges=["a b c"]), "two tokens separated by a space"),
     "merges that are no text": (byte_pairs(merges=[1]), "two tokens separated by a space"),
     "an end that is no token": (byte_pairs(eos_token_id=10**6), "eos_token_id is 1000000"),
     "an end that is text": (byte_pairs(eos_token_id="2"), "eos_token_id is '2'"),
     "a beginning that is not named": (byte_pairs(add_bos_token=True, bos_token_id=None), "bos_token_id is missing"),
-    "no scores": (pieces(scores=[]), "have 0 scores"),
+    "no scores": (pieces(scores=[]), "but 0 scores"),
     "scores that are no numbers": (pieces(scores=[float("nan")] * len(PIECES)), "scores"),
-    "a switch that is a number": (pieces(add_bos_token=1), "add_bos_token is 1"),
+    "a switch that is a number": (pieces(add_bos_token=1), "add_bos_token must be of type bool, not 1"),
 }
 
 

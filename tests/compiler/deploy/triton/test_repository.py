@@ -109,7 +109,7 @@ def test_neighboring_models_are_untouched(demo_engine: Path, tmp_path: Path, cli
         (("--name", "a/b"), 2, "is not a valid model name"),
         (("--name", ".hidden"), 2, "is not a valid model name"),
         (("--name", ""), 2, "is not a valid model name"),
-        (("--gpus", "0"), 2, "--gpus was given for a CPU engine"),
+        (("--gpus", "0"), 2, "--gpus does not work with a CPU engine"),
         (("--gpus", "a"), 2, "--gpus 'a' is not a list"),
         (("--link", "--engine-path", "/x"), 2, "contradict"),
         (("--engine-path", 'a"b'), 2, "config.pbtxt cannot contain"),

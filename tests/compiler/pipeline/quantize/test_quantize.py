@@ -349,7 +349,7 @@ def test_invalid_request_is_rejected(
         ("", "has no sample"),
         ("{", "line 1 is not a calibration sample"),
         ('{"input_ids": [1, 96]}', "token id 96 is not in the model's vocabulary"),
-        ('{"input_ids": [1, 2]}', "too little text to calibrate with"),
+        ('{"input_ids": [1, 2]}', "too little text for calibration"),
     ],
 )
 def test_bad_calibration_data_is_named(cli: Run, pair: Pair, tmp_path: Path, content: str, says: str) -> None:

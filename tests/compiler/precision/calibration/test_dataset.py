@@ -27,13 +27,13 @@ def written(path: Path, *lines: Any) -> Path:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "not JSON"), ("[1]", "not a JSON object"), ({}, "none of text"), ({"prompt": "x"}, "none of text"),
+        ("{", "not valid JSON"), ("[1]", "not a JSON object"), ({}, "none of text"), ({"prompt": "x"}, "none of text"),
         ({"text": "x", "input_ids": [1]}, "both text and input_ids"),
         ({"text": ""}, "empty"), ({"text": 1}, "not a string"),
-        ({"messages": []}, "messages"), ({"messages": [{"role": "user"}]}, "role and content"),
+        ({"messages": []}, "messages"), ({"messages": [{"role": "user"}]}, "a role and a content"),
         ({"input_ids": []}, "empty"), ({"input_ids": [1.0]}, "integers"), ({"input_ids": [True]}, "integers"),
         ({"input_ids": [VOCAB]}, f"token id {VOCAB}"), ({"input_ids": [-1]}, "token id -1"),
-        ('{"input_ids": ' + "[" * 100_000, "not JSON"),
+        ('{"input_ids": ' + "[" * 100_000, "not valid JSON"),
     ],
 )  # fmt: skip
 def test_a_malformed_line_is_named(line: Any, said: str, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_samples_tokenized_for_another_model_are_rejected(tmp_path: Path) -> Non
 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "data.jsonl", {"input_ids": list(range(50))})
-    with pytest.raises(UsageError, match="too little text to calibrate with: 6 tokens in 1 sample of"):
+    with pytest.raises(UsageError, match=r"too little text for calibration: .* has 6 tokens in 1 sample"):
         read_jsonl(path, None, VOCAB, SampleLimits(max_length=6, min_tokens=7))
 
 
@@ -167,7 +167,7 @@ def test_system_turns_are_dropped_when_the_template_rejects_them(tmp_path: Path)
     (tmp_path / "chat_template.jinja").write_text(refuses)
     samples = bundled(Encoder.open(tmp_path), 4096)
     assert len(samples.ids) == 128
-    assert any("rejects system turns" in warning for warning in samples.warnings)
+    assert any("rejects system messages" in warning for warning in samples.warnings)
 
 
 def test_template_with_a_date_renders_deterministically(pair: Pair) -> None:
@@ -179,8 +179,8 @@ def test_template_with_a_date_renders_deterministically(pair: Pair) -> None:
 def test_too_many_samples_requested_is_reported() -> None:
     samples = Samples.of("the set", [[1, 2, 3], [4, 5]])
     assert samples.asked(None, None).warnings == samples.asked(2, 3).warnings == ()
-    assert samples.asked(3, None).warnings == ("3 samples were requested, but the set has 2",)
-    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were requested, but the set has at most 3",)
+    assert samples.asked(3, None).warnings == ("3 samples were requested, but the set has only 2",)
+    assert samples.asked(2, 4).warnings == ("samples of 4 tokens were requested, but the longest of the set has 3",)
     assert samples.asked(3, 4).digest == samples.digest
 
 

@@ -22,7 +22,7 @@ def test_worst_saturation_is_first_and_experts_are_numbered() -> None:
     assert found.inputs == 5
     assert [(each.name, each.beyond) for each in found.clipped] == [("experts, expert 2", 10), ("a", 1.5)]
     (warning,) = found.warnings()
-    assert "much of 1 input: 25.00% of the values that enter experts, expert 2, up to 10 times its range" in warning
+    assert "many values of 1 input: 25.00% of the inputs of experts, expert 2, up to 10 times its range" in warning
     record = found.record()
     assert (record["clipped"], record["worst"][0]["name"]) == (2, "experts, expert 2")
 
@@ -40,7 +40,7 @@ def test_disagreeing_sample_halves_are_reported() -> None:
     found = of({"a": 3, "b": 2, "c": 9}, {}, {"a": [3, 1], "b": [2, 1.9], "c": [9, 4]})
     assert found.record()["halves"] == {"inputs": 3, "apart": 3.0, "in": "a", "unsettled": 2, "limit": 2.0}
     (warning,) = found.warnings()
-    assert "a factor of more than 2 in 2 of 3 inputs, at most in a (a factor of 3)" in warning
+    assert "more than a factor of 2 in 2 of 3 inputs, most in a (a factor of 3)" in warning
 
 
 def test_one_sample_has_no_halves() -> None:

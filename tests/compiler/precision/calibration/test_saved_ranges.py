@@ -119,8 +119,8 @@ def test_missing_unknown_and_misshaped_ranges_are_named(key: str, tmp_path: Path
     name = key.partition(":")[2]
     for changed, said in (
         (tensors, f"{name} is missing"),
-        ({**tensors, key: value, f"{key}.x": value}, f"{name}.x is not known to the model"),
-        ({**tensors, key: np.stack([value, value])}, f"{name} is [2"),
+        ({**tensors, key: value, f"{key}.x": value}, f"{name}.x is unknown to the model"),
+        ({**tensors, key: np.stack([value, value])}, f"{name} has shape [2"),
     ):
         rewrite(tmp_path, changed)
         with pytest.raises(BuildError) as refused:

@@ -50,7 +50,7 @@ def test_runtime_exceptions_become_project_errors(
 
 def test_out_of_memory_becomes_a_project_error(tiny_folder: Path) -> None:
     session = loaded_graphs.open_session(tiny_folder / "target" / "model.onnx", 1)
-    with pytest.raises(EnvironmentProblem, match="rejected the memory"):
+    with pytest.raises(EnvironmentProblem, match="rejected the buffers"):
         loaded_graphs.bind(session, {"no_such_input": np.zeros(1, np.float32)}, {})
 
 

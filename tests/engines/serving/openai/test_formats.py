@@ -224,5 +224,5 @@ def test_unenforceable_schema_is_rejected_by_field(client: OpenAI, fields: Any, 
 
 
 def test_broken_stream_reports_it_in_the_last_chunk(client: OpenAI) -> None:
-    with pytest.raises(openai.APIError, match="guided_regex: the text cannot continue"):
+    with pytest.raises(openai.APIError, match="guided_regex: the text cannot be continued"):
         list(_ask(client, stream=True, extra_body={"guided_regex": "ab", "allowed_token_ids": [5]}))

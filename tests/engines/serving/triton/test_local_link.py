@@ -122,7 +122,7 @@ def test_an_end_without_a_last_response_is_noticed() -> None:
         sender.send(response(a=[1]))
         sender._connection.close()
 
-    with Model(begin) as model, pytest.raises(EnvironmentProblem, match="has ended"):
+    with Model(begin) as model, pytest.raises(EnvironmentProblem, match="has stopped"):
         list(send_request(model.name, 1, {}, never))
 
 
@@ -130,7 +130,7 @@ def test_missing_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_link, "GAP_SECONDS", 0.0)
     with Model(echo) as model:
         list(send_request(model.name, 1, {}, never))
-    with pytest.raises(EnvironmentProblem, match=f"model {model.name} is not running"):
+    with pytest.raises(EnvironmentProblem, match=f"model {model.name}, which holds the engine, is not running"):
         list(send_request(model.name, 1, {}, never))
 
 

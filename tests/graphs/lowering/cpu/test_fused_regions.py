@@ -107,7 +107,7 @@ def test_unsupported_node_ends_a_region_and_is_named(cpu_library: Path) -> None:
     nodes = run(made, cpu_library)
     joined = join(made)
     assert sorted(kinds(made)) == ["Constant", "CumSum", "Stretch", "Stretch"]
-    assert joined.outside["CumSum"] == "there is no such step"
+    assert joined.outside["CumSum"] == "there is no step for this op"
     for ours, theirs in zip(run(made, cpu_library), nodes, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 

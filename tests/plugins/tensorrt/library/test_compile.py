@@ -62,9 +62,9 @@ def test_index_describes_the_library(plugin_library: Path, tmp_path: Path) -> No
             read_index(tmp_path)
 
 
-@pytest.mark.parametrize(("sms", "words"), [([], "no GPU"), ([70, 90], "sm_70")])
+@pytest.mark.parametrize(("sms", "words"), [([], "no GPU was specified"), ([70, 90], "does not support sm_70")])
 def test_gpu_without_a_kernel_is_rejected(sms: list[int], words: str) -> None:
-    with pytest.raises(UsageError, match=f"there is no plugin library for {words}"):
+    with pytest.raises(UsageError, match=words):
         compile_library(sms, [PACK])
 
 

@@ -194,7 +194,7 @@ def test_types_and_shapes_are_inferred_and_rejected_per_spec(
         (["mask_token_id=INT32:-5"], "mask_token_id must be 0 or more"),
         (["mask_token_id=INT32:1,2"], "mask_token_id must be one number, not 2"),
         (["mask_token_id=FLOAT32:1"], "mask_token_id must be INT32 or INT64, not FLOAT32"),
-        ([f"mask_token_id=INT64:{2**32}"], f"mask_token_id is {2**32}, its kernel takes 32-bit numbers"),
+        ([f"mask_token_id=INT64:{2**32}"], f"mask_token_id is {2**32}, but its kernel takes 32-bit integers"),
     ],
 )
 def test_an_attribute_that_does_not_fit_is_refused(stand_in: StandIn, fields: Sequence[str], complaint: str) -> None:
@@ -305,7 +305,7 @@ def test_empty_launch_is_skipped(program: Path) -> None:
     ("environment", "complaint"),
     [
         ({"LD_LIBRARY_PATH": ""}, "its kernel cannot be used: libcuda.so.1: cannot open"),
-        ({"FAILING": "cuInit"}, "CUDA does not start: CUDA error 700: an illegal memory access"),
+        ({"FAILING": "cuInit"}, "CUDA failed to initialize: CUDA error 700: an illegal memory access"),
         ({"FAILING": "cuCtxGetDevice"}, "there is no current CUDA context"),
         ({"FAILING": "cuLibraryLoadData"}, "its kernel cannot be used: CUDA error 700"),
         ({"FAILING": "cuLibraryGetKernel"}, "its kernel cannot be used: numbers_at: CUDA error 700"),
