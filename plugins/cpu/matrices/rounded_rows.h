@@ -16,7 +16,8 @@ class RoundedRows {
     float scale;              // largest magnitude / 127; NaN where a number of the block is not finite
     std::int32_t correction;  // -middle * sum of the codes, which a sum over codes above their middle begins with
     float shift;              // scale * sum of the codes, which a least value is multiplied with
-    float nothing;            // 48 bytes: no four codes lie in two cache lines
+    std::int16_t halves[2];   // the sums of the first 16 codes and of the others, if they were asked for
+    // 48 bytes: no four codes lie in two cache lines
   };
 
   RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks) {}
@@ -38,6 +39,7 @@ constexpr float kNegligible = 7.888609052210118e-31f;  // 2^-100: blocks without
 constexpr std::uint32_t kInfinity = 0x7f800000u;
 
 // One block, in operations that every compiler turns into vectors, and that are the same in each of them.
+template <bool kHalves>
 __attribute__((always_inline)) inline void round_block(const float* __restrict x, int middle_code,
                                                        RoundedRows::Block* __restrict block) {
   std::uint32_t bits[kBlock], largest_bits = 0;
@@ -50,7 +52,7 @@ __attribute__((always_inline)) inline void round_block(const float* __restrict x
   std::memcpy(&largest, &largest_bits, sizeof largest);
   if (largest_bits >= kInfinity || largest < kNegligible) {
     const float scale = largest_bits >= kInfinity ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
-    *block = {{}, scale, 0, scale, 0.0f};
+    *block = {{}, scale, 0, scale, {}};
     return;
   }
   const float inverse = 127.0f / largest, scale = largest / 127.0f;
@@ -67,22 +69,36 @@ __attribute__((always_inline)) inline void round_block(const float* __restrict x
   block->scale = scale;
   block->correction = -middle_code * sum;
   block->shift = scale * float(sum);
+  if (kHalves) {
+    std::int32_t first = 0;
+    for (int i = 0; i < kBlock / 2; i++) first += whole[i];
+    block->halves[0] = std::int16_t(first);
+    block->halves[1] = std::int16_t(sum - first);
+  }
 }
 
 // The blocks of one row; `stride` is from one to the next (RoundedRows::stride).
+template <bool kHalves>
 __attribute__((always_inline)) inline void round_row(const float* x, std::int64_t blocks, int middle_code,
                                                      RoundedRows::Block* block, std::int64_t stride) {
-  for (std::int64_t b = 0; b < blocks; b++, block += stride) round_block(x + b * kBlock, middle_code, block);
+  for (std::int64_t b = 0; b < blocks; b++, block += stride) round_block<kHalves>(x + b * kBlock, middle_code, block);
 }
 
-#ifdef PEAGLE_X86_64
-PEAGLE_AVX512_VNNI inline void round_row_avx512(const float* x, std::int64_t blocks, int middle_code,
-                                                RoundedRows::Block* block, std::int64_t stride) {
-  round_row(x, blocks, middle_code, block, stride);
+template <bool kHalves>
+void round_row_portable(const float* x, std::int64_t blocks, int middle_code, RoundedRows::Block* block,
+                        std::int64_t stride) {
+  round_row<kHalves>(x, blocks, middle_code, block, stride);
 }
-PEAGLE_AVX2 inline void round_row_avx2(const float* x, std::int64_t blocks, int middle_code,
-                                       RoundedRows::Block* block, std::int64_t stride) {
-  round_row(x, blocks, middle_code, block, stride);
+#ifdef PEAGLE_X86_64
+template <bool kHalves>
+PEAGLE_AVX512_VNNI void round_row_avx512(const float* x, std::int64_t blocks, int middle_code,
+                                         RoundedRows::Block* block, std::int64_t stride) {
+  round_row<kHalves>(x, blocks, middle_code, block, stride);
+}
+template <bool kHalves>
+PEAGLE_AVX2 void round_row_avx2(const float* x, std::int64_t blocks, int middle_code, RoundedRows::Block* block,
+                                std::int64_t stride) {
+  round_row<kHalves>(x, blocks, middle_code, block, stride);
 }
 #endif
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..quantized_linear.body import unpacking
+from ..quantized_linear.unpacking_nodes import unpacking
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:

@@ -8,7 +8,8 @@ namespace peagle {
 class QuantizedEmbedding : public Kernel {
  public:
   QuantizedEmbedding(const QuantizedEmbeddingAttributes& attributes, const Node& node)
-      : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")) {
+      : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")),
+        widen_(with_format(weights_.format, [](auto tag) { return widen<decltype(tag)::format>; })) {
     if (attributes.columns != weights_.columns()) {
       refuse("codes have %lld columns, not %lld", static_cast<long long>(weights_.columns()),
              static_cast<long long>(attributes.columns));
@@ -42,7 +43,9 @@ class QuantizedEmbedding : public Kernel {
       const std::int64_t first = std::int64_t(piece) * kRowsAtOnce, last = std::min(first + kRowsAtOnce, count_);
       const std::int64_t blocks = kernel_.weights_.blocks;
       for (std::int64_t i = first; i < last; i++) {
-        for (std::int64_t b = 0; b < blocks; b++) kernel_.widen(ids_[i], b, y_ + (i * blocks + b) * kBlock);
+        for (std::int64_t b = 0; b < blocks; b++) {
+          kernel_.widen_(kernel_.weights_, ids_[i], b, y_ + (i * blocks + b) * kBlock);
+        }
       }
     }
 
@@ -52,22 +55,23 @@ class QuantizedEmbedding : public Kernel {
     float* y_;
   };
 
-  void widen(std::int64_t id, std::int64_t block, float* y) const {
+  template <Format kFormat>
+  static void widen(const PackedWeights& weights, std::int64_t id, std::int64_t block, float* y) {
+    constexpr PackedFormat kForm = record(kFormat);
+    constexpr int kPart = kBlock / kForm.parts();
     const std::int64_t tile = id / kTile;
     const int row = int(id % kTile);
-    const std::uint8_t* codes = weights_.block_codes(tile, block);
-    if (weights_.format == Format::kInt8) {
-      const float scale = weights_.row_scales(tile)[row];
-      for (int i = 0; i < kBlock; i++) y[i] = float(weights_.code(codes, row, i)) * scale;
-      return;
+    std::int8_t numbers[kBlock];
+    row_numbers<kFormat>(weights.block_codes<kFormat>(tile, block), row, numbers);
+    const BlockScale scale = block_scale<kFormat>(weights, tile, block, row);
+    for (int i = 0; i < kBlock; i++) {
+      const float value = float(numbers[i]) * (scale.scale * float(scale.steps[i / kPart]));
+      y[i] = kForm.has_least ? value + scale.least : value;
     }
-    const std::uint16_t* halves = weights_.block_scales(tile, block);
-    const float scale = widened(halves[row]);
-    const float least = weights_.format == Format::kQ4_1 ? widened(halves[kTile + row]) : 0.0f;
-    for (int i = 0; i < kBlock; i++) y[i] = float(weights_.code(codes, row, i)) * scale + least;
   }
 
   PackedWeights weights_;
+  void (*widen_)(const PackedWeights&, std::int64_t id, std::int64_t block, float* y);
 };
 
 }  // namespace peagle

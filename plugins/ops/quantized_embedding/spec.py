@@ -1,4 +1,4 @@
-"""``QuantizedEmbedding``: look up rows of a packed 8-bit or 4-bit matrix and dequantize them."""
+"""``QuantizedEmbedding``: look up rows of a packed matrix and dequantize them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SPEC = OpSpec(
     doc="""Look rows up in the matrix of a ``QuantizedLinear``, as numbers of float32.
 
 An embedding and a head that are one matrix are stored once: both ops read the same codes and scales. A number is its
-whole code times its scale, and then plus its least value if there is one, each rounded. Ids are of 0..rows - 1; the
+whole code times its scale (d times the whole scale, which is exact), and then plus its least value if there is one,
+each rounded. Ids are of 0..rows - 1; the
 kernel refuses others.""",
     inputs=(Operand("ids", ("...",), ("int64",), "which rows"), CODES, SCALES),
     outputs=(Operand("y", ("...", "columns"), ("float32",), "the rows"),),

@@ -7,26 +7,43 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...op_spec import CpuCase
-from .packed_weights import FORMATS, GGUF_BLOCK_BYTES, Array, pack_codes, pack_gguf, pack_scales
+from .packed_formats import PACKED_FORMATS
+from .packed_weights import (
+    FORMATS,
+    Array,
+    columns_multiple,
+    pack_codes,
+    pack_gguf,
+    pack_scales,
+)
 
-ROWS, COLUMNS = 37, 96  # of the matrices: not whole tiles, and more than one block
+ROWS = 37  # of the matrices: not whole tiles
 
 
 def cpu_cases() -> Iterator[CpuCase]:
     """Seven rows, which are multiplied in two parts."""
-    x = np.random.default_rng(1).normal(size=(7, COLUMNS)).astype(np.float32)
     for name in FORMATS:
+        x = np.random.default_rng(1).normal(size=(7, columns_of(name))).astype(np.float32)
         attributes = {"format": name, "rows": ROWS}
         yield CpuCase((x, *random_matrix(name)), attributes, constants=("codes", "scales"))
 
 
+def columns_of(name: str) -> int:
+    """Return the columns of the matrix in a format: more than one block."""
+    return max(96, 2 * columns_multiple(name))
+
+
 def random_matrix(name: str) -> tuple[Array, Array]:
-    """Return packed codes and scales of a matrix [37, 96]."""
+    """Return packed codes and scales of a matrix of 37 rows."""
     rng = np.random.default_rng(0)
-    if name == "int8":
-        whole = rng.integers(-128, 128, (ROWS, COLUMNS), dtype=np.int8)
+    columns = columns_of(name)
+    kind = PACKED_FORMATS[name].gguf
+    if kind is None:
+        whole = rng.integers(-128, 128, (ROWS, columns), dtype=np.int8)
         return pack_codes(name, whole), pack_scales(name, rng.random((ROWS, 1), np.float32))
-    blocks = rng.integers(0, 256, (ROWS, COLUMNS // 32, GGUF_BLOCK_BYTES[name]), dtype=np.uint8)
-    blocks[..., 1] &= 0x3F  # keep the exponents of the float16 numbers finite
-    blocks[..., 3] &= 0x3F if name == "q4_1" else 0xFF
+    blocks = rng.integers(0, 256, (ROWS, columns // columns_multiple(name), kind.size), dtype=np.uint8)
+    for at in kind.halves:
+        blocks[..., at + 1] &= 0x3F  # finite and positive
+    for at in kind.exponents:
+        blocks[..., at] = blocks[..., at] % 16 + 120  # around 1
     return pack_gguf(name, blocks.reshape(ROWS, -1))

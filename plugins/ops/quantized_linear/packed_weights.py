@@ -3,38 +3,76 @@
 A matrix [N, K] is divided into tiles of 16 rows (the last is padded with zeros), and a tile into blocks of 32 columns.
 The codes of a block are stored in groups of four columns; each group stores its 16 rows consecutively.
 
-======== =================================== ==============================================================
-format   scales                              value of a number
-======== =================================== ==============================================================
-``int8`` float32 [tiles, 1, 16]              code * scale of the row; codes -128..127
-``q8_0`` float16 [tiles, blocks, 16]         code * scale of the block; codes -128..127
-``q4_0`` float16 [tiles, blocks, 16]         (code - 8) * scale; codes 0..15
-``q4_1`` float16 [tiles, blocks, 32]         code * scale + minimum; 16 scales, then the tile's 16 minimums
-======== =================================== ==============================================================
+========== ==================================== =======================================================================
+format     scales                               value of a number
+========== ==================================== =======================================================================
+``int8``   float32 [tiles, 1, 16]               code * scale of the row; codes -128..127
+``q8_0``   float16 [tiles, blocks, 16]          code * scale of the block; codes -128..127
+``q4_0``   float16 [tiles, blocks, 16]          (code - 8) * scale; codes 0..15
+``q4_1``   float16 [tiles, blocks, 32]          code * scale + minimum; 16 scales, then the tile's 16 minimums
+``q5_0``   float16 [tiles, blocks, 16]          (code - 16) * scale; codes 0..31
+``q5_1``   float16 [tiles, blocks, 32]          code * scale + minimum; codes 0..31
+``q4_k``   uint8 [tiles, superblocks, 320]      code * (d * scale) - dmin * minimum; codes 0..15
+``q5_k``   uint8 [tiles, superblocks, 320]      the same; codes 0..31
+``q6_k``   uint8 [tiles, superblocks, 288]      (code - 32) * (d * scale), a scale for 16 columns; codes 0..63
+``iq4_nl`` float16 [tiles, blocks, 16]          values[code] * scale; codes 0..15
+``mxfp4``  uint8 [tiles, blocks, 16]            values[code] * half the power of two; codes 0..15
+========== ==================================== =======================================================================
 
-Codes are uint8: [tiles, blocks, 512] for eight bits, stored with an offset of 128, or [tiles, blocks, 256], where the
-low half of a byte holds columns 0..15 and the high half columns 16..31. Source of q8_0, q4_0 and q4_1: block_q8_0,
-block_q4_0 and block_q4_1 of ggml, whose scales and codes are moved bit by bit.
+Codes are uint8 [tiles, blocks, 64 * bits]. Eight bits are stored with an offset of 128. Fewer are 256 bytes with four
+bits of each code, where the low half of a byte holds columns 0..15 and the high half columns 16..31, then 64 bytes
+with the fifth bits or 128 bytes with the fifth and sixth (``PackedFormat.upper_place``). A superblock has 256 columns;
+``scale_layouts.py`` describes its bytes. Source of all but int8: the blocks of ggml, whose scales and codes are moved
+bit by bit; scales of six bits become bytes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import BuildError
+from .packed_formats import PACKED_FORMATS, Array, GgufBlocks, PackedFormat
+from .scale_layouts import BLOCK, TILE, tiled
 
-Array = NDArray[Any]
+__all__ = [
+    "BLOCK",
+    "FORMATS",
+    "GGUF_BLOCK_BYTES",
+    "TILE",
+    "Array",
+    "Unpacked",
+    "code_shape",
+    "columns_multiple",
+    "gguf_codes",
+    "gguf_scales",
+    "one_of_formats",
+    "pack_codes",
+    "pack_gguf",
+    "pack_scales",
+    "row_scale_shape",
+    "scale_dtype",
+    "scale_shape",
+    "tiled",
+    "unpack",
+    "unpacked",
+]
 
-FORMATS = ("int8", "q8_0", "q4_0", "q4_1")
-GGUF_BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
-TILE, BLOCK = 16, 32
+FORMATS = tuple(PACKED_FORMATS)
+GGUF_BLOCK_BYTES = {name: each.gguf.size for name, each in PACKED_FORMATS.items() if each.gguf}
 _GROUP = 4
-_HALF = 2  # bytes of a float16
-_MIDDLE = 128  # offset of 8-bit codes
-_FOUR_BITS = ("q4_0", "q4_1")
+_GROUPS = BLOCK // _GROUP
+_OFFSET = 128  # of stored 8-bit codes
+
+
+class Unpacked(NamedTuple):
+    """The parts of an unpacked matrix: a number is whole * (factor * step), plus the least value if there is one."""
+
+    whole: Array  # int32 [rows, blocks, 32]
+    steps: Array  # int32 [rows, blocks, 1 or 2]: of a block or of its halves
+    factors: Array  # float32 [rows, blocks]
+    least: Array | None  # float32 [rows, blocks]
 
 
 def one_of_formats(name: str) -> str | None:
@@ -42,44 +80,60 @@ def one_of_formats(name: str) -> str | None:
     return None if name in FORMATS else f"must be one of {', '.join(FORMATS)}"
 
 
+def columns_multiple(name: str) -> int:
+    """Return what the columns of a matrix must be a multiple of: 32 or 256."""
+    return PACKED_FORMATS[name].columns_multiple
+
+
 def code_shape(name: str, rows: int, columns: int) -> tuple[int, int, int]:
     """Return the shape of the packed codes of a matrix [rows, columns]."""
-    bytes_of_block = TILE * BLOCK // (2 if name in _FOUR_BITS else 1)
-    return -(-rows // TILE), columns // BLOCK, bytes_of_block
+    return -(-rows // TILE), columns // BLOCK, TILE * BLOCK * PACKED_FORMATS[name].bits // 8
 
 
 def scale_shape(name: str, rows: int, columns: int) -> tuple[int, int, int]:
     """Return the shape of its packed scales."""
-    return -(-rows // TILE), 1 if name == "int8" else columns // BLOCK, TILE * (2 if name == "q4_1" else 1)
+    scales = PACKED_FORMATS[name].scales
+    return -(-rows // TILE), scales.units(columns), scales.tile_numbers
+
+
+def scale_dtype(name: str) -> str:
+    """Return the type of its scales, packed or not: float32, float16 or uint8."""
+    return PACKED_FORMATS[name].scales.dtype
+
+
+def row_scale_shape(name: str, columns: int) -> tuple[int, ...]:
+    """Return the shape of the scales of one row, as ``pack_scales`` takes them."""
+    scales = PACKED_FORMATS[name].scales
+    return scales.units(columns), *scales.entry
 
 
 def pack_codes(name: str, codes: Array) -> Array:
-    """Pack whole codes [N, K]: int8 in -128..127, or 4-bit codes 0..15 in any integer type.
+    """Pack whole codes [N, K]: int8 in -128..127, or codes of fewer bits, from 0 on, in any integer type.
 
     Raises ``BuildError`` for columns that are not whole blocks.
     """
-    if codes.shape[-1] % BLOCK or not codes.size:
-        raise BuildError(f"{codes.shape[-1]} columns are not a multiple of the block size, {BLOCK}")
-    whole = codes.astype(np.uint8) if name in _FOUR_BITS else codes.view(np.uint8) ^ _MIDDLE
+    form = PACKED_FORMATS[name]
+    if codes.shape[-1] % form.columns_multiple or not codes.size:
+        raise BuildError(
+            f"{codes.shape[-1]} columns are not a multiple of the block size, {form.columns_multiple}",
+            why=f"a matrix of {name} is stored in whole blocks",
+        )
+    whole = codes.view(np.uint8) ^ _OFFSET if form.bits == 8 else codes.astype(np.uint8)
     grouped = _grouped(whole.reshape(len(whole), -1, BLOCK))
-    if name not in _FOUR_BITS:
-        return grouped
-    low, high = np.split(grouped, 2, axis=-1)
-    packed: Array = low | high << 4
-    return packed
+    return grouped if form.bits == 8 else _planes(form, grouped)
 
 
 def pack_scales(name: str, scales: Array) -> Array:
-    """Pack scales of rows [N, 1] or of blocks [N, blocks]; q4_1 has [N, blocks, 2], minimums after scales.
+    """Pack scales of rows, [N, *row_scale_shape].
 
     Raises ``BuildError`` for scales that are not finite in their stored type.
     """
+    layout = PACKED_FORMATS[name].scales
     with np.errstate(over="ignore"):
-        stored = scales.astype(np.float32 if name == "int8" else np.float16)
-    if not np.isfinite(stored).all():
+        stored = scales.astype(layout.dtype)
+    if not layout.is_finite(stored):
         raise BuildError("a scale of the weights is not finite", fix="use an undamaged checkpoint")
-    tiles = tiled(stored)  # [tiles, blocks, 16] or [tiles, blocks, 2, 16]
-    return tiles.reshape(*tiles.shape[:2], -1)
+    return layout.pack(stored)
 
 
 def pack_gguf(name: str, rows: Array) -> tuple[Array, Array]:
@@ -92,47 +146,41 @@ def pack_gguf(name: str, rows: Array) -> tuple[Array, Array]:
 
 def gguf_codes(name: str, rows: Array) -> Array:
     """Return the whole codes of rows of GGUF blocks, [N, K], as ``pack_codes`` takes them."""
-    codes = _gguf_blocks(name, rows)[..., _HALF * _numbers(name) :]
-    if name in _FOUR_BITS:
-        return np.concatenate([codes & 15, codes >> 4], axis=-1).reshape(len(rows), -1)
-    return np.ascontiguousarray(codes).view(np.int8).reshape(len(rows), -1)
+    kind, blocks = _gguf_blocks(name, rows)
+    return kind.codes(blocks).reshape(len(rows), -1)
 
 
 def gguf_scales(name: str, rows: Array) -> Array:
-    """Return their scales, float16 [N, blocks] or [N, blocks, 2] for q4_1, as ``pack_scales`` takes them."""
-    halves = np.ascontiguousarray(_gguf_blocks(name, rows)[..., : _HALF * _numbers(name)]).view(np.float16)
-    return halves if name == "q4_1" else halves[..., 0]
+    """Return their scales, [N, *row_scale_shape], as ``pack_scales`` takes them."""
+    kind, blocks = _gguf_blocks(name, rows)
+    return kind.scales(blocks)
 
 
 def unpack(name: str, codes: Array, scales: Array, rows: int) -> Array:
     """Return the matrix float32 [rows, K] of packed codes and scales: products, then sums, in float32."""
-    whole, factors, least = unpacked(name, codes, scales, rows)
-    return (whole.astype(np.float32) * factors[..., None] + least[..., None]).reshape(rows, -1)
+    whole, steps, factors, least = unpacked(name, codes, scales, rows)
+    halves = whole.reshape(*steps.shape, -1).astype(np.float32)
+    scaled = halves * (factors[..., None] * steps.astype(np.float32))[..., None]
+    matrix: Array = scaled.reshape(whole.shape)
+    return (matrix if least is None else matrix + least[..., None]).reshape(rows, -1)
 
 
-def unpacked(name: str, codes: Array, scales: Array, rows: int) -> tuple[Array, Array, Array]:
-    """Return whole numbers int32 [rows, blocks, 32], scales float32 [rows, blocks], and minimums (or zeros)."""
-    if name in _FOUR_BITS:
-        codes = np.concatenate([codes & 15, codes >> 4], axis=-1)
+def unpacked(name: str, codes: Array, scales: Array, rows: int) -> Unpacked:
+    """Return the parts of the matrix, for every block of a row."""
+    form = PACKED_FORMATS[name]
+    stored = codes if form.bits == 8 else _from_planes(form, codes)
     tiles, blocks, _ = codes.shape
-    grouped = codes.reshape(tiles, blocks, BLOCK // _GROUP, TILE, _GROUP)
-    by_row = grouped.transpose(0, 3, 1, 2, 4).reshape(tiles * TILE, blocks, BLOCK)
-    middle = {"q4_0": 8, "q4_1": 0}.get(name, _MIDDLE)
-    numbers = (
-        scales.reshape(tiles, scales.shape[1], -1, TILE)
-        .transpose(0, 3, 1, 2)
-        .reshape(tiles * TILE, -1, 1 + (name == "q4_1"))
+    grouped = stored.reshape(tiles, blocks, _GROUPS, TILE, _GROUP)
+    by_row = grouped.transpose(0, 3, 1, 2, 4).reshape(tiles * TILE, blocks, BLOCK)[:rows]
+    whole = np.array(form.values, np.int32)[by_row] if form.values else by_row.astype(np.int32) - form.middle
+    factors, steps, least = form.scales.meaning(form.scales.unpack(scales)[:rows])
+    wide = (rows, blocks)
+    return Unpacked(
+        whole,
+        np.broadcast_to(steps, (*wide, steps.shape[-1])),
+        np.broadcast_to(factors, wide),
+        None if least is None else np.broadcast_to(least, wide),
     )
-    wide = np.broadcast_to(numbers, (tiles * TILE, blocks, numbers.shape[-1])).astype(np.float32)
-    least = wide[..., 1] if name == "q4_1" else np.zeros_like(wide[..., 0])
-    return by_row[:rows].astype(np.int32) - middle, wide[:rows, :, 0], least[:rows]
-
-
-def tiled(rows: Array) -> Array:
-    """Return an array [N, ...] as [tiles, ..., 16], padded with zeros."""
-    filled = np.zeros((-(-len(rows) // TILE) * TILE, *rows.shape[1:]), rows.dtype)
-    filled[: len(rows)] = rows
-    return np.ascontiguousarray(np.moveaxis(filled.reshape(-1, TILE, *rows.shape[1:]), 1, -1))
 
 
 def _grouped(codes: Array) -> Array:
@@ -142,13 +190,34 @@ def _grouped(codes: Array) -> Array:
     return turned.reshape(*turned.shape[:2], -1)
 
 
-def _gguf_blocks(name: str, rows: Array) -> Array:
-    size = GGUF_BLOCK_BYTES[name]
-    if rows.ndim != 2 or rows.shape[1] % size or not rows.size:
-        raise BuildError(f"rows of {rows.shape[-1]} bytes are not a multiple of the block size of {name}, {size}")
-    return rows.reshape(len(rows), -1, size)
+def _planes(form: PackedFormat, grouped: Array) -> Array:
+    """Return codes of fewer than eight bits, [tiles, blocks, 512], as lower and upper bits."""
+    low, high = np.split(grouped, 2, axis=-1)
+    lower = low & 15 | high << 4
+    upper = np.zeros((*grouped.shape[:2], form.upper_bits, TILE * _GROUP), np.uint8)
+    by_group = grouped.reshape(*grouped.shape[:2], _GROUPS, -1)
+    for group in range(_GROUPS if form.upper_bits else 0):
+        vector, bit = form.upper_place(group)
+        upper[:, :, vector] |= by_group[:, :, group] >> 4 << bit
+    return np.concatenate([lower, upper.reshape(*grouped.shape[:2], -1)], axis=-1)
 
 
-def _numbers(name: str) -> int:
-    """Return the number of float16 values at the start of a GGUF block."""
-    return 2 if name == "q4_1" else 1
+def _from_planes(form: PackedFormat, codes: Array) -> Array:
+    """Return lower and upper bits as codes [tiles, blocks, 512]."""
+    lower, upper = np.split(codes, [TILE * BLOCK // 2], axis=-1)
+    whole = np.concatenate([lower & 15, lower >> 4], axis=-1)
+    by_group = whole.reshape(*codes.shape[:2], _GROUPS, -1)
+    vectors = upper.reshape(*codes.shape[:2], form.upper_bits, TILE * _GROUP)
+    for group in range(_GROUPS if form.upper_bits else 0):
+        vector, bit = form.upper_place(group)
+        by_group[:, :, group] |= (vectors[:, :, vector] >> bit & ((1 << form.upper_bits) - 1)) << 4
+    return whole
+
+
+def _gguf_blocks(name: str, rows: Array) -> tuple[GgufBlocks, Array]:
+    kind = PACKED_FORMATS[name].gguf
+    if kind is None:
+        raise BuildError(f"GGUF files have no blocks of {name}")
+    if rows.ndim != 2 or rows.shape[1] % kind.size or not rows.size:
+        raise BuildError(f"rows of {rows.shape[-1]} bytes are not a multiple of the block size of {name}, {kind.size}")
+    return kind, rows.reshape(len(rows), -1, kind.size)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .packed_weights import BLOCK, unpacked
+from .packed_formats import PACKED_FORMATS
+from .packed_weights import BLOCK, Unpacked, unpacked
 
 Array = NDArray[Any]
 
@@ -16,8 +17,8 @@ NEGLIGIBLE = 2.0**-100  # smaller blocks count as zeros: not every path can tell
 
 def quantized_linear(x: Array, codes: Array, scales: Array, *, format: str, rows: int) -> tuple[Array]:
     """Return y, float32 [..., rows]."""
-    whole, factors, least = unpacked(format, codes, scales, rows)
-    y = [_row(row, format, whole, factors, least) for row in x.reshape(-1, x.shape[-1])]
+    matrix = unpacked(format, codes, scales, rows)
+    y = [_row(row, format, matrix) for row in x.reshape(-1, x.shape[-1])]
     return (np.array(y, np.float32).reshape(*x.shape[:-1], rows),)
 
 
@@ -48,17 +49,19 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     return odd.astype(np.float32)
 
 
-def _row(x: Array, format: str, whole: Array, factors: Array, least: Array) -> Array:
+def _row(x: Array, format: str, matrix: Unpacked) -> Array:
     """Return the products of one row with every row of the matrix, float32 [rows]."""
+    is_of_rows = not PACKED_FORMATS[format].scales.columns
+    whole = (matrix.whole.reshape(*matrix.steps.shape, -1) * matrix.steps[..., None]).reshape(matrix.whole.shape)
     total = np.zeros(len(whole), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for block, numbers in enumerate(x.reshape(-1, BLOCK)):
             codes, scale = round_block(numbers)
             sums = (whole[:, block] @ codes).astype(np.float32)
-            if format != "int8":
-                sums = sums * factors[:, block]
+            if not is_of_rows:
+                sums = sums * matrix.factors[:, block]
             total = fused_multiply_add(sums, np.full_like(total, scale), total)
-            if format == "q4_1":
+            if matrix.least is not None:
                 shift = scale * np.float32(codes.sum())
-                total = fused_multiply_add(least[:, block], np.full_like(total, shift), total)
-        return total * factors[:, 0] if format == "int8" else total
+                total = fused_multiply_add(matrix.least[:, block], np.full_like(total, shift), total)
+        return total * matrix.factors[:, 0] if is_of_rows else total

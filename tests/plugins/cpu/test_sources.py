@@ -12,6 +12,7 @@ from peagle.plugins.cpu.sources import OPTIONS, attributes_of, cpu_ops, digest, 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.op_spec import Attribute, Operand, OpSpec
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
 
 OP = OpSpec(
     name="Anything",
@@ -67,10 +68,17 @@ def test_every_header_is_included_once_in_order() -> None:
     assert names.index("interface.h") < names.index("tensor.h") < names.index("kernel.h") < names.index("register.h")
 
 
-def test_formats_have_the_names_that_the_kernels_know() -> None:
-    (names,) = re.findall(r"kFormatNames\[\] = \{(.*)\}", source())
-    for name in re.findall(r'"(\w+)"', names):
-        assert OPS["QuantizedLinear"].check_attributes({"format": name, "rows": 1})
+def test_kernels_have_the_same_records_of_formats() -> None:
+    (table,) = re.findall(r"kFormats\[\] = \{(.*?)\n\};", source(), re.DOTALL)
+    records = [line.strip(" {},").split(", ") for line in table.splitlines() if line.strip()]
+    assert [record[0].strip('"') for record in records] == [*PACKED_FORMATS]
+    for (_, bits, middle, values, _, least), form in zip(records, PACKED_FORMATS.values(), strict=True):
+        assert (int(bits), least) == (form.bits, str(form.scales.has_least).lower())
+        if not form.values:
+            assert (int(middle), values) == (form.middle, "nullptr")
+            continue
+        (listed,) = re.findall(rf"{values[1:]} = \{{(.*)\}};", source())
+        assert tuple(map(int, listed.split(", "))) == form.values
 
 
 def test_the_digest_is_of_text_and_options(monkeypatch: pytest.MonkeyPatch) -> None:

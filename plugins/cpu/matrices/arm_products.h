@@ -1,0 +1,161 @@
+// Products of rounded rows with one tile of a packed matrix, by ARM's dot products: see tile_products.h.
+
+#include "tile_rows.h"
+
+#ifdef PEAGLE_AARCH64
+namespace peagle {
+
+// The scales of one block after the other, for four rows of a tile from one on.
+template <Format kFormat>
+struct DotProductScales {
+  static constexpr PackedFormat kForm = record(kFormat);
+  static constexpr int kHalves = 2 * kTile;  // bytes of a number of float16 for each row
+
+  float32x4_t scale, least, d, minus_dmin;
+  int32x4_t steps[2];  // of the halves of a block
+
+  PEAGLE_DOT_PRODUCT void of_block(const PackedWeights& weights, std::int64_t at, std::int64_t b, int from) {
+    if constexpr (kForm.scales != Scales::kRows) {
+      const std::uint8_t* entry = weights.block_scales<kFormat>(at, b);
+      const int within = kForm.shared() > 1 ? int(b % kSuperblock) : 0;
+      if constexpr (kForm.scales == Scales::kBlocks) {
+        scale = halves(entry + 2 * from);
+        if (kForm.has_least) least = halves(entry + kHalves + 2 * from);
+      } else if constexpr (kForm.scales == Scales::kExponents) {
+        const uint32x4_t bits = vshlq_n_u32(four(entry + from), 23);
+        const uint32x4_t normal = vmaxq_u32(bits, vdupq_n_u32(1 << 22));  // exponent 0 is subnormal
+        scale = vmulq_n_f32(vreinterpretq_f32_u32(normal), 0.5f);
+      } else if constexpr (kForm.scales == Scales::kSteps) {
+        if (within == 0) {
+          d = halves(entry + 2 * from);
+          minus_dmin = vnegq_f32(halves(entry + kHalves + 2 * from));
+        }
+        const std::uint8_t* of_block = entry + 2 * kHalves + within * 2 * kTile + from;
+        scale = vmulq_f32(d, vcvtq_f32_u32(four(of_block)));
+        least = vmulq_f32(minus_dmin, vcvtq_f32_u32(four(of_block + kTile)));
+      } else {
+        if (within == 0) scale = halves(entry + 2 * from);
+        const std::uint8_t* of_block = entry + kHalves + within * 2 * kTile + from;
+        steps[0] = signed_four(of_block);
+        steps[1] = signed_four(of_block + kTile);
+      }
+    }
+  }
+
+ private:
+  PEAGLE_DOT_PRODUCT static uint8x8_t bytes(const std::uint8_t* from) {
+    std::uint32_t word;
+    std::memcpy(&word, from, sizeof word);
+    return vreinterpret_u8_u32(vdup_n_u32(word));
+  }
+  PEAGLE_DOT_PRODUCT static uint32x4_t four(const std::uint8_t* from) {
+    return vmovl_u16(vget_low_u16(vmovl_u8(bytes(from))));
+  }
+  PEAGLE_DOT_PRODUCT static int32x4_t signed_four(const std::uint8_t* from) {
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(bytes(from)))));
+  }
+  PEAGLE_DOT_PRODUCT static float32x4_t halves(const std::uint8_t* from) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
+  }
+};
+
+// A quarter of a tile at a time, whose codes of a block lie in registers while each row meets them.
+template <Format kFormat, int kRows>
+struct DotProduct {
+  static constexpr int kMost = 8;
+  static constexpr RoundFunction kRound = round_row_portable<record(kFormat).parts() != 1>;
+
+  PEAGLE_DOT_PRODUCT static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
+    for (int from = 0; from < kTile; from += kQuarter) quarter(weights, at, rows, from);
+  }
+
+ private:
+  static constexpr PackedFormat kForm = record(kFormat);
+  static constexpr bool kOfRows = kForm.scales == Scales::kRows;
+  static constexpr int kQuarter = kTile / 4;
+  // Whether codes keep their middle, which a row's correction takes off; else they lose it as they are loaded.
+  static constexpr bool kCorrected =
+      kForm.middle != 0 && kForm.bits < 8 && kForm.values == nullptr && kForm.parts() == 1;
+
+  PEAGLE_DOT_PRODUCT static void quarter(const PackedWeights& weights, std::int64_t at, const Rows& rows, int from) {
+    float32x4_t sums[kRows];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = vdupq_n_f32(0);
+    const RoundedRows::Block* x = rows.first;
+    DotProductScales<kFormat> scales;
+    for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
+      int8x16_t codes[kGroups];
+      load(weights.block_codes<kFormat>(at, b) + from * kGroup, codes);
+      scales.of_block(weights, at, b, from);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const int8x16_t first = vld1q_s8(x[row].codes), second = vld1q_s8(x[row].codes + kBlock / 2);
+        int32x4_t whole;
+        if constexpr (kForm.parts() > 1) {
+          const int32x4_t zero = vdupq_n_s32(0);
+          whole = vmulq_s32(sum_of_half(zero, codes, first), scales.steps[0]);
+          whole = vmlaq_s32(whole, sum_of_half(zero, codes + kGroups / 2, second), scales.steps[1]);
+        } else {
+          int32x4_t other = vdupq_n_s32(0);
+          whole = vdupq_n_s32(kCorrected ? x[row].correction : 0);
+          whole = vdotq_laneq_s32(whole, codes[0], first, 0);  // two chains: one waits for itself
+          other = vdotq_laneq_s32(other, codes[1], first, 1);
+          whole = vdotq_laneq_s32(whole, codes[2], first, 2);
+          other = vdotq_laneq_s32(other, codes[3], first, 3);
+          whole = vdotq_laneq_s32(whole, codes[4], second, 0);
+          other = vdotq_laneq_s32(other, codes[5], second, 1);
+          whole = vdotq_laneq_s32(whole, codes[6], second, 2);
+          other = vdotq_laneq_s32(other, codes[7], second, 3);
+          whole = vaddq_s32(whole, other);
+        }
+        float32x4_t value = vcvtq_f32_s32(whole);
+        if (!kOfRows) value = vmulq_f32(value, scales.scale);
+        sums[row] = vfmaq_n_f32(sums[row], value, x[row].scale);
+        if (kForm.has_least) sums[row] = vfmaq_n_f32(sums[row], scales.least, x[row].shift);
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      if (kOfRows) sums[row] = vmulq_f32(sums[row], vld1q_f32(weights.row_scales(at) + from));
+      float four[kQuarter];
+      vst1q_f32(four, sums[row]);
+      store(rows, row, four, from, kQuarter);
+    }
+  }
+
+  PEAGLE_DOT_PRODUCT static int32x4_t sum_of_half(int32x4_t begun, const int8x16_t* codes, int8x16_t x) {
+    begun = vdotq_laneq_s32(begun, codes[0], x, 0);
+    begun = vdotq_laneq_s32(begun, codes[1], x, 1);
+    begun = vdotq_laneq_s32(begun, codes[2], x, 2);
+    return vdotq_laneq_s32(begun, codes[3], x, 3);
+  }
+
+  // Signed: eight bits lose their middle here, fewer are small enough.
+  PEAGLE_DOT_PRODUCT static void load(const std::uint8_t* packed, int8x16_t* codes) {
+    if constexpr (kForm.bits == 8) {
+      PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
+        codes[i] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(packed + i * kGroupBytes), vdupq_n_u8(kForm.middle)));
+      }
+    } else {
+      constexpr int kUpper = kForm.upper_bits(), kTogether = kUpper > 0 ? 4 / kUpper : 1;
+      const uint8x16_t above = vdupq_n_u8(((1 << kUpper) - 1) << 4);
+      uint8x16_t upper = vdupq_n_u8(0);
+      PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
+        const uint8x16_t both = vld1q_u8(packed + i * kGroupBytes);
+        uint8x16_t pair[2] = {vandq_u8(both, vdupq_n_u8(15)), vshrq_n_u8(both, 4)};
+        if constexpr (kUpper > 0) {
+          upper = i % kTogether == 0 ? vld1q_u8(packed + (kGroups / 2 + i / kTogether) * kGroupBytes)
+                                     : vshrq_n_u8(upper, kUpper);
+          pair[0] = vorrq_u8(pair[0], vandq_u8(upper, above));
+          pair[1] = vorrq_u8(pair[1], vandq_u8(vshlq_n_u8(upper, 4), above));
+        }
+        PEAGLE_UNROLL for (int half = 0; half < 2; half++) {
+          int8x16_t& whole = codes[i + half * kGroups / 2];
+          whole = vreinterpretq_s8_u8(pair[half]);
+          if constexpr (kForm.values != nullptr) whole = vqtbl1q_s8(vld1q_s8(*kForm.values), pair[half]);
+          if (kForm.parts() > 1) whole = vsubq_s8(whole, vdupq_n_s8(kForm.middle));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace peagle
+#endif

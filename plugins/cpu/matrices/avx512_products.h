@@ -1,0 +1,158 @@
+// Products of rounded rows with one tile of a packed matrix, by AVX-512 VNNI: see tile_products.h.
+
+#include "tile_rows.h"
+
+#ifdef PEAGLE_X86_64
+namespace peagle {
+
+constexpr int kAhead = 4096;  // bytes of codes fetched early: in a pass they come from memory, and once
+
+// The scales of one block after the other of a tile.
+template <Format kFormat>
+struct Avx512Scales {
+  static constexpr PackedFormat kForm = record(kFormat);
+  static constexpr int kHalves = 2 * kTile;  // bytes of a number of float16 for each row
+
+  __m512 scale, least, d, minus_dmin;
+  __m512 steps[2];   // of the halves of a block
+  __m512i middles;   // for each row -middle * steps, of 16 bits
+
+  PEAGLE_AVX512_VNNI void of_block(const PackedWeights& weights, std::int64_t at, std::int64_t b) {
+    if constexpr (kForm.scales != Scales::kRows) {
+      const std::uint8_t* entry = weights.block_scales<kFormat>(at, b);
+      const int within = kForm.shared() > 1 ? int(b % kSuperblock) : 0;
+      constexpr int kOfBlock = kForm.scale_bytes() / kForm.shared();
+      constexpr std::int64_t kScalesAhead = std::int64_t(kAhead) / kForm.code_bytes() * kOfBlock;
+      _mm_prefetch(reinterpret_cast<const char*>(entry + within * kOfBlock + kScalesAhead), _MM_HINT_T0);
+      if constexpr (kForm.scales == Scales::kBlocks) {
+        scale = halves(entry);
+        if (kForm.has_least) least = halves(entry + kHalves);
+      } else if constexpr (kForm.scales == Scales::kExponents) {
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(sixteen(entry)), 23);
+        const __m512i normal = _mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22));  // exponent 0 is subnormal
+        scale = _mm512_mul_ps(_mm512_castsi512_ps(normal), _mm512_set1_ps(0.5f));
+      } else if constexpr (kForm.scales == Scales::kSteps) {
+        if (within == 0) {
+          d = halves(entry);
+          minus_dmin = _mm512_xor_ps(halves(entry + kHalves), _mm512_set1_ps(-0.0f));
+        }
+        const std::uint8_t* of_block = entry + 2 * kHalves + within * 2 * kTile;
+        scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(of_block))));
+        least = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(of_block + kTile))));
+      } else {
+        if (within == 0) scale = halves(entry);
+        const std::uint8_t* of_block = entry + kHalves + within * 2 * kTile;
+        const __m512i first = _mm512_cvtepi8_epi32(sixteen(of_block));
+        const __m512i second = _mm512_cvtepi8_epi32(sixteen(of_block + kTile));
+        steps[0] = _mm512_cvtepi32_ps(first);
+        steps[1] = _mm512_cvtepi32_ps(second);
+        const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaau, first, _mm512_slli_epi32(second, 16));
+        middles = _mm512_mullo_epi16(both, _mm512_set1_epi16(-kForm.middle));
+      }
+    }
+  }
+
+ private:
+  PEAGLE_AVX512_VNNI static __m128i sixteen(const std::uint8_t* from) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  }
+  PEAGLE_AVX512_VNNI static __m512 halves(const std::uint8_t* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+};
+
+template <Format kFormat, int kRows>
+struct Avx512Vnni {
+  static constexpr int kMost = 8;
+  static constexpr RoundFunction kRound = round_row_avx512<record(kFormat).parts() != 1>;
+
+  PEAGLE_AVX512_VNNI static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
+    __m512 sums[kRows];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = _mm512_setzero_ps();
+    const RoundedRows::Block* x = rows.first;
+    Avx512Scales<kFormat> scales;
+    for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
+      __m512i codes[kGroups];
+      load(weights.block_codes<kFormat>(at, b), codes);
+      scales.of_block(weights, at, b);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        __m512 value = kForm.parts() > 1 ? sum_of_halves(codes, x[row], scales) : sum(codes, x[row]);
+        if (!kOfRows) value = _mm512_mul_ps(value, scales.scale);
+        sums[row] = _mm512_fmadd_ps(value, _mm512_set1_ps(x[row].scale), sums[row]);
+        if (kForm.has_least) sums[row] = _mm512_fmadd_ps(scales.least, _mm512_set1_ps(x[row].shift), sums[row]);
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      if (kOfRows) sums[row] = _mm512_mul_ps(sums[row], _mm512_loadu_ps(weights.row_scales(at)));
+      const __mmask16 wanted = __mmask16(rows.columns >= kTile ? 0xffff : (1u << rows.columns) - 1);
+      _mm512_mask_storeu_ps(rows.y + row * rows.stride, wanted, sums[row]);
+    }
+  }
+
+ private:
+  static constexpr PackedFormat kForm = record(kFormat);
+  static constexpr bool kOfRows = kForm.scales == Scales::kRows;
+
+  PEAGLE_AVX512_VNNI static void load(const std::uint8_t* packed, __m512i* codes) {
+    constexpr int kUpper = kForm.upper_bits(), kTogether = kUpper > 0 ? 4 / kUpper : 1;
+    __m512i planes[kForm.bits];
+    PEAGLE_UNROLL for (int i = 0; i < kForm.bits; i++) {
+      _mm_prefetch(reinterpret_cast<const char*>(packed + i * kGroupBytes + kAhead), _MM_HINT_T0);
+      planes[i] = _mm512_loadu_si512(packed + i * kGroupBytes);
+    }
+    if constexpr (kForm.bits == 8) {
+      PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) codes[i] = planes[i];
+    } else {
+      const __m512i low = _mm512_set1_epi8(15), above = _mm512_set1_epi8(((1 << kUpper) - 1) << 4);
+      __m512i upper = _mm512_setzero_si512();
+      PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
+        codes[i] = _mm512_and_si512(planes[i], low);
+        codes[i + kGroups / 2] = _mm512_and_si512(_mm512_srli_epi16(planes[i], 4), low);
+        if constexpr (kUpper > 0) {
+          constexpr int kJoin = 0xf8;  // first | (second & third)
+          upper = i % kTogether == 0 ? planes[kGroups / 2 + i / kTogether] : _mm512_srli_epi16(upper, kUpper);
+          codes[i] = _mm512_ternarylogic_epi32(codes[i], upper, above, kJoin);
+          codes[i + kGroups / 2] =
+              _mm512_ternarylogic_epi32(codes[i + kGroups / 2], _mm512_slli_epi16(upper, 4), above, kJoin);
+        }
+      }
+      if constexpr (kForm.values != nullptr) {
+        const __m128i given = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kForm.values));
+        const __m128i raised = _mm_add_epi8(given, _mm_set1_epi8(char(kForm.middle)));
+        const __m512i values = _mm512_broadcast_i32x4(raised);
+        PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) codes[i] = _mm512_shuffle_epi8(values, codes[i]);
+      }
+    }
+  }
+
+  PEAGLE_AVX512_VNNI static __m512 sum(const __m512i* codes, const RoundedRows::Block& x) {
+    __m512i whole = _mm512_setzero_si512(), other = _mm512_setzero_si512();
+    if (kForm.middle != 0) whole = _mm512_set1_epi32(x.correction);
+    PEAGLE_UNROLL for (int i = 0; i < kGroups; i += 2) {  // two chains: one waits for itself
+      const std::int8_t* four = x.codes + i * kGroup;
+      whole = _mm512_dpbusd_epi32(whole, codes[i], _mm512_set1_epi32(four_codes(four)));
+      other = _mm512_dpbusd_epi32(other, codes[i + 1], _mm512_set1_epi32(four_codes(four + kGroup)));
+    }
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(whole, other));
+  }
+
+  // In float32, where it is exact: no number on the way has more than 24 bits.  Begun with what is no -0, it is none.
+  PEAGLE_AVX512_VNNI static __m512 sum_of_halves(const __m512i* codes, const RoundedRows::Block& x,
+                                                 const Avx512Scales<kFormat>& scales) {
+    __m512i first = _mm512_setzero_si512(), second = _mm512_setzero_si512();
+    PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
+      const std::int8_t* four = x.codes + i * kGroup;
+      first = _mm512_dpbusd_epi32(first, codes[i], _mm512_set1_epi32(four_codes(four)));
+      second = _mm512_dpbusd_epi32(second, codes[i + kGroups / 2],
+                                   _mm512_set1_epi32(four_codes(four + kBlock / 2)));
+    }
+    std::int32_t both;
+    std::memcpy(&both, x.halves, sizeof both);
+    const __m512i middles = _mm512_dpwssd_epi32(_mm512_setzero_si512(), scales.middles, _mm512_set1_epi32(both));
+    const __m512 begun = _mm512_fmadd_ps(_mm512_cvtepi32_ps(first), scales.steps[0], _mm512_cvtepi32_ps(middles));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scales.steps[1], begun);
+  }
+};
+
+}  // namespace peagle
+#endif

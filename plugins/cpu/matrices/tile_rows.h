@@ -1,0 +1,31 @@
+// Rows whose products with one tile of a packed matrix are made together: what all forms of tile_products.h share.
+
+#include "instructions.h"
+#include "packed_weights.h"
+#include "rounded_rows.h"
+
+namespace peagle {
+
+// Where the rows are, and where their products go: y[row, 0 .. columns - 1].
+struct Rows {
+  const RoundedRows::Block* first;  // block b of a row: first[b * step + row]
+  std::int64_t step, blocks;
+  float* y;
+  std::int64_t stride;
+  int columns;
+};
+
+using RoundFunction = void (*)(const float*, std::int64_t, int, RoundedRows::Block*, std::int64_t);
+
+inline void store(const Rows& rows, int row, const float* sums, int from, int count) {
+  const int left = rows.columns - from < count ? rows.columns - from : count;
+  if (left > 0) std::memcpy(rows.y + row * rows.stride + from, sums, std::size_t(left) * sizeof(float));
+}
+
+inline std::int32_t four_codes(const std::int8_t* x) {
+  std::int32_t four;
+  std::memcpy(&four, x, sizeof four);
+  return four;
+}
+
+}  // namespace peagle
