@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
+from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.build import build
@@ -22,6 +23,7 @@ from peagle.graphs.targets import family_for
 from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS, unpack
 from tests import gguf_files
 from tests.fixtures.commands import Run
+from tests.models import head_tensors
 
 # Every type that the kernels read, and one that is stored otherwise.
 KINDS = (*(form.upper() for form in FORMATS if form != "int8"), "F16")
@@ -182,6 +184,41 @@ def test_a_tied_head_and_embedding_are_stored_once(cli: Run, tmp_path: Path) -> 
     model = onnx.load(str(tmp_path / "engine" / "target" / "model.onnx"), load_external_data=False)
     tables = [name for name in _packed(model) if "lm_head" in name or "embed" in name]
     assert len(tables) == 1
+
+
+def _head(folder: Path) -> Path:
+    """A random P-EAGLE head for the file, without an embedding of its own."""
+    sizes, vocab = SIZES | {"num_hidden_layers": 2}, gguf_files.SIZES["vocab_size"]
+    tensors = head_tensors(torch.Generator().manual_seed(3), vocab, sizes=sizes)
+    del tensors["embed_tokens.weight"]
+    config = sizes | {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "vocab_size": vocab, "ptd_token_id": 1,
+        "draft_vocab_size": vocab, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "num_speculative_tokens": 4,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+    }  # fmt: skip
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def test_a_head_looks_tokens_up_in_the_blocks_of_its_target(
+    written: gguf_files.Written, cli: Run, tmp_path: Path
+) -> None:
+    """Its own matrices are rounded to int8, and its drafts change no token."""
+    named = ("--model", written.file, "--draft", _head(tmp_path / "head"), "--num-speculative-tokens", 3)
+    done = cli("build", *named, "--max-seq-len", 64, "--out", tmp_path / "engine")
+    assert done.code == 0, done.err
+    packed = _packed(onnx.load(str(tmp_path / "engine" / "target" / "drafter.onnx"), load_external_data=False))
+    kinds = {name: tensor.entry.dtype for name, tensor in Target.open(written.file).checkpoint.tensors.items()}
+    forms = {form for name, (form, _, _) in packed.items() if "embed" not in name}
+    assert forms == {"int8"}
+    (table,) = [form for name, (form, _, _) in packed.items() if "embed" in name]
+    assert table.upper() == kinds["model.embed_tokens.weight"]
+    loaded, params = Engine.load(tmp_path / "engine"), SamplingParams(max_tokens=16, ignore_eos=True)
+    texts = [loaded.generate(["hello w"], params, num_speculative_tokens=k)[0].token_ids for k in (0, 3)]
+    assert texts[0] == texts[1]
 
 
 REFUSED: dict[str, tuple[tuple[Any, ...], int, str]] = {

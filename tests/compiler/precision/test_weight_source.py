@@ -132,3 +132,19 @@ def test_as_stored_rounds_nothing(tmp_path: Path) -> None:
     assert kept_blocks(target, excluded, cpu) == blocks
     assert requantized(target, excluded, cpu) == ()
     assert kept_blocks(target, RECIPES["fp32"].on("fp32", cpu), cpu) == {}
+
+
+def test_stacks_of_experts_are_taken_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gate and up of a layer are in different types, its down stack is not taken either."""
+    monkeypatch.setattr("peagle.compiler.precision.weight_source.is_packable", lambda *_: True)
+    cpu, names = LOWERINGS["cpu"], ("Q8_0", "Q4_0", "Q4_1")
+    table = RECIPES["stored"].on("fp32", cpu)
+    same = Target.open(gguf_files.write(tmp_path / "same.gguf", "qwen3-moe", kinds=("Q8_0",)).file)
+    found = kept_blocks(same, table, cpu)
+    assert {name for name in found if ".experts." in name} == {
+        f"model.layers.{layer}.mlp.experts.{stack}" for layer in (0, 1) for stack in ("gate_up_proj", "down_proj")
+    }
+    mixed = Target.open(gguf_files.write(tmp_path / "mixed.gguf", "qwen3-moe", kinds=names).file)
+    left = kept_blocks(mixed, table, cpu)
+    assert not [name for name in left if ".experts." in name]
+    assert left
