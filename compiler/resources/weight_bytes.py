@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graphs.targets.weight_roles import ROLES, RoledWeight
-from ...plugins.number_formats import NUMBER_FORMATS, STORED, keeps_blocks
+from ...plugins.number_formats import NUMBER_FORMATS, keeps_blocks, kernels_of
 from ...plugins.number_types import BY_NUMPY, E8M0
 from ..precision.recipes import LM_HEAD, Recipe
 from ..precision.weight_selection import Selection
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 SCALES = "scales"
 _ID_BYTES = 8
 _POWERS = "e8m0"  # scales that are powers of two
-_LARGEST_BLOCKS = "q8_0"
 
 
 @dataclass(frozen=True)
@@ -67,27 +66,29 @@ def weight_lines(
         if (scales.get(name) or name in whole) and serves_embedding(recipe, lowering):
             del counts["embedding", recipe.wide]
     lines = [line(role, kind, counts[role, kind]) for role, kind in counts]
-    lines += _lines_of_blocks(whole.values(), blocks)
+    lines += _lines_of_blocks(whole.values(), recipe, blocks)
     of_scales = sum(scales.values(), Counter())
     ordered = sorted(lines, key=lambda each: ROLES.index(each.role))
     return (*ordered, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
 
 
-def _lines_of_blocks(weights: Iterable[RoledWeight], blocks: Mapping[str, str]) -> list[WeightLine]:
+def _lines_of_blocks(weights: Iterable[RoledWeight], recipe: Recipe, blocks: Mapping[str, str]) -> list[WeightLine]:
     """Return a line for every role and type of weights that keep their blocks, as packed for the kernels.
 
-    Where the type is not known yet, the largest is assumed.
+    Where the type is not known yet, it is the one in the record of the format.
     """
     from ...plugins.ops.quantized_linear.packed_weights import code_shape, scale_dtype, scale_shape
 
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for weight in weights:
-        packed = blocks.get(weight.name, "").lower() or _LARGEST_BLOCKS
+        form = recipe.precision(weight.role)
+        kernels = kernels_of(form)
+        packed = blocks.get(weight.name, kernels.packed.packed if kernels else "").lower()
         columns = weight.shape[-1]
         rows = weight.count // columns
         scales = math.prod(scale_shape(packed, rows, columns)) * BY_NUMPY[scale_dtype(packed)].bits // 8
-        key = weight.role, packed if weight.name in blocks else STORED.name
+        key = weight.role, packed if weight.name in blocks else form
         counts[key] += weight.count
         sizes[key] += math.prod(code_shape(packed, rows, columns)) + scales
     return [WeightLine(role, counts[role, kind], kind, sizes[role, kind]) for role, kind in counts]
