@@ -27,16 +27,19 @@ SIZES = {
 }  # fmt: skip
 _ARCHES = {
     "llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3-moe": gguf.MODEL_ARCH.QWEN3MOE,
-    "gemma-4": gguf.MODEL_ARCH.GEMMA4,
+    "gemma-4": gguf.MODEL_ARCH.GEMMA4, "gpt-oss": gguf.MODEL_ARCH.GPT_OSS,
 }  # fmt: skip
 FAMILIES = tuple(_ARCHES)
 _IN_TURN = ("llama",)
 _EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+\.weight)")
+_WITHOUT_SUFFIX = ("layer_scalar", "sinks")
+_GATE_UP = "gate_up_proj"
 _ROPE = {"rope_type": "default", "rope_theta": 5000.0}
 _ROTATED = 0.25
 _OF_FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": _ROPE}, "qwen3": {"rope_parameters": _ROPE},
     "qwen3-moe": {"rope_parameters": _ROPE, "moe_intermediate_size": 32, "mlp_only_layers": []},
+    "gpt-oss": {"swiglu_limit": 7.0},
     "gemma-4": {
         "architectures": ["Gemma4ForCausalLM"], "global_head_dim": 128, "tie_word_embeddings": True,
         "layer_types": ["sliding_attention", "full_attention"],
@@ -86,7 +89,8 @@ def write(
     from safetensors.numpy import load_file, save_file
 
     published = load_file(folder / "model.safetensors")
-    stored = _with_stacks(published)
+    stored = _apart(_with_stacks(published))
+    rng = np.random.default_rng(0)
     writer = _Writer(path, gguf.MODEL_ARCH_NAMES[_ARCHES[family]], without)
     _metadata(writer, config)
     _OWN.get(family, _nothing)(writer, config)
@@ -94,7 +98,7 @@ def write(
     for index, (name, values) in enumerate(stored.items()):
         kind = GGMLQuantizationType[kinds[index % len(kinds)] if values.ndim > 1 else "F32"]
         written = _as_converted(name, values, family, config)
-        data = gguf.quants.quantize(written, kind)
+        data = quantized(written, kind, rng)
         stands_for = gguf.quants.dequantize(data, kind).reshape(written.shape)
         stored[name] = _as_published(name, stands_for, family, config)
         writer.add_tensor(_name(name, family, config), data, raw_dtype=kind)
@@ -102,8 +106,32 @@ def write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    save_file(_without_stacks(stored, published), folder / "model.safetensors", {"format": "pt"})
+    save_file(_without_stacks(_together(stored), published), folder / "model.safetensors", {"format": "pt"})
     return Written(path, folder, json.loads((folder / "config.json").read_text()))
+
+
+def quantized(values: Array, kind: GGMLQuantizationType, rng: np.random.Generator) -> Array:
+    """The blocks of some numbers; random ones where the ``gguf`` package cannot make any, about as large."""
+    try:
+        return gguf.quants.quantize(values, kind)
+    except NotImplementedError:
+        return random_blocks(kind.name, values.size // values.shape[-1], values.shape[-1], rng).reshape(
+            *values.shape[:-1], -1
+        )
+
+
+# Where a block has numbers of 16 bits, and their size for values of about 0.02.
+_HALVES = {"Q4_K": {0: 5e-5, 2: 5e-4}, "Q5_K": {0: 3e-5, 2: 5e-4}, "Q6_K": {208: 2e-5}, "IQ4_NL": {0: 3e-4}}
+
+
+def random_blocks(kind: str, rows: int, columns: int, rng: np.random.Generator) -> Array:
+    """Blocks of random codes, uint8 [rows, bytes]."""
+    numbers, size = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    blocks = rng.integers(0, 256, (rows * columns // numbers, size), np.uint8)
+    for at, largest in _HALVES[kind].items():
+        halves = (largest * rng.uniform(0.5, 1, len(blocks))).astype(np.float16)
+        blocks[:, at : at + 2] = halves[:, None].view(np.uint8)
+    return blocks.reshape(rows, -1)
 
 
 class _Writer(GGUFWriter):
@@ -154,6 +182,18 @@ def _of_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
 
+def _of_gpt_oss(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """What ``GptOssModel`` of the converter says."""
+    rope = config["rope_parameters"]
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_count(config["num_local_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
 def _of_gemma(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """What ``Gemma4Model`` of the converter says, and the divisors that it makes of the rotary table."""
     sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
@@ -177,7 +217,43 @@ def _of_gemma(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_tensor("rope_freqs.weight", divisors)
 
 
-_OWN: dict[str, Callable[[GGUFWriter, Mapping[str, Any]], None]] = {"qwen3-moe": _of_experts, "gemma-4": _of_gemma}
+_OWN: dict[str, Callable[[GGUFWriter, Mapping[str, Any]], None]] = {
+    "qwen3-moe": _of_experts, "gemma-4": _of_gemma, "gpt-oss": _of_gpt_oss,
+}  # fmt: skip
+
+
+def _apart(stored: Mapping[str, Array]) -> dict[str, Array]:
+    """The stacks of GPT-OSS as rows of gate and of up: its own are transposed, and gate and up are in turn."""
+    tensors: dict[str, Array] = {}
+    for name, values in stored.items():
+        if ".mlp.experts." not in name or name.endswith("_proj.weight"):
+            tensors[name] = values
+            continue
+        form = "bias" if name.endswith("_bias") else "weight"
+        module, rows = name.removesuffix("_bias"), values if form == "bias" else values.swapaxes(1, 2)
+        if module.endswith(_GATE_UP):
+            for first, part in enumerate(("gate_proj", "up_proj")):
+                tensors[f"{module.replace(_GATE_UP, part)}.{form}"] = np.ascontiguousarray(rows[:, first::2])
+        else:
+            tensors[f"{module}.{form}"] = np.ascontiguousarray(rows)
+    return tensors
+
+
+def _together(stored: Mapping[str, Array]) -> dict[str, Array]:
+    """The other way round."""
+    tensors = dict(stored)
+    for name in [*stored]:
+        module, _, form = name.rpartition(".")
+        if ".mlp.experts." not in name or _GATE_UP in name:
+            continue
+        suffix = "_bias" if form == "bias" else ""
+        if module.endswith("gate_proj"):
+            gate, up = stored[name], stored[name.replace("gate_proj", "up_proj")]
+            rows = np.stack((gate, up), axis=2).reshape(len(gate), -1, *gate.shape[2:])
+            tensors[module.replace("gate_proj", _GATE_UP) + suffix] = rows if suffix else rows.swapaxes(1, 2)
+        elif module.endswith("down_proj"):
+            tensors[module + suffix] = stored[name] if suffix else stored[name].swapaxes(1, 2)
+    return tensors
 
 
 def _with_stacks(stored: Mapping[str, Array]) -> dict[str, Array]:
@@ -202,7 +278,7 @@ def _without_stacks(stored: Mapping[str, Array], published: Mapping[str, Array])
 
 def _name(name: str, family: str, config: Mapping[str, Any]) -> str:
     """What the ``gguf`` package calls a tensor of the model."""
-    name += ".weight" if name.endswith("layer_scalar") else ""
+    name += ".weight" if name.endswith(_WITHOUT_SUFFIX) else ""
     found = gguf.get_tensor_name_map(_ARCHES[family], config["num_hidden_layers"]).get_name(name, (".weight", ".bias"))
     assert found, name
     return found

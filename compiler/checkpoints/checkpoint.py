@@ -164,13 +164,6 @@ class Checkpoint:
             raise BuildError(f"{self.source}: {name} is not stored as FP8 with scales")
         return (tensor.codes(*some, loss, scale) for some in _slices(tensor, limit))
 
-    def blocks(self, name: str, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
-        """Read a GGUF tensor in its stored blocks, uint8 [rows, bytes]; slices as in ``pieces``."""
-        tensor = self._tensor(name)
-        if not isinstance(tensor, GgufTensor):
-            raise BuildError(f"{self.source}: {name} is not stored in GGUF blocks")
-        return (tensor.blocks(*some) for some in _slices(tensor, limit))
-
     def position(self, name: str) -> tuple[str, int]:
         """File and offset of a tensor: reading in this order reads each file once, from front to back."""
         entry = self._tensor(name).entry
@@ -210,6 +203,11 @@ class Checkpoint:
                 fix="check that the weights and config.json belong to the same model",
             )
         return self.tensors[name]
+
+
+def read_blocks(tensor: GgufTensor, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
+    """Read a GGUF tensor in its stored blocks, uint8 [rows, bytes]; slices as in ``Checkpoint.pieces``."""
+    return (tensor.blocks(*some) for some in _slices(tensor, limit))
 
 
 def _place_of_hashes() -> Path | None:

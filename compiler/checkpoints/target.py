@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...graphs.targets import Family, TargetSpec
+import numpy as np
+
+from ...graphs.targets import Family, Piece, TargetSpec
 from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows
 from ...graphs.targets.skeleton import Skeleton
-from ...plugins.ops.quantized_linear.packed_weights import GGUF_BLOCK_BYTES
-from .checkpoint import Checkpoint
-from .gguf.weights import GgufTensor
+from .checkpoint import Checkpoint, read_blocks
+from .gguf.weights import ROUNDED, GgufStack, GgufTensor
 
 
 @dataclass(frozen=True)
 class StoredBlocks:
-    """A matrix in the blocks of a GGUF file: their type (``Q4_1``), and ``read()``, which yields rows as uint8."""
+    """A matrix in the blocks of a GGUF file: their type (``Q4_1``), and ``read()``, which yields rows as uint8.
+
+    The rows of stacked matrices follow each other.
+    """
 
     kind: str
     read: Callable[[], Iterator[Array]]
@@ -80,16 +84,27 @@ class Target:
         return (run.read() for run in self.runs(name, shape))
 
     def blocks(self, name: str, shape: Shape) -> StoredBlocks | None:
-        """Return the GGUF blocks of a graph weight; None if it is not stored in blocks, or spans part of a tensor."""
-        pieces = self.sources.pieces(name, shape)
-        if len(pieces) != 1 or pieces[0].how != "copy":
+        """Return the GGUF blocks of a graph weight; None if it is not stored in blocks, or in several types."""
+        pieces = [self._in_blocks(piece) for piece in self.sources.pieces(name, shape)]
+        kinds = {tensor.entry.dtype for tensors in pieces for tensor in tensors}
+        if not all(pieces) or len(kinds) != 1 or not kinds <= {*ROUNDED}:
             return None
-        key = self.sources.key(pieces[0].keys[0])
-        tensor = self.checkpoint.tensors.get(key)
-        if not isinstance(tensor, GgufTensor) or tensor.entry.dtype.lower() not in GGUF_BLOCK_BYTES:
-            return None
-        return StoredBlocks(tensor.entry.dtype, lambda: self.checkpoint.blocks(key))
+        return StoredBlocks(kinds.pop(), lambda: (rows for tensors in pieces for rows in _in_turn(tensors)))
+
+    def _in_blocks(self, piece: Piece) -> tuple[GgufTensor, ...]:
+        """Return the GGUF tensors whose rows alternate in a piece of a graph weight; none if it is stored otherwise."""
+        tensors = [self.checkpoint.tensors.get(self.sources.key(key)) for key in piece.keys]
+        if piece.how == "transpose":
+            return tensors[0].flat if isinstance(tensors[0], GgufStack) else ()
+        found = tuple(tensor for tensor in tensors if isinstance(tensor, GgufTensor))
+        return found if len(found) == len(tensors) else ()
 
     def stored_as(self, name: str, shape: Shape) -> str:
         """Return the name of the stored tensor with the first rows of a graph weight."""
         return self.sources.key(self.sources.pieces(name, shape)[0].keys[0])
+
+
+def _in_turn(tensors: Sequence[GgufTensor]) -> Iterator[Array]:
+    """Read the blocks of tensors of one shape, whose rows alternate."""
+    for parts in zip(*map(read_blocks, tensors), strict=True):
+        yield parts[0] if len(parts) == 1 else np.stack(parts, axis=1).reshape(-1, parts[0].shape[1])

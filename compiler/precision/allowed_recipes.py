@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graphs.lowering import CPU, LOWERINGS, ORT, Lowering
+from ...graphs.lowering import CPU, LOWERINGS, Lowering
 from ...plugins.errors import UsageError, nearest
-from ...plugins.number_formats import NUMBER_FORMATS, quantized_formats, wide_formats
+from ...plugins.number_formats import NUMBER_FORMATS, keeps_blocks, quantized_formats, wide_formats
 from ..hardware.gpus import RTX_SMS, sm_name, supports
 from .recipes import RECIPES, Recipe, is_calibrated_cache
 
@@ -46,7 +46,8 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
         raise _refused(
             f"the precision {recipe.name!r} is not available with {lowering.backend}",
             unsupported_reason(recipe.name, tensorrt=lowering.is_tensorrt),
-            known[0] if lowering is ORT else "fp16 or bf16",
+            "fp16 or bf16" if lowering.is_tensorrt else known[0],
+            instead="" if lowering.is_tensorrt or not keeps_blocks(recipe.name) else f"use the lowering {CPU}, or ",
         )
     if recipe.exclude and not recipe.quantized_type:
         raise UsageError(
@@ -63,6 +64,9 @@ def require_legal(recipe: Recipe, lowering: Lowering, gpus: Sequence[str] = (), 
 def unsupported_reason(precision: str, *, tensorrt: bool) -> str:
     """Explain why TensorRT, or ONNX Runtime, does not support a recipe."""
     kind = NUMBER_FORMATS[precision]
+    if kind.as_stored:
+        only = "only this project's CPU kernels multiply with the blocks of a GGUF file"
+        return f"{only}; for TensorRT they are dequantized" if tensorrt else f"{only}, which need a C++ compiler"
     if kind.is_quantized:
         return f"{'TensorRT' if tensorrt else 'ONNX Runtime'} neither computes in {kind.title} nor emulates it"
     return f"TensorRT has no attention kernel for {precision}" if tensorrt else "ONNX Runtime computes in fp32 on a CPU"
@@ -74,7 +78,9 @@ def wide_names() -> tuple[str, ...]:
 
 
 def _quantized(lowering: Lowering) -> tuple[str, ...]:
-    return tuple(each.name for each in quantized_formats(tensorrt=lowering.is_tensorrt))
+    """Return the quantized formats of a lowering; only this project's kernels read the blocks of GGUF files."""
+    every = quantized_formats(tensorrt=lowering.is_tensorrt)
+    return tuple(each.name for each in every if lowering.packs or not each.as_stored)
 
 
 def require_gpus(recipe: Recipe, gpus: Sequence[str]) -> None:
@@ -213,5 +219,5 @@ def _model(wides: Sequence[str]) -> str:
     return f"a model in {wides[0]}" if len(wides) == 1 else "any model"
 
 
-def _refused(what: str, why: str, nearest: str) -> UsageError:
-    return UsageError(what, why=why, fix=f"use --precision {nearest}, or omit it")
+def _refused(what: str, why: str, nearest: str, instead: str = "") -> UsageError:
+    return UsageError(what, why=why, fix=f"{instead}use --precision {nearest}, or omit it")

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...graphs.lowering import Lowering
-from ...plugins.number_formats import FP32, format_stored_as, kernels_of
+from ...plugins.errors import UsageError
+from ...plugins.number_formats import FP32, format_stored_as, kernels_of, quantized_formats
 from ...plugins.number_types import E4M3
 from ..hardware.gpus import supports
 from .allowed_recipes import available, require_known, require_legal, wide_names
 from .precision_options import PrecisionOptions
+from .quantization_schemes import scheme_of_blocks
 from .recipes import RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
@@ -38,11 +40,13 @@ def decide(
     Raises ``UsageError``, with the nearest legal choice, for an unsupported combination.
     """
     wide = wide_of(target.checkpoint if target else None, lowering)
-    if asked.name is None and keeps_own and wide is None:  # only an FP8 checkpoint could have exclusions
-        asked = replace(asked, exclude=())
+    if asked.name is None and target is None and (lowering.packs or (keeps_own and wide is None)):
+        asked = replace(asked, exclude=())  # an FP8 checkpoint or a GGUF file could have exclusions
     name = precision_of(asked, lowering, target, gpus, keeps_own=keeps_own)
     recipe = with_drafter(table_of(replace(asked, name=name), lowering, wide), asked, lowering, head)
     require_legal(recipe, lowering, gpus, wides=wide_names() if wide is None else ())
+    if target and recipe.keeps_blocks:
+        _require_blocks(recipe, lowering, target)
     return recipe
 
 
@@ -74,19 +78,52 @@ def precision_of(
 ) -> str:
     """Return the name of the requested recipe, or the default; see ``decide``.
 
-    A checkpoint's own precision is that of its E4M3 codes if it has scales for their inputs and all GPUs can compute
-    with them; otherwise its wide type.
+    A checkpoint's own precision for TensorRT is that of its E4M3 codes if it has scales for their inputs and all GPUs
+    can compute with them; otherwise its wide type. A GGUF file with blocks that the lowering's kernels read is built as
+    stored.
     """
     if asked.name is not None:
         return asked.name
-    if target is None or not keeps_own or not lowering.is_tensorrt:
+    if target is None or not (keeps_own if lowering.is_tensorrt else lowering.packs):
         return available(lowering)[0]
-    from .weight_source import is_whole_fp8
+    from .weight_source import is_whole_fp8, kept_blocks
+
+    if not lowering.is_tensorrt:
+        own_of_file = [
+            name for name in _as_stored() if kept_blocks(target, RECIPES[name].on(_ON_CPU, lowering), lowering)
+        ]
+        return next(iter(own_of_file), available(lowering)[0])
 
     own = format_stored_as(E4M3.safetensors)
     if own and all(supports(gpu, own.name) for gpu in gpus) and is_whole_fp8(target, lowering):
         return own.name
     return wide_type(target.checkpoint)
+
+
+def precision_of_blocks(kind: str, lowering: Lowering) -> str | None:
+    """Return the default for a GGUF file of which only the type of its blocks is known; None if it has no own."""
+    taken = (name for name in _as_stored() if lowering.packs and scheme_of_blocks(name, kind))
+    return next(taken, None)
+
+
+def _as_stored() -> list[str]:
+    """Return the formats that keep the blocks of a GGUF file."""
+    return [each.name for each in quantized_formats(tensorrt=False) if each.as_stored]
+
+
+def _require_blocks(recipe: Recipe, lowering: Lowering, target: Target) -> None:
+    """Raise ``UsageError`` for a recipe that takes blocks as stored from a checkpoint that has none."""
+    from .weight_source import kept_blocks
+
+    if kept_blocks(target, recipe, lowering):
+        return
+    named = next(name for name in sorted(recipe.quantized_types) if kernels_of(name))
+    flag = "--precision" if recipe.weights == named else "--lm-head-precision"
+    raise UsageError(
+        f"{flag} {named} needs a GGUF file with quantized weights",
+        why=f"{target.checkpoint.source} is stored as {target.checkpoint.stored or target.checkpoint.format}",
+        fix="use --precision int8 or int4 to quantize it, or omit --precision",
+    )
 
 
 def table_of(asked: PrecisionOptions, lowering: Lowering, wide: str | None) -> Recipe:

@@ -15,14 +15,14 @@ import numpy as np
 from ...graphs.quantization.quantized_weight import QuantizedWeight, Rounding
 from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...plugins.errors import BuildError
-from ...plugins.number_formats import AFFINE, NUMBER_FORMATS, Scheme
+from ...plugins.number_formats import AFFINE, Scheme, keeps_blocks
 from ...plugins.number_types import scales_of, to_e8m0
-from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales
+from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales, row_scale_shape
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
 from ..checkpoints.target import StoredBlocks
-from .quantization_schemes import rounds_input, scheme_of, serves_embedding, stored_scheme
-from .recipes import LM_HEAD
+from .quantization_schemes import is_packable, rounds_input, scheme_of, scheme_of_blocks, serves_embedding
+from .recipes import EMBEDDING, LM_HEAD
 from .rounding import scale_and_min
 from .rounding.coded_rows import Coding, row_magnitudes
 from .rounding.in_order import in_order
@@ -48,8 +48,7 @@ class OnTheFlyQuantizer:
 
     They provide static input scales, and the importance of each column's error.
 
-    A weight that the checkpoint stores in ``blocks`` of as many bits, which this project's kernels read, is used as
-    stored.
+    A weight that the checkpoint stores in ``blocks`` of a type that its format takes is used as stored.
 
     Of a weight, only its few scales stay in memory, and its block scales between the reading of its codes and their
     own: computing them takes time.
@@ -63,6 +62,7 @@ class OnTheFlyQuantizer:
     _scales: dict[str, Array] = field(default_factory=dict)
     _losses: dict[str, Loss] = field(default_factory=dict)
     _of_blocks: dict[str, list[Array]] = field(default_factory=dict)
+    _found: dict[str, tuple[StoredBlocks, Scheme] | None] = field(default_factory=dict)
 
     def only(self, names: Collection[str]) -> OnTheFlyQuantizer:
         """Return this source for a graph that quantizes only these weights."""
@@ -119,7 +119,11 @@ class OnTheFlyQuantizer:
                 wide[name] = f"no block size from {how.smallest} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight) + ((how.of_block,) if how.of_block > 1 else ())
-            gathered = weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
+            if self._kept(weight):
+                shape = (*weight.shape[:-1], *row_scale_shape(how.packed, weight.shape[-1]))
+            gathered = weight.role == EMBEDDING or (
+                weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
+            )
             rounding = self._rounding(weight)
             taken[name] = QuantizedWeight(how.codes, shape, block, rounding, how.powers, gathered, how.packed)
         return taken, wide
@@ -156,8 +160,10 @@ class OnTheFlyQuantizer:
         return {name: loss.relative for name, loss in self._losses.items()}
 
     def notes(self) -> list[str]:
-        """Return notes of the calibration, if its ranges are used, and on weights used as stored."""
-        kinds = Counter(self.kept().values())
+        """Return notes of the calibration, if its ranges are used, and on weights used as stored by a wider recipe."""
+        recipe, weights = self.selection.recipe, self.selection.weights
+        expected = {name for name, weight in weights.items() if keeps_blocks(recipe.precision(weight.role))}
+        kinds = Counter(kind for name, kind in self.kept().items() if name not in expected)
         told = [f"{count} of the weights use the file's own {kind} blocks" for kind, count in kinds.items()]
         if unweighted := self.unweighted():
             told.append(
@@ -177,18 +183,21 @@ class OnTheFlyQuantizer:
         return [weight for weight in self.selection.weights.values() if not self._kept(weight)]
 
     def _scheme(self, weight: RoledWeight) -> Scheme:
-        stored = self._kept(weight)
-        return stored_scheme(stored.kind) if stored else self._rounding_scheme(weight)
-
-    def _rounding_scheme(self, weight: RoledWeight) -> Scheme:
-        return scheme_of(self.selection.recipe.precision(weight.role), self.lowering, weight)
+        taken = self._taken(weight)
+        return taken[1] if taken else scheme_of(self.selection.recipe.precision(weight.role), self.lowering, weight)
 
     def _kept(self, weight: RoledWeight) -> StoredBlocks | None:
         """Return the blocks of a weight used as stored, else None."""
-        packed = self._rounding_scheme(weight).packed
-        stored = self.blocks(weight.name, weight.shape) if packed else None
-        taken = NUMBER_FORMATS[self.selection.recipe.precision(weight.role)].takes
-        return stored if stored and stored.kind in taken else None
+        taken = self._taken(weight)
+        return taken[0] if taken else None
+
+    def _taken(self, weight: RoledWeight) -> tuple[StoredBlocks, Scheme] | None:
+        """Return the blocks of a weight used as stored, with their scheme, else None."""
+        if weight.name not in self._found:
+            stored = self.blocks(weight.name, weight.shape) if is_packable(self.lowering, weight) else None
+            how = scheme_of_blocks(self.selection.recipe.precision(weight.role), stored.kind) if stored else None
+            self._found[weight.name] = (stored, how) if stored and how else None
+        return self._found[weight.name]
 
     def _static(self, weight: RoledWeight) -> bool:
         return self._rounds(weight) and not self._scheme(weight).powers

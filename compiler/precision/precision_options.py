@@ -30,6 +30,7 @@ _CACHES = _names(lambda each: each.caches is not None and not each.caches.calibr
 _CACHES_ON_GPUS = _names(lambda each: each.caches is not None and each.caches.calibrated)
 _DRAFTERS = _names(lambda each: each.drafts(tensorrt=True))
 _DRAFTERS_ON_CPUS = _names(lambda each: each.drafts(tensorrt=False) and not each.drafts(tensorrt=True))
+_AS_STORED = _names(lambda each: each.as_stored)
 _QUANTIZED = _or(each.name for each in quantized_formats())
 
 
@@ -42,7 +43,8 @@ class PrecisionOptions:
 
     name: str | None = option(
         "--precision",
-        f"Recipe: {_or(NUMBER_FORMATS)}. {_CALIBRATED}, and {_CALIBRATED_ON_GPUS} for TensorRT, calibrate first.",
+        f"Recipe: {_or(NUMBER_FORMATS)}. {_CALIBRATED}, and {_CALIBRATED_ON_GPUS} for TensorRT, calibrate first. "
+        f"{_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",
@@ -52,12 +54,12 @@ class PrecisionOptions:
     lm_head: str | None = option(
         "--lm-head-precision",
         f"Type of the LM head: {_QUANTIZED}, or the wide type. (default: wide; int8 with int8 and int4 on ONNX "
-        "Runtime)",
+        "Runtime; stored with stored)",
     )
     drafter: str | None = option(
         "--draft-precision",
         f"Type of the drafter's matrices: {_DRAFTERS}, for onnxruntime {_DRAFTERS_ON_CPUS}, or the wide "
-        "type. (default: wide; int8 with int8 and int4 on ONNX Runtime)",
+        "type. (default: wide; int8 with int8, int4 and stored on ONNX Runtime)",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",

@@ -39,8 +39,9 @@ class BuiltProduct:
 
 
 def bytes_of(stored: str, numbers: int) -> int:
-    """Return the bytes of so many values in a type."""
-    return numbers * BITS.get(stored, 8) // 8
+    """Return the bytes of so many values in a type; codes of GGUF blocks may have any number of bits (``int6``)."""
+    bits = stored.removeprefix("int")
+    return numbers * BITS.get(stored, int(bits) if bits.isdecimal() else 8) // 8
 
 
 def product_table(precision: Mapping[str, Any] | None, built: Sequence[BuiltProduct]) -> dict[str, Any] | None:
@@ -61,6 +62,7 @@ def described(table: Mapping[str, Any]) -> str:
     parts, of = [], " of the weights"
     for total in table["types"]:
         stored, computed = (_short(total[kind]) for kind in ("stored", "computed"))
+        stored = total.get("blocks", stored)
         how = "" if stored == computed else f" computed in {computed}"
         how = f" dequantized to {computed} before every product" if total["unpacked"] else how
         how = f" emulated in {computed}" if total.get("emulated") else how
@@ -78,7 +80,7 @@ def _short(name: str) -> str:
 def _of_graph(row: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         name: row[name]
-        for name in ("weight", "stored", "computed", "emulates", "numbers", "role", "why")
+        for name in ("weight", "stored", "blocks", "computed", "emulates", "numbers", "role", "why")
         if name in row
     }
     return kept | {"unpacked": False, "by": "graph"}
@@ -98,9 +100,10 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ``share`` is relative to all multiplied weights, counted in values. A weight counts once, in the widest type of its
     matmuls.
     """
-    groups: dict[tuple[str, str, bool, bool], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str, bool, bool, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["stored"], row["computed"], row["unpacked"], "emulates" in row), []).append(row)
+        kind = (row["stored"], row["computed"], row["unpacked"], "emulates" in row, row.get("blocks", ""))
+        groups.setdefault(kind, []).append(row)
     whole, widest = max(_numbers(rows), 1), _once(rows)
     widest_rows = {kind: [row for row in group if widest[row["weight"]] is row] for kind, group in groups.items()}
     totals = [
@@ -109,6 +112,7 @@ def _types(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "computed": kind[1],
             "unpacked": kind[2],
             **({"emulated": True} if kind[3] else {}),
+            **({"blocks": kind[4]} if kind[4] else {}),
             "matmuls": len(group),
             "numbers": _numbers(widest_rows[kind]),
             "bytes": _bytes(widest_rows[kind]),

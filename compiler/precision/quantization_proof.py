@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import BuildError
-from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.number_formats import NUMBER_FORMATS, keeps_blocks
 from ...plugins.number_types import BY_NUMPY
 from ...plugins.problems import listed
 from .quantized_compute import Shares, is_emulated, names_inputs, shares, shortfall, too_little
-from .recipes import DRAFTER_ROLE, LM_HEAD
+from .recipes import DRAFTER_ROLE, EMBEDDING, LM_HEAD
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -133,9 +133,14 @@ class QuantizedGraph:
 
     @property
     def wide(self) -> dict[str, str]:
-        """The selected weights that the lowered graph does not compute in their type, with reasons."""
+        """The selected weights that the lowered graph does not compute in their type, with reasons.
+
+        An embedding is only looked up: it has its type if the rewrite gave it that.
+        """
         uses = [(name, self._takes_effect(p, name)) for p in self.products for name in self._weights(p)]
         effective = {name for name, takes in uses if takes} - {name for name, takes in uses if not takes}
+        weights = self.source.selection.weights
+        effective |= {name for name in self.rewrite.done if name in weights and weights[name].role == EMBEDDING}
         lost = _UNREAD if self._lowered_for.has_kernels else "the lowered graph computes it in the wide type"
         return {name: self.reasons.get(name, lost) for name in self.source.selection.weights if name not in effective}
 
@@ -168,7 +173,11 @@ class QuantizedGraph:
     def _takes_effect(self, product: GraphProduct, name: str) -> bool:
         """Return True if a matmul computes the weight ``name`` in the recipe's type."""
         weight, how = self.source.selection.weights.get(name), self.taken.get(name)
-        if weight is None or how is None or product.stored != stored_name(how.codes):
+        if weight is None or how is None:
+            return False
+        if how.packed:
+            return product.packed == how.packed
+        if product.stored != stored_name(how.codes):
             return False
         if self._lowered_for.has_kernels and how.codes.startswith(_UNSIGNED):
             return product.op in _KERNELS
@@ -187,7 +196,10 @@ class QuantizedGraph:
     def _row(self, product: GraphProduct, wide: Mapping[str, str]) -> dict[str, Any]:
         """Describe a matmul; an emulated one is computed in the wide type, however its factors were rounded."""
         row, selection = asdict(product) | self._use(product, wide), self.source.selection
+        packed = row.pop("packed")
         weights = [selection.weights[name] for name in self._weights(product) if name in selection.weights]
+        if any(keeps_blocks(selection.recipe.precision(weight.role)) for weight in weights):
+            row["blocks"] = packed
         if product.computed != product.stored or not any(
             is_emulated(weight, selection.recipe, self._lowered_for) for weight in weights
         ):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...plugins.number_formats import NUMBER_FORMATS, Scheme, format_stored_as, kernels_of
-from ...plugins.ops.quantized_linear.packed_weights import BLOCK, TILE
+from ...plugins.number_formats import NUMBER_FORMATS, Scheme, kernels_of
+from ...plugins.ops.quantized_linear.packed_weights import BLOCK, FORMATS, TILE
 
 if TYPE_CHECKING:
     from ...graphs.lowering import Lowering
@@ -26,18 +27,25 @@ def scheme(precision: str, lowering: Lowering) -> Scheme:
 
 def scheme_of(precision: str, lowering: Lowering, weight: RoledWeight) -> Scheme:
     """Return the scheme of one weight: packed if both the lowering and the weight allow it."""
-    is_stack = len(weight.shape) > 2  # its matrices are packed one by one, without padding
-    fits = weight.shape[-1] % BLOCK == 0 and not (is_stack and weight.shape[-2] % TILE)
     kernels = kernels_of(precision)
-    return kernels.packed if lowering.packs and fits and kernels else scheme(precision, lowering)
+    return kernels.packed if kernels and is_packable(lowering, weight) else scheme(precision, lowering)
 
 
-def stored_scheme(kind: str) -> Scheme:
-    """Return the scheme of a matrix in GGUF blocks that this project's kernels read (``Q8_0``, ``Q4_0``, ``Q4_1``)."""
-    taken = format_stored_as(kind)
-    if taken is None:
-        raise ValueError(f"no format reads {kind} as stored")
-    return taken.takes[kind]
+def is_packable(lowering: Lowering, weight: RoledWeight) -> bool:
+    """Return True if this project's kernels can multiply with a weight in some packed format."""
+    is_stack = len(weight.shape) > 2  # its matrices are packed one by one, without padding
+    return lowering.packs and weight.shape[-1] % BLOCK == 0 and not (is_stack and weight.shape[-2] % TILE)
+
+
+def scheme_of_blocks(precision: str, kind: str) -> Scheme | None:
+    """Return the scheme of a matrix that a format takes in its GGUF blocks, of type ``kind`` (``Q4_K``).
+
+    None if it does not take them. A format that keeps all weights as stored takes every type with a packed format.
+    """
+    form, packed = NUMBER_FORMATS[precision], kind.lower()
+    if not form.as_stored or form.kernels is None:
+        return form.takes.get(kind)
+    return replace(form.kernels.packed, packed=packed) if packed in FORMATS else None
 
 
 def serves_embedding(recipe: Recipe, lowering: Lowering) -> bool:

@@ -16,6 +16,7 @@ from ...plugins.number_formats import (
     IntegerKernels,
     NumberFormat,
     format_stored_as,
+    keeps_blocks,
     kernels_of,
 )
 from ...plugins.number_types import BFLOAT16, E4M3
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 LM_HEAD: Literal["lm_head"] = "lm_head"
+EMBEDDING: Literal["embedding"] = "embedding"
 DRAFTER_ROLE: Literal["drafter"] = "drafter"  # storage type of the drafter's matrices; their inputs are not quantized
 ALLOWED_WIDE = ("experts",)  # values of --allow-wide: roles that may be computed in a wider type than their own
 STORED = "stored"  # key of a recorded table: the types in a GGUF file before the recipe
@@ -39,7 +41,8 @@ class Recipe:
     """A table of number formats by name (``plugins.number_formats``).
 
     ``weights`` are the matrices of attention and MLP, ``activations`` their inputs, ``experts`` and
-    ``expert_activations`` the same for routed experts. ``wide`` applies to everything else, and between layers.
+    ``expert_activations`` the same for routed experts. ``embedding`` is the type of an embedding that is not the
+    lm_head as well. ``wide`` applies to everything else, and between layers.
     ``exclude`` are patterns of modules to leave unquantized. A build fails if it computes less than ``share`` of the
     quantized weights in the recipe's type, except for the roles ``allow_wide``.
     """
@@ -54,6 +57,7 @@ class Recipe:
     lm_head: str
     router: str
     drafter: str
+    embedding: str
     share: float = 0.0
     says: str = ""
     exclude: tuple[str, ...] = field(default=())
@@ -78,6 +82,11 @@ class Recipe:
     def is_quantized(self) -> bool:
         """True if anything is quantized, including the drafter and the caches."""
         return self.quantized_type is not None or not self.drafter == self.kv_cache == self.wide
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """True if some matrices keep the blocks of a GGUF file, and so need one."""
+        return any(map(keeps_blocks, self.quantized_types))
 
     @property
     def quantized_types(self) -> frozenset[str]:
@@ -125,8 +134,15 @@ class Recipe:
             f"experts; lm_head, and an embedding tied to it, in {kernels.lm_head} likewise; any other embedding, "
             f"router, norms, biases, sinks and the KV cache stay {self.wide}"
         )
+        if keeps_blocks(self.weights):
+            says = (
+                f"{kernels.codes} for the matrices of attention, mlp and experts, lm_head and embedding, unchanged, "
+                "inputs quantized to int8 at run time; matrices that the file stores otherwise, router, norms, biases, "
+                f"sinks and the KV cache stay {self.wide}"
+            )
         at_run_time = replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME)
-        return replace(at_run_time, lm_head=kernels.lm_head, says=says)
+        embedding = kernels.embedding or self.embedding
+        return replace(at_run_time, lm_head=kernels.lm_head, embedding=embedding, says=says)
 
     @classmethod
     def recorded(cls, table: Mapping[str, str], wide: str) -> Recipe:
@@ -144,7 +160,8 @@ class Recipe:
     def record(self) -> dict[str, str]:
         """Return the table for the manifest of an engine; ``patterns`` parses the exclusions."""
         fields = _FIELDS if self.is_quantized else _UNIFORM_FIELDS
-        table = {"recipe": self.name} | {name: getattr(self, name) for name in fields if name != "wide"}
+        left_out = ("wide", "embedding") if self.embedding == self.wide else ("wide",)
+        table = {"recipe": self.name} | {name: getattr(self, name) for name in fields if name not in left_out}
         table |= {"exclude": json.dumps(self.exclude)} if self.exclude else {}
         return table | ({"allow_wide": ",".join(self.allow_wide)} if self.allow_wide else {})
 
@@ -186,9 +203,10 @@ def patterns(record: Mapping[str, str]) -> tuple[str, ...]:
 _SAID_APART = (MULTIPLIED, STORED)
 _ROLES: Mapping[str, str] = {
     "attention": "weights", "mlp": "weights", "experts": "experts", "lm_head": "lm_head", "router": "router",
+    "embedding": "embedding",
 }  # fmt: skip
 _UNIFORM_FIELDS = ("weights", "activations", "kv_cache", "lm_head", "drafter")
-_FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router")
+_FIELDS = ("wide", *_UNIFORM_FIELDS, "experts", "expert_activations", "router", "embedding")
 _NOT_TYPES = ("recipe", "exclude", "allow wide", "calibration")  # keys of a recorded table
 
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...graphs.names import module_of
 from ...graphs.targets.weight_roles import RoledWeight
+from ...plugins.number_formats import keeps_blocks
 from .exclude_patterns import excluded
-from .recipes import DRAFTER_ROLE, LM_HEAD, Recipe
+from .recipes import DRAFTER_ROLE, EMBEDDING, LM_HEAD, Recipe
 
 if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
 
+_NO_BLOCKS = "not stored in blocks that the kernels multiply with"
 _LAYERS, _FEATURES = "layers.", "fc."  # of a drafter
 
 
@@ -35,15 +37,26 @@ class Selection:
     wide: Mapping[str, WideWeight] = field(default_factory=dict)
 
     @classmethod
-    def of_target(cls, census: Sequence[RoledWeight], recipe: Recipe) -> Selection:
+    def of_target(
+        cls, census: Sequence[RoledWeight], recipe: Recipe, blocks: Collection[str] | None = None
+    ) -> Selection:
         """Select from all weights of a target. A tied LM head is the embedding under the head's name.
 
-        Raises ``UsageError`` for an exclusion that matches none of the weights that the recipe would quantize.
+        Of the weights that keep their blocks, only those in ``blocks`` have any; None if they are not known. Raises
+        ``UsageError`` for an exclusion that matches none of the weights that the recipe would quantize.
         """
-        candidates = _candidates(census, recipe)
+        candidates, why = candidates_of(census, recipe), {}
+        if blocks is not None:
+            without_blocks = [
+                name
+                for name, weight in candidates.items()
+                if name not in blocks and keeps_blocks(recipe.precision(weight.role))
+            ]
+            why = dict.fromkeys(without_blocks, _NO_BLOCKS)
+            candidates = {name: weight for name, weight in candidates.items() if name not in why}
         weights = without(candidates, recipe.exclude)
         embedding = _tied_to_head(census)
-        why = {
+        why |= {
             name: f"excluded by {pattern!r}"
             for pattern in recipe.exclude
             for name in candidates.keys() - without(candidates, (pattern,)).keys()
@@ -75,8 +88,8 @@ class Selection:
 
     @property
     def count(self) -> int:
-        """Return the number of values in the selected weights."""
-        return sum(weight.count for weight in self.weights.values())
+        """Return the number of values in the selected weights that are multiplied: rows of an embedding are not."""
+        return sum(map(_multiplied, self.weights.values()))
 
     @property
     def key(self) -> dict[str, str]:
@@ -85,7 +98,9 @@ class Selection:
 
     def share_without(self, names: Iterable[str]) -> float:
         """Return the share of the selected values that is quantized if ``names`` are not."""
-        return 1 - sum(self.weights[name].count for name in names) / self.count if self.count else 0.0
+        if not self.count:
+            return float(bool(self.weights))
+        return 1 - sum(_multiplied(self.weights[name]) for name in names) / self.count
 
 
 def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:
@@ -95,11 +110,12 @@ def without(weights: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, 
     return {name: weight for name, weight in weights.items() if name not in out}
 
 
-def _candidates(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, RoledWeight]:
+def candidates_of(census: Sequence[RoledWeight], recipe: Recipe) -> dict[str, RoledWeight]:
     """Return the weights that the recipe quantizes without exclusions."""
     roles = recipe.quantized_roles
     weights, embedding = [*census], _tied_to_head(census)
     if embedding is not None:
+        weights.remove(embedding)
         weights.append(replace(embedding, name=f"{LM_HEAD}.weight", role=LM_HEAD))
     return {weight.name: weight for weight in weights if weight.role in roles}
 
@@ -108,4 +124,9 @@ def _tied_to_head(census: Sequence[RoledWeight]) -> RoledWeight | None:
     """Return the embedding if it also serves as LM head, else None."""
     if any(weight.role == LM_HEAD for weight in census):
         return None
-    return next((weight for weight in census if weight.role == "embedding"), None)
+    return next((weight for weight in census if weight.role == EMBEDDING), None)
+
+
+def _multiplied(weight: RoledWeight) -> int:
+    """Return the number of values that a weight is multiplied with."""
+    return 0 if weight.role == EMBEDDING else weight.count

@@ -14,8 +14,9 @@ from ..checkpoints.gguf.weights import rounded_types
 from ..checkpoints.target import Target
 from .kv_cache_scales import stored_cache_scales
 from .on_the_fly_quantizer import OnTheFlyQuantizer
+from .quantization_schemes import is_packable, scheme_of_blocks
 from .recipes import RECIPES, Recipe
-from .weight_selection import Selection
+from .weight_selection import Selection, candidates_of
 from .weights_stored_quantized import StoredFp8
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def of_target(
     """
     if not recipe.quantized_type:
         return None
-    selection = selection_of(target, recipe)
+    selection = selection_of(target, recipe, lowering)
     stored = [key for name, weight in selection.weights.items() for key in _in_fp8(target, name, weight.shape)]
     if stored and all(_takes_e4m3(kind) for kind in recipe.quantized_types):
         return StoredFp8(target, selection, lowering, ranges)
@@ -78,14 +79,33 @@ def of_target(
     return OnTheFlyQuantizer(selection, lowering, target.runs, ranges, target.blocks)
 
 
-def selection_of(target: Target, recipe: Recipe) -> Selection:
+def selection_of(target: Target, recipe: Recipe, lowering: Lowering) -> Selection:
     """Return the weights of a target that ``recipe`` quantizes. Raises ``UsageError`` if exclusions leave none."""
-    selection = Selection.of_target(target.skeleton.weights, recipe)
+    blocks = kept_blocks(target, recipe, lowering) if recipe.keeps_blocks else None
+    selection = Selection.of_target(target.skeleton.weights, recipe, blocks)
     if not selection.weights:
         raise UsageError(
             "--exclude leaves nothing to quantize", fix=f"exclude fewer modules, or build in {recipe.wide}"
         )
     return selection
+
+
+def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
+    """Return the weights that a ``recipe`` takes in their GGUF blocks, exclusions aside, with the type of these.
+
+    One kernel multiplies both stacks of routed experts, so they are taken together or not at all.
+    """
+    if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
+        return {}
+    found: dict[str, str] = {}
+    candidates = candidates_of(target.skeleton.weights, recipe)
+    for name, weight in candidates.items():
+        stored = target.blocks(name, weight.shape) if is_packable(lowering, weight) else None
+        if stored and scheme_of_blocks(recipe.precision(weight.role), stored.kind):
+            found[name] = stored.kind
+    stacks = [name for name, weight in candidates.items() if weight.role == "experts"]
+    lacking = {name.rpartition(".")[0] for name in stacks if name not in found}
+    return {name: kind for name, kind in found.items() if name not in stacks or name.rpartition(".")[0] not in lacking}
 
 
 def of_drafter(
@@ -110,19 +130,13 @@ def unweighted(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
     return source.unweighted() if isinstance(source, OnTheFlyQuantizer) else []
 
 
-def unchanged_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
-    """Return the weights that ``recipe`` uses as stored in a GGUF file, with the type of their blocks."""
-    if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
-        return {}
-    return OnTheFlyQuantizer(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).kept()
-
-
 def requantized(target: Target, recipe: Recipe, lowering: Lowering) -> tuple[str, ...]:
     """Return the quantized types of a GGUF file that ``recipe`` quantizes again, without those used as stored."""
     checkpoint, sources = target.checkpoint, target.sources
     if not (lowering.packs and checkpoint.rounded and recipe.quantized_type):
         return checkpoint.rounded
-    again = OnTheFlyQuantizer(selection_of(target, recipe), lowering, target.runs, blocks=target.blocks).rounds()
+    selection = selection_of(target, recipe, lowering)
+    again = OnTheFlyQuantizer(selection, lowering, target.runs, blocks=target.blocks).rounds()
     pieces = (piece for weight in again for piece in sources.pieces(weight.name, weight.shape))
     keys = {sources.key(key) for piece in pieces for key in piece.keys}
     return rounded_types({key: checkpoint.tensors[key] for key in keys if key in checkpoint.tensors})

@@ -92,7 +92,7 @@ def plan_of_build(request: CompileRequest, platform: BuildPlatform, inputs: Inpu
     recipe = decide(
         request.precision, platform.lowering, inputs.target, platform.gpus, keeps_own=True, head=inputs.head
     )
-    if request.precision.name is None and NUMBER_FORMATS[recipe.name].is_quantized:
+    if request.precision.name is None and platform.lowering.is_tensorrt and NUMBER_FORMATS[recipe.name].is_quantized:
         said.append(_FP8_TAKEN)
     return BuildPlan(
         command="build",

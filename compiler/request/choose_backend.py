@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...graphs.lowering import ORT, TENSORRT
+from ...graphs.lowering import CPU, TENSORRT
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ...plugins.number_formats import FP16, NUMBER_FORMATS, kernels_of
 from ...plugins.optional_packages import install_to_build
@@ -89,7 +89,7 @@ def _undecided(gpu: LocalGpu, machine: Machine) -> UsageError:
 
 
 def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> BackendChoice:
-    if precision not in (None, *available(ORT)):
+    if precision not in (None, *available(CPU)):
         raise UsageError(
             f"the precision {precision!r} is not available with ONNX Runtime",
             why="ONNX Runtime computes in fp32 on a CPU",

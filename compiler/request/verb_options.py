@@ -161,7 +161,8 @@ BUILD = VerbOptions(
         declare_options(
             "precision",
             "name",
-            default="fp32 for onnxruntime; for TensorRT, fp8 if the checkpoint is FP8 with input scales, else bf16 if "
+            default="fp32 for onnxruntime, or stored for a GGUF file with blocks; for TensorRT, fp8 if the "
+            "checkpoint is FP8 with input scales, else bf16 if "
             "it has BF16 weights, else fp16",
         ),
         declare_options("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
@@ -193,7 +194,11 @@ EXPORT = VerbOptions(
             "for `build --from`. With --dry-run, also report whether the engine fits.",
         ),
         declare_options("backend", "experts"),
-        declare_options("precision", "name", default="fp32 for ort and std, bf16 for tensorrt"),
+        declare_options(
+            "precision",
+            "name",
+            default="fp32 for ort, std and cpu, or stored for cpu and a GGUF file; bf16 for tensorrt",
+        ),
         declare_options("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         declare_options("calibration"),
         declare_options(

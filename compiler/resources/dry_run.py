@@ -13,7 +13,7 @@ from ...graphs.targets import family_for
 from ...graphs.targets.skeleton import Skeleton
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
 from ..checkpoints.head_weights import open_head, read_from_target
-from ..checkpoints.known_pairs import Local
+from ..checkpoints.known_pairs import Local, Wheel
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head, require_runner
@@ -22,8 +22,9 @@ from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
 from ..precision.calibration.calibration_options import CPU
 from ..precision.calibration.devices import require_device
-from ..precision.decide_recipe import decide, precision_of, table_of, wide_of, with_drafter
+from ..precision.decide_recipe import decide, precision_of, precision_of_blocks, table_of, wide_of, with_drafter
 from ..precision.recipes import Recipe, twice_rounded
+from ..precision.weight_selection import candidates_of
 from ..precision.weight_source import of_target, requantized
 from ..precision.weights_stored_quantized import StoredFp8
 from ..request.build_plan import BuildPlan, Command, platform_of_graphs
@@ -140,14 +141,19 @@ def _plan(
     notes += said
     known = available(lowering)
     target = _local_target(request.pair)
-    asked = replace(asked, name=precision_of(asked, lowering, target, platform.gpus, keeps_own=keeps_own))
+    to_come = _blocks_to_come(request.pair)
+    own = precision_of_blocks(to_come, lowering) if asked.name is None else None
+    name = own or precision_of(asked, lowering, target, platform.gpus, keeps_own=keeps_own)
+    asked = replace(asked, name=name)
     recipe = table_of(asked, lowering, wide_of(target.checkpoint if target else None, lowering))
+    if recipe.keeps_blocks and to_come:
+        notes.append(f"the figures assume that all blocks of the GGUF file are {to_come}, as most of them are")
     require_gpus(recipe, platform.gpus)
     if asked.name in known:
+        decide(asked, lowering, target)
         if target:
             again = requantized(target, recipe, lowering)
             notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
-        decide(asked, lowering, target)
     else:
         notes.append(f"{lowering} does not support {asked.name} (only {', '.join(known)}); such a build would fail")
     plan = BuildPlan(
@@ -214,6 +220,8 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
         )
         if target and plan.recipe.name in available(lowering):
             workload = workload.found_in(target)
+        elif plan.recipe.keeps_blocks and (kind := _blocks_to_come(request.pair)):
+            workload = replace(workload, kept=dict.fromkeys(candidates_of(weights, plan.recipe), kind))
         local = target_source(model, request.pair.revision)
         names = [str(local.path)] if isinstance(local, Local) else []
         store, made_for = StageStore.default(force=request.force), replace(plan.made_for(), command="")
@@ -264,6 +272,12 @@ def _lost(target: Target, recipe: Recipe, lowering: Lowering) -> list[str]:
     if not isinstance(source, StoredFp8):
         return []
     return share_note("the weights", source.selection.share_without(source.storage()[1]), recipe)
+
+
+def _blocks_to_come(pair: ModelRef) -> str:
+    """Return the block type of most weights of a GGUF file that a build would download; empty for any other target."""
+    source = target_source(pair.model, pair.revision)
+    return source.stored if isinstance(source, Wheel) else ""
 
 
 def _gpu(name: str | None) -> tuple[str | None, list[str]]:

@@ -66,9 +66,13 @@ def download_bytes(pair: Pair) -> int:
 
 
 def sizes(pair: Pair) -> tuple[PrecisionSize, ...]:
-    """Return the size of a pair's target in every precision, without the drafter; ``fp32`` is for ONNX Runtime."""
+    """Return the size of a pair's target in every precision, without the drafter; ``fp32`` is for ONNX Runtime.
+
+    A format that keeps the blocks of a file has the size of that file.
+    """
     wide = {each.bits: each for each in wide_formats()}  # one for each size
-    return tuple(_in(pair, kind) for kind in (*wide.values(), *quantized_formats()))
+    kinds = (*wide.values(), *(each for each in quantized_formats() if not each.as_stored))
+    return tuple(_in(pair, kind) for kind in kinds)
 
 
 def _in(pair: Pair, kind: NumberFormat) -> PrecisionSize:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graphs.targets.weight_roles import ROLES, RoledWeight
-from ...plugins.number_formats import NUMBER_FORMATS
-from ...plugins.number_types import E8M0
+from ...plugins.number_formats import NUMBER_FORMATS, keeps_blocks, kernels_of
+from ...plugins.number_types import BY_NUMPY, E8M0
 from ..precision.recipes import LM_HEAD, Recipe
 from ..precision.weight_selection import Selection
 
@@ -39,40 +39,68 @@ def weight_lines(
 ) -> tuple[WeightLine, ...]:
     """Return a line for every role and type of the target's weights, and one for each type of their scales.
 
-    ``kept`` are the block types of GGUF weights that are used unchanged, by weight. Raises ``UsageError`` for an
-    exclusion that matches nothing.
+    ``kept`` are the block types of GGUF weights that are used unchanged, by weight; None if they are not known. A
+    weight that keeps its blocks, as its format says, has a line for their type, scales included. Raises ``UsageError``
+    for an exclusion that matches nothing.
     """
-    from ..precision.quantization_schemes import serves_embedding, stored_scheme
+    from ..precision.quantization_schemes import scheme_of_blocks, serves_embedding
 
     every = tuple(census)
-    selected = Selection.of_target(every, recipe).weights
+    selected = Selection.of_target(every, recipe, kept).weights
     blocks = kept or {}
-    scales = {
-        weight.name: _of_blocks(weight, stored_scheme(blocks[weight.name]), weight.count)
-        if weight.name in blocks
-        else _scales(weight, recipe, lowering)
-        for weight in selected.values()
-    }
+    whole = {name: weight for name, weight in selected.items() if keeps_blocks(recipe.precision(weight.role))}
+    scales: dict[str, Counter[str]] = {}
+    for name in selected.keys() - whole.keys():
+        weight = selected[name]
+        how = scheme_of_blocks(recipe.precision(weight.role), blocks[name]) if name in blocks else None
+        scales[name] = _of_blocks(weight, how, weight.count) if how else _scales(weight, recipe, lowering)
     counts: Counter[tuple[str, str]] = Counter()
     for weight in every:
         kind = recipe.precision(weight.role) if scales.get(weight.name) else recipe.wide
-        counts[weight.role, kind] += _stored(weight, recipe, lowering) if kind != recipe.wide else weight.count
+        if weight.name not in whole:
+            counts[weight.role, kind] += _stored(weight, recipe, lowering) if kind != recipe.wide else weight.count
     tied = selected.keys() - {weight.name for weight in every}
     for name in tied:  # codes beside the embedding, or in place of it
-        if scales[name]:
+        if scales.get(name):
             counts[LM_HEAD, recipe.lm_head] += _stored(selected[name], recipe, lowering)
-            if serves_embedding(recipe, lowering):
-                del counts["embedding", recipe.wide]
-    lines = [line(role, kind, counts[role, kind]) for role, kind in sorted(counts, key=lambda key: ROLES.index(key[0]))]
+        if (scales.get(name) or name in whole) and serves_embedding(recipe, lowering):
+            del counts["embedding", recipe.wide]
+    lines = [line(role, kind, counts[role, kind]) for role, kind in counts]
+    lines += _lines_of_blocks(whole.values(), recipe, blocks)
     of_scales = sum(scales.values(), Counter())
-    return (*lines, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
+    ordered = sorted(lines, key=lambda each: ROLES.index(each.role))
+    return (*ordered, *(line(SCALES, kind, count) for kind, count in sorted(of_scales.items())))
+
+
+def _lines_of_blocks(weights: Iterable[RoledWeight], recipe: Recipe, blocks: Mapping[str, str]) -> list[WeightLine]:
+    """Return a line for every role and type of weights that keep their blocks, as packed for the kernels.
+
+    Where the type is not known yet, it is the one in the record of the format.
+    """
+    from ...plugins.ops.quantized_linear.packed_weights import code_shape, scale_dtype, scale_shape
+
+    counts: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for weight in weights:
+        form = recipe.precision(weight.role)
+        kernels = kernels_of(form)
+        packed = blocks.get(weight.name, kernels.packed.packed if kernels else "").lower()
+        columns = weight.shape[-1]
+        rows = weight.count // columns
+        scales = math.prod(scale_shape(packed, rows, columns)) * BY_NUMPY[scale_dtype(packed)].bits // 8
+        key = weight.role, packed if weight.name in blocks else form
+        counts[key] += weight.count
+        sizes[key] += math.prod(code_shape(packed, rows, columns)) + scales
+    return [WeightLine(role, counts[role, kind], kind, sizes[role, kind]) for role, kind in counts]
 
 
 def too_wide(
     census: tuple[RoledWeight, ...], head: DrafterSpec | None, recipe: Recipe, lowering: Lowering
 ) -> list[str]:
     """Return notes on a target or a drafter if too few of its weights support the recipe's type."""
-    notes = share_note("the weights", _share(Selection.of_target(census, recipe), lowering), recipe)
+    notes = []
+    if not recipe.keeps_blocks:  # weights in blocks have them
+        notes += share_note("the weights", _share(Selection.of_target(census, recipe), lowering), recipe)
     if head and recipe.drafter != recipe.wide:
         selection = Selection.of_drafter(head, recipe, lowering)
         notes += share_note("the drafter's weights", _share(selection, lowering), selection.recipe)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...plugins.number_formats import AFFINE, NUMBER_FORMATS
+from ...plugins.number_formats import AFFINE, NUMBER_FORMATS, keeps_blocks
 from ..console.printing import size
 
 if TYPE_CHECKING:  # `build --from` needs none of the packages that trace
@@ -180,6 +180,8 @@ def needs_calibration(
     if recipe.calibrates_caches or not recipe.quantized_type:
         return recipe.calibrates_caches
     for weight in Selection.of_target(census, recipe).weights.values():
+        if keeps_blocks(recipe.precision(weight.role)):
+            continue
         how = scheme_of(recipe.precision(weight.role), lowering, weight)
         if how.packed == AFFINE and weight.name not in kept:
             return True
@@ -201,8 +203,8 @@ def rounding_seconds(
     seconds = 0.0
     selected = Selection.of_target(census, recipe).weights if recipe.quantized_type else {}
     for weight in selected.values():
-        if weight.name not in kept:
-            kind = recipe.precision(weight.role)
+        kind = recipe.precision(weight.role)
+        if weight.name not in kept and not keeps_blocks(kind):
             how = scheme_of(kind, lowering, weight)
             fit = FIT if how.packed == AFFINE else NUMBER_FORMATS[kind].rounding_seconds
             seconds += weight.count * ((1 if how.block else 2) * READ + fit)

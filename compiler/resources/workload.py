@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class Workload:
     """The weights of a target and perhaps a head, in a recipe for a lowering.
 
-    ``shared`` are head weights read from the target's file, ``kept`` target weights used as blocks of a GGUF file, and
-    ``product`` is the TensorRT that builds plans, if any. ``calibration`` is None if ranges are given; ``calibrates``
-    tells whether the checkpoint needs calibration, None if it is not local. ``stored`` are weights that the checkpoint
-    holds as codes.
+    ``shared`` are head weights read from the target's file, ``kept`` target weights used as blocks of a GGUF file, with
+    their type (None if they are not known), and ``product`` is the TensorRT that builds plans, if any. ``calibration``
+    is None if ranges are given; ``calibrates`` tells whether the checkpoint needs calibration, None if it is not local.
+    ``stored`` are weights that the checkpoint holds as codes.
     """
 
     census: tuple[RoledWeight, ...]
@@ -42,7 +42,7 @@ class Workload:
     lowering: Lowering
     head: DrafterSpec | None = None
     shared: tuple[str, ...] = ()
-    kept: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] | None = None
     product: str | None = None
     calibration: Calibration | None = None
     calibrates: bool | None = None
@@ -71,7 +71,7 @@ class Workload:
     @cached_property
     def work(self) -> BuildWork:
         """The memory and time of the expensive steps."""
-        taken, needed = {*self.kept, *self.stored}, self.calibrates
+        taken, needed = {*(self.kept or ()), *self.stored}, self.calibrates
         if needed is None:
             needed = needs_calibration(self.census, self.recipe, self.lowering, taken)
         layers = len({layer for weight in self.census if (layer := layer_of(weight.name))})
@@ -91,14 +91,14 @@ class Workload:
 
     def found_in(self, target: Target) -> Workload:
         """Return the workload of a local checkpoint: the weights used unchanged, and the need for calibration."""
-        from ..precision.weight_source import of_target, uncalibrated, unchanged_blocks, unweighted
+        from ..precision.weight_source import kept_blocks, of_target, uncalibrated, unweighted
         from ..precision.weights_stored_quantized import StoredFp8
 
         source = of_target(target, self.recipe, self.lowering)
         return replace(
             self,
             stored=frozenset(source.storage()[0]) if isinstance(source, StoredFp8) else frozenset(),
-            kept=unchanged_blocks(target, self.recipe, self.lowering),
+            kept=kept_blocks(target, self.recipe, self.lowering),
             calibrates=bool(
                 uncalibrated(target, self.recipe, self.lowering) or unweighted(target, self.recipe, self.lowering)
             ),
@@ -115,7 +115,7 @@ def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[
 
     target, request = inputs.target, plan.request
     if plan.recipe.quantized_type:
-        require_multiplied(selection_of(target, plan.recipe), plan.lowering)
+        require_multiplied(selection_of(target, plan.recipe, plan.lowering), plan.lowering)
     workload = Workload(
         target.skeleton.weights,
         plan.recipe,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...graphs.lowering import ORT, TENSORRT
+from ...graphs.lowering import CPU, TENSORRT
 from ..hardware.gpus import RTX_SMS, lacks, sm_name
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available, unsupported_reason
@@ -35,7 +35,7 @@ def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
 
 
 def _on_cpu(precision: str) -> PrecisionSupport:
-    cannot = "" if precision in available(ORT) else unsupported_reason(precision, tensorrt=False)
+    cannot = "" if precision in available(CPU) else unsupported_reason(precision, tensorrt=False)
     return PrecisionSupport(precision, (), is_emulated_format(precision) and not cannot, cannot)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ...plugins.number_types import BY_ONNX, INT4, INT8, UINT4, UINT8
-from ...plugins.ops.quantized_linear.packed_weights import BLOCK
+from ...plugins.ops.quantized_linear.packed_weights import BLOCK, TILE
 from .expert_stacks import codes_of
 from .rewrite_rules import inner_codes, is_weight
 
@@ -33,7 +33,8 @@ class GraphProduct:
     """A matmul of the graph with ``numbers`` weight values. Types are lowercase ONNX names.
 
     ``computed`` is a quantized type if both factors are directly dequantized from it, so that a backend can compute in
-    it. Unsigned codes with a zero point in the middle count as the signed type.
+    it. Unsigned codes with a zero point in the middle count as the signed type. ``packed`` is the format of a matrix
+    for this project's kernels; the bits of its codes are those of ``stored``.
     """
 
     weight: str
@@ -41,6 +42,7 @@ class GraphProduct:
     stored: str
     computed: str
     numbers: int
+    packed: str = ""
 
 
 def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
@@ -94,10 +96,11 @@ def _of_kernel(node: ir.Node) -> list[GraphProduct]:
 def _of_packed(node: ir.Node, place: int, format: str, rows: int) -> GraphProduct:
     """Return the matmul of a packed matrix, or of a stack of them; the kernel quantizes the other factor to int8."""
     codes: Any = node.inputs[place]
-    bits = 4 if node.attributes[format].as_string().startswith("q4") else 8
+    form = node.attributes[format].as_string()
+    bits = 8 * int(codes.shape[-1]) // (TILE * BLOCK)
     stacked = [int(dim) for dim in codes.shape[:-3]]
     numbers = math.prod(stacked) * rows * int(codes.shape[-2]) * BLOCK
-    return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers)
+    return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers, form)
 
 
 def _of_wide(node: ir.Node) -> GraphProduct:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from ...plugins.number_types import BY_NUMPY
 from ...plugins.op_spec import DOMAIN
 from ...plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape
 from ...plugins.ops.quantized_linear.packed_weights import scale_dtype
-from .qdq_nodes import streamed
+from .qdq_nodes import onnx_type, streamed
 from .quantized_weight import QuantizedWeight, WeightStream
 
 _STACKS = {"gate_up": 3, "down": 4}  # indices of the inputs of SparseExperts
@@ -32,7 +31,7 @@ def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, Quantized
         form = weights[name].packed
         del graph.initializers[name]
         codes = streamed(graph, name, stack_code_shape(form, shape), ir.DataType.UINT8)
-        kind = ir.DataType(BY_NUMPY[scale_dtype(form)].onnx)
+        kind = onnx_type(scale_dtype(form))
         scales = streamed(graph, f"{name}_scale", stack_scale_shape(form, shape), kind)
         streams |= {name: WeightStream(name, scales=False), f"{name}_scale": WeightStream(name, scales=True)}
         packed += [codes, scales]

@@ -9,8 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN
-from ...plugins.ops.quantized_linear.packed_weights import TILE, code_shape, pack_codes, pack_scales, scale_shape
-from .qdq_nodes import streamed
+from ...plugins.ops.quantized_linear.packed_weights import (
+    TILE,
+    code_shape,
+    pack_codes,
+    pack_scales,
+    scale_dtype,
+    scale_shape,
+)
+from .qdq_nodes import onnx_type, streamed
 from .quantized_weight import QuantizedWeight, WeightStream
 from .rewrite_rules import Site
 
@@ -30,7 +37,7 @@ def packed_streams(
     if not tied:
         del graph.initializers[name]
     codes = streamed(graph, of_codes, code_shape(form, rows, columns), ir.DataType.UINT8)
-    kind = ir.DataType.FLOAT if form == "int8" else ir.DataType.FLOAT16
+    kind = onnx_type(scale_dtype(form))
     scales = streamed(graph, of_scales, scale_shape(form, rows, columns), kind)
 
     def replacement(site: Site) -> ir.Node:

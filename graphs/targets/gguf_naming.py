@@ -10,7 +10,8 @@ from typing import Any
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,3})\.(.+)")
 
 _MOST_LAYERS = 1_000
-_PARAMETERS = ("layer_scalar",)  # a parameter of the layer itself, not of a module
+# Parameters of a layer or a module, not of a module of their own.
+_PARAMETERS = ("layer_scalar", "self_attn.sinks")
 
 SIZES: Mapping[str, str] = {
     "hidden_size": "embedding_length",
@@ -74,11 +75,13 @@ class GgufNaming:
     """The value of ``general.architecture`` for a family, and differences between GGUF and ``config.json``.
 
     ``sizes`` and the modules are as in the tables above; ``in_stacks`` are modules that hold all experts in one tensor,
-    with the name of each expert's part. ``model_type`` is that of transformers. ``in_turn`` are modules whose rows
-    llama.cpp's converter reorders: RoPE pairs are adjacent, while ``config.json``'s model has them half a head apart.
-    ``refused`` are keys that make it a different model unless they are 0. ``settings`` are added to the configuration,
-    and so is the result of ``entries`` for a file, which may raise ``BuildError``. ``own_rope``: these entries include
-    the rotary embedding.
+    with the name of each expert's part, and ``as_stacks`` those of a model that has such tensors itself, transposed:
+    the modules, in turn row by row if there are several, by the model's name. ``model_type`` is that of transformers.
+    ``in_turn`` are modules whose rows llama.cpp's converter reorders: RoPE pairs are adjacent, while ``config.json``'s
+    model has them half a head apart. ``refused`` are keys that make it a different model unless they are 0.
+    ``settings`` are added to the configuration, and so is the result of ``entries`` for a file, which may raise
+    ``BuildError``. ``own_rope``: these entries include the rotary embedding. ``ends`` are tokens that end a turn,
+    besides those that a file names.
     """
 
     architecture: str
@@ -89,8 +92,10 @@ class GgufNaming:
     refused: tuple[str, ...] = ("attention.sliding_window", "expert_count")
     settings: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu", "attention_bias": False})
     in_stacks: Mapping[str, str] = field(default_factory=dict)
+    as_stacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     entries: Callable[[GgufFacts], Mapping[str, Any]] = _nothing
     own_rope: bool = False
+    ends: tuple[str, ...] = ()
 
     def canonical(self, name: str) -> str | None:
         """Return the model's name of a tensor in a file; None if the family has none."""
@@ -110,6 +115,16 @@ class GgufNaming:
         match = _BLOCK.fullmatch(name.removesuffix(".weight"))
         inside = self.in_stacks.get(match[2]) if match else None
         return f"model.layers.{match[1]}.mlp.experts.{{}}.{inside}.weight" if match and inside else None
+
+    def stack(self, name: str) -> tuple[str, int, int] | None:
+        """Return the model's name of a stack of experts, and which of how many parts of it a tensor in a file is."""
+        module, _, kind = name.rpartition(".")
+        match = _BLOCK.fullmatch(module)
+        for inside, parts in self.as_stacks.items():
+            if match and match[2] in parts and kind in ("weight", "bias"):
+                suffix = "_bias" if kind == "bias" else ""
+                return f"model.layers.{match[1]}.{inside}{suffix}", parts.index(match[2]), len(parts)
+        return None
 
     def is_in_turn(self, name: str) -> bool:
         """Return True if the rows of a tensor in a file must be reordered."""

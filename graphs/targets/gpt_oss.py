@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from .check_config import Entries
 from .family import SIZES, Config, Family, Piece, Shape
+from .gguf_naming import GgufNaming
+from .gpt_oss_gguf import NAMING
 
 _EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_proj)")
 
@@ -15,6 +18,7 @@ class GptOss(Family):
 
     name = "gpt-oss"
     architectures = ("GptOssForCausalLM",)
+    gguf: ClassVar[tuple[GgufNaming, ...]] = (NAMING,)
     own_swiglu = "clamped, steeper than SiLU, and 1 is added to the gated value"
     entries = Entries(
         (*SIZES, "num_local_experts", "num_experts_per_tok", "sliding_window"),

@@ -20,6 +20,7 @@ from .number_format import (
     Scheme,
     TensorRTSupport,
 )
+from .stored import STORED
 from .wide import BF16, FP16, FP32
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "INT8",
     "MXFP8",
     "NUMBER_FORMATS",
+    "STORED",
     "CacheUse",
     "Group",
     "IntegerKernels",
@@ -41,13 +43,16 @@ __all__ = [
     "Scheme",
     "TensorRTSupport",
     "format_stored_as",
+    "keeps_blocks",
     "kernels_of",
     "quantized_formats",
     "wide_formats",
 ]
 
 # In display order.
-NUMBER_FORMATS: dict[str, NumberFormat] = {each.name: each for each in (FP32, FP16, BF16, FP8, MXFP8, INT8, INT4)}
+NUMBER_FORMATS: dict[str, NumberFormat] = {
+    each.name: each for each in (FP32, FP16, BF16, FP8, MXFP8, INT8, INT4, STORED)
+}
 
 
 def wide_formats() -> tuple[NumberFormat, ...]:
@@ -66,6 +71,11 @@ def quantized_formats(*, tensorrt: bool | None = None) -> tuple[NumberFormat, ..
 def kernels_of(name: str) -> IntegerKernels | None:
     """Return the CPU kernels that multiply the named format; None if there are none or the format is unknown."""
     return NUMBER_FORMATS[name].kernels if name in NUMBER_FORMATS else None
+
+
+def keeps_blocks(name: str) -> bool:
+    """Return True if matrices in the named format keep the blocks of the file that they come from."""
+    return name in NUMBER_FORMATS and NUMBER_FORMATS[name].as_stored
 
 
 def format_stored_as(kind: str) -> NumberFormat | None:

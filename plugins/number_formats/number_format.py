@@ -94,13 +94,15 @@ class IntegerKernels:
 
     ``codes`` describes the codes in words. ``packed`` is the scheme of matrices whose columns are whole blocks of 32,
     for the project's kernels; ONNX Runtime's handle the others, and routed experts. ``lm_head`` and ``drafter`` are the
-    formats of those matrices in this format's recipe.
+    formats of those matrices in this format's recipe, and ``embedding`` that of an embedding which is not the lm_head
+    (empty: unquantized).
     """
 
     codes: str
     packed: Scheme
     lm_head: str
     drafter: str
+    embedding: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,10 @@ class NumberFormat:
 
     ``rounds_inputs``: the name covers both factors of a product, so a product with an unquantized input does not count
     as computed in it; ``rounds_expert_inputs`` is the same for routed experts. ``takes``: stored weight types (of GGUF
-    or safetensors) whose codes are used unchanged, with their scheme. ``instead``: formats to suggest if a GPU lacks
-    this one, nearest first. ``rounding_seconds``: time on one core to compute the code and scale of one number (`make
-    bench-rounding`). ``elsewhere``: vLLM and TensorRT-LLM use the same name.
+    or safetensors) whose codes are used unchanged, with their scheme. ``as_stored``: of a GGUF file, it takes every
+    type of blocks that the project's kernels read, quantizes nothing else, and so needs such a file. ``instead``:
+    formats to suggest if a GPU lacks this one, nearest first. ``rounding_seconds``: time on one core to compute the
+    code and scale of one number (`make bench-rounding`). ``elsewhere``: vLLM and TensorRT-LLM use the same name.
     """
 
     name: str
@@ -154,6 +157,7 @@ class NumberFormat:
     rounds_inputs: bool = False
     rounds_expert_inputs: bool = False
     takes: Mapping[str, Scheme] = field(default_factory=dict)
+    as_stored: bool = False
     caches: CacheUse | None = None
     instead: tuple[str, ...] = ()
     rounding_seconds: float = 0.0

@@ -18,6 +18,7 @@ from peagle.plugins.number_formats import (
     NumberFormat,
     Scheme,
     format_stored_as,
+    keeps_blocks,
     kernels_of,
     quantized_formats,
     wide_formats,
@@ -42,7 +43,8 @@ def test_a_record_names_types_formats_and_lowerings_that_exist(kind: NumberForma
     assert {scheme.codes for scheme in schemes(kind)} <= {*BY_NUMPY}
     assert {scheme.packed for scheme in schemes(kind)} <= {"", *FORMATS}
     if kind.kernels:
-        assert {kind.kernels.lm_head, kind.kernels.drafter} <= {each.name for each in quantized_formats(tensorrt=False)}
+        parts = {kind.kernels.lm_head, kind.kernels.drafter, kind.kernels.embedding} - {""}
+        assert parts <= {each.name for each in quantized_formats(tensorrt=False)}
     if kind.caches:
         assert {*kind.caches.lowerings} <= {*LOWERINGS}
 
@@ -54,11 +56,13 @@ def test_a_number_takes_no_less_than_its_code(kind: NumberFormat) -> None:
 
 def test_every_other_format_is_quantized() -> None:
     assert [each.name for each in wide_formats()] == ["fp32", "fp16", "bf16"]
-    assert [each.name for each in quantized_formats()] == ["fp8", "mxfp8", "int8", "int4"]
-    assert quantized_formats(tensorrt=True) == quantized_formats(tensorrt=False) == quantized_formats()
+    assert [each.name for each in quantized_formats()] == ["fp8", "mxfp8", "int8", "int4", "stored"]
+    assert quantized_formats(tensorrt=False) == quantized_formats()
+    assert quantized_formats(tensorrt=True) == quantized_formats()[:-1]
     assert [each.name for each in quantized_formats() if each.is_emulated] == ["fp8", "mxfp8"]
     assert kernels_of("int4") is INT4.kernels is not None
-    assert kernels_of("bf16") is kernels_of("stored") is None
+    assert kernels_of("bf16") is kernels_of("int5") is None
+    assert [name for name in (*NUMBER_FORMATS, "int5") if keeps_blocks(name)] == ["stored"]
 
 
 def test_stored_weight_type_maps_to_one_format() -> None:

@@ -16,7 +16,7 @@ from ..formats.base import StoredTensor
 from ..safetensors import TensorEntry
 from .header import GgufHeader
 from .rope import FREQUENCIES, rope_entries
-from .weights import FLOATS, ROUNDED, GgufTensor
+from .weights import FLOATS, ROUNDED, GgufStack, GgufTensor
 
 _MOST_EXPERTS = 4_096
 _MOST_MATRICES = 1 << 19
@@ -74,16 +74,22 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
     heads = {"attn_q": queries, "attn_k": config.get("num_key_value_heads", queries)}
     tensors: dict[str, StoredTensor] = {}
     strange: dict[str, list[str]] = defaultdict(list)
+    stacks: dict[str, dict[int, GgufTensor]] = defaultdict(dict)
     for name, entry in header.tensors.items():
-        canonical, expert = naming.canonical(name), naming.expert(name)
+        canonical, expert, stack = naming.canonical(name), naming.expert(name), naming.stack(name)
         if name == FREQUENCIES:  # the configuration has them
             continue
-        if canonical is None and expert is None:
+        if canonical is None and expert is None and stack is None:
             strange[f"with names that {naming.architecture} does not use"].append(name)
         elif entry.dtype not in (*FLOATS, *ROUNDED):
             strange[f"stored as {entry.dtype}, which is not supported"].append(name)
         elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
             strange[f"with one axis stored as {entry.dtype}"].append(name)
+        elif stack is not None:
+            if len(entry.shape) != (2 if name.endswith(".bias") else 3):
+                strange["that are not stacked experts"].append(name)
+            else:
+                stacks[stack[0]][stack[1]] = GgufTensor(name, entry)
         elif expert is not None:
             if len(entry.shape) != 3 or entry.shape[0] > _MOST_EXPERTS or len(tensors) > _MOST_MATRICES:
                 strange["that are not stacked experts"].append(name)
@@ -94,6 +100,13 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
             if count and not _fits(entry.shape[0], count):
                 strange[f"whose number of rows does not match {count} heads"].append(name)
             tensors[canonical] = GgufTensor(name, entry, count or 0)
+    for whole, parts in stacks.items():
+        numbers, shapes = sorted(parts), {part.shape for part in parts.values()}
+        _, _, count = naming.stack(parts[numbers[0]].name) or ("", 0, 0)
+        if len(numbers) != count or len(shapes) > 1:
+            strange["that are not all parts of the same experts"] += [part.name for part in parts.values()]
+        else:
+            tensors[whole] = GgufStack(tuple(parts[number] for number in numbers))
     for what, names in strange.items():
         problems.add(
             f"{problems.subject} has {counted(names)} {what}: {listed(names)}",

@@ -11,6 +11,7 @@ from typing import Any
 from ...store.made_for import MadeFor
 from ...store.stages import Stage, StageStore
 from .header import GgufHeader
+from .model import naming_of
 from .tokenizer import end_ids, settings, tokenizer_json
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -18,7 +19,7 @@ _TEMPLATE = "tokenizer.chat_template"
 
 def side_files(header: GgufHeader, config: Mapping[str, Any]) -> dict[str, str]:
     """Map file names to contents. Raises ``BuildError`` for a tokenizer that cannot be read."""
-    template, ends = header.metadata.get(_TEMPLATE), end_ids(header)
+    template, ends = header.metadata.get(_TEMPLATE), end_ids(header, naming_of(header)[1].ends)
     files = {
         "config.json": _json(config),
         "tokenizer.json": tokenizer_json(header),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ....plugins.problems import shown
@@ -37,10 +37,13 @@ def settings(header: GgufHeader) -> dict[str, Any]:
     return {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | special
 
 
-def end_ids(header: GgufHeader) -> list[int]:
-    """Return the ids that end a text or a turn, according to the file."""
+def end_ids(header: GgufHeader, others: Collection[str] = ()) -> list[int]:
+    """Return the ids that end a text or a turn, according to the file, and those of ``others`` that it has."""
     vocabulary = Vocabulary(header)
-    ids = (vocabulary.id(name) for name in ("eos", "eot", "eom"))
+    ids = [vocabulary.id(name) for name in ("eos", "eot", "eom")]
+    if others:
+        known = vocabulary.ids()
+        ids += [known.get(text) for text in others]
     return list(dict.fromkeys(token for token in ids if token is not None))
 
 

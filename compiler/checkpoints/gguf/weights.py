@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from ..safetensors import TensorEntry
 from .header import damaged
 
 FLOATS = ("F32", "F16", "BF16")
-ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-"""Block-quantised types: integers with one scale per block."""
+ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
+"""Block-quantised types: codes with one scale per block."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,43 @@ class GgufTensor:
 
         values = dequantize(self._stored(begin, end), GGMLQuantizationType[self.entry.dtype])
         return np.ascontiguousarray(values, np.float32).reshape(end - begin, *self.shape[1:])
+
+
+@dataclass(frozen=True)
+class GgufStack:
+    """Experts of a model that stores them transposed: ``[E, columns, rows]``, or ``[E, rows]`` of biases.
+
+    The rows of several ``parts`` alternate.
+    """
+
+    parts: tuple[GgufTensor, ...]
+
+    @property
+    def entry(self) -> TensorEntry:
+        return self.parts[0].entry
+
+    @property
+    def granule(self) -> int:
+        return 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        count, rows, *columns = self.parts[0].shape
+        return (count, *columns, rows * len(self.parts))
+
+    @property
+    def flat(self) -> tuple[GgufTensor, ...]:
+        """The parts as matrices, with the rows of all experts below each other."""
+        return tuple(replace(part, entry=_flat(part.entry)) for part in self.parts)
+
+    def rows(self, begin: int, end: int) -> Array:
+        parts = [part.rows(begin, end) for part in self.parts]
+        together = np.stack(parts, axis=2).reshape(end - begin, -1, *parts[0].shape[2:])
+        return together.swapaxes(1, 2) if together.ndim > 2 else together
+
+
+def _flat(entry: TensorEntry) -> TensorEntry:
+    return replace(entry, shape=(math.prod(entry.shape[:-1]), entry.shape[-1]))
 
 
 def _read(name: str, entry: TensorEntry, offset: int, count: int) -> Array:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from peagle.compiler.checkpoints.checkpoint import read_blocks
+from peagle.compiler.checkpoints.gguf.weights import GgufStack
 from peagle.compiler.checkpoints.target import Target
 from peagle.plugins.errors import BuildError
+from tests import gguf_files
 from tests.models import LAYERS, Pair, make_pair
 
 
@@ -49,3 +53,47 @@ def test_checkpoint_without_a_required_weight_is_rejected(sparse: Pair, tmp_path
     Target.open(sparse.target).check()
     with pytest.raises(BuildError, match=r"1 missing:\s+model.norm.weight"):
         Target.open(tmp_path).check()
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss"])
+def test_stacks_of_experts_have_the_blocks_of_all_experts_in_turn(family: str, tmp_path: Path) -> None:
+    """Gate and up alternate; what the blocks stand for is what the graph's weight is."""
+    target = Target.open(gguf_files.write(tmp_path / "tiny.gguf", family, kinds=("Q8_0",)).file)
+    weights = [weight for weight in target.skeleton.weights if weight.role == "experts"]
+    assert len(weights) == 4
+    for weight in weights:
+        stored = target.blocks(weight.name, weight.shape)
+        assert stored is not None
+        assert stored.kind == "Q8_0"
+        rows = [gguf.dequantize(rows, gguf.GGMLQuantizationType.Q8_0) for rows in stored.read()]
+        whole = [part.reshape(-1, weight.shape[-1]) for part in target.read(weight.name, weight.shape)]
+        np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(whole))
+
+
+def test_experts_in_several_types_have_no_blocks_in_common(tmp_path: Path) -> None:
+    kinds = ("Q8_0", "Q4_0", "Q5_0", "Q4_1", "Q5_1")
+    target = Target.open(gguf_files.write(tmp_path / "tiny.gguf", "qwen3-moe", kinds=kinds).file)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    assert target.blocks(name, target.skeleton.shapes[name]) is None
+
+
+def test_blocks_are_read_in_bounded_runs(tmp_path: Path) -> None:
+    """However large a stack is: no run of one of its parts has more than the limit in float32."""
+    limit = 4 * 3 * 64
+    target = Target.open(gguf_files.write(tmp_path / "tiny.gguf", "gpt-oss", kinds=("Q8_0",)).file)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    shape = target.skeleton.shapes[name]
+    stack = target.checkpoint.tensors[name]
+    assert isinstance(stack, GgufStack)
+    runs = [rows for part in stack.flat[:1] for rows in read_blocks(part, limit)]
+    assert {len(rows) for rows in runs} == {3}
+    assert sum(map(len, runs)) == shape[0] * shape[1] // 2
+
+
+def test_only_whole_blocks_of_a_file_are_blocks(sparse: Pair, tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    target = Target.open(sparse.target)
+    assert target.blocks(name, target.skeleton.shapes[name]) is None
+    wide = Target.open(gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("F16",)).file)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert wide.blocks(name, wide.skeleton.shapes[name]) is None

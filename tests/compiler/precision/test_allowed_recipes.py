@@ -26,6 +26,7 @@ def table(name: str, lowering: str, **overrides: str) -> Recipe:
     ("name", "lowering", "gpus"),
     [
         *((name, ORT, ()) for name in ("fp32", "fp8", "mxfp8", "int8", "int4")),
+        *((name, CPU, ()) for name in ("fp32", "int8", "int4", "stored")),
         *((name, RTX, ("sm_80", "sm_120")) for name in ("bf16", "int8", "int4")),
         ("fp8", RTX, ("sm_89", "sm_90", "sm_120")),
         ("mxfp8", RTX, ("sm_100", "sm_103")),
@@ -39,6 +40,16 @@ def test_every_working_recipe_is_accepted(name: str, lowering: str, gpus: tuple[
 REFUSED = [
     ("fp32", RTX, ("sm_120",), {}, "no attention kernel", "--precision fp16 or bf16"),
     ("bf16", ORT, (), {}, "computes in fp32", "--precision fp32"),
+    (
+        "stored",
+        ORT,
+        (),
+        {},
+        "only this project's CPU kernels multiply",
+        "use the lowering cpu, or use --precision fp32",
+    ),
+    ("stored", RTX, ("sm_120",), {}, "for TensorRT they are dequantized", "--precision fp16 or bf16"),
+    ("int4", ORT, (), {"lm_head": "stored"}, "fp8, mxfp8, int8, int4", "--lm-head-precision"),
     ("fp8", RTX, ("sm_80",), {}, "FP8 requires sm_89", "--precision int8, bf16 or fp16"),
     ("fp8", RTX, ("sm_86", "sm_120"), {}, "FP8 requires sm_89", "--gpu sm_120"),
     ("mxfp8", RTX, ("sm_89", "sm_120"), {}, "only on sm_100, sm_103, sm_110", "--precision fp8"),

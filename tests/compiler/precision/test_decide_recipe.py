@@ -16,8 +16,9 @@ from peagle.compiler.precision.allowed_recipes import available, wide_names
 from peagle.compiler.precision.decide_recipe import decide, precision_of, table_of, wide_of
 from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.graphs.lowering import LOWERINGS, ORT, TENSORRT, Lowering
+from peagle.graphs.lowering import CPU, LOWERINGS, ORT, TENSORRT, Lowering
 from peagle.plugins.errors import UsageError
+from tests import gguf_files
 from tests.fp8_pairs import fp8_target
 from tests.heads import FORMS
 from tests.models import Pair, make_pair
@@ -100,7 +101,7 @@ def test_unquantized_parts_of_an_fp8_checkpoint_are_decided_after_reading(tiny: 
     [
         ("int8", "ort", None, "int8"), ("int4", "ort", None, "int8"), ("int4", "ort", "fp32", "fp32"),
         ("int4", "ort", "int4", "int4"), ("fp32", "ort", None, "fp32"), ("int8", "std", None, "fp32"),
-        ("int8", "tensorrt", None, "bf16"),
+        ("int8", "tensorrt", None, "bf16"), ("stored", "cpu", None, "int8"), ("stored", "cpu", "fp32", "fp32"),
     ],
 )  # fmt: skip
 def test_drafter_uses_integers_when_target_kernels_support_them(
@@ -116,3 +117,25 @@ def test_drafter_uses_integers_when_target_kernels_support_them(
 def test_drafter_with_indivisible_widths_stays_unquantized() -> None:
     odd = FORMS["qkv biases, odd widths, linear rope"].make().spec
     assert decide(PrecisionOptions("int8"), ORT, head=odd).drafter == "fp32"
+
+
+@pytest.mark.parametrize(("kinds", "chosen"), [(("Q8_0", "F16"), "stored"), (("F16",), "fp32")])
+def test_a_file_with_blocks_is_built_as_stored_where_kernels_read_them(
+    kinds: tuple[str, ...], chosen: str, tmp_path: Path
+) -> None:
+    target = Target.open(gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=kinds).file)
+    assert decide(PrecisionOptions(), CPU, target, keeps_own=True).name == chosen
+    assert decide(PrecisionOptions(), CPU, target).name == chosen, "of an export"
+    assert decide(PrecisionOptions(), ORT, target, keeps_own=True).name == "fp32"
+    assert decide(PrecisionOptions(), TENSORRT, target, ("sm_120",), keeps_own=True).name == "fp16"
+    assert decide(PrecisionOptions("fp32"), CPU, target).name == "fp32"
+    assert decide(PrecisionOptions(exclude=("layers.0.*",)), CPU).exclude == (), "until the file is read"
+
+
+@pytest.mark.parametrize("asked", [PrecisionOptions("stored"), PrecisionOptions("fp32", lm_head="stored")])
+def test_what_is_built_as_stored_has_blocks(asked: PrecisionOptions, tiny: Pair, tmp_path: Path) -> None:
+    wide = Target.open(gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=("F16",)).file)
+    for target, said in ((wide, "GGUF: F16"), (Target.open(tiny.target), "is stored as plain")):
+        with pytest.raises(UsageError, match="stored needs a GGUF file with quantized weights") as caught:
+            decide(asked, CPU, target)
+        assert said in caught.value.why

@@ -91,3 +91,14 @@ def test_totals_match_the_list(built: list[BuiltProduct]) -> None:
     for what in ("numbers", "bytes"):
         assert sum(each[what] for each in table["types"]) == table[what]
     assert abs(sum(each["share"] for each in table["types"]) - 1) < 1e-4
+
+
+def test_blocks_of_a_file_are_named_by_their_type() -> None:
+    """Codes may have any number of bits; types with as many are told apart."""
+    row = {"stored": "int6", "computed": "int8", "numbers": 32, "blocks": "q6_k", "weight": "a"}
+    rows = [row, row | {"weight": "b", "stored": "int4", "blocks": "q4_k"},
+            row | {"weight": "c", "stored": "int4", "blocks": "mxfp4"}]  # fmt: skip
+    table = product_table({"matmuls": rows}, ())
+    assert table
+    assert [(each["blocks"], each["bytes"]) for each in table["types"]] == [("q6_k", 24), ("q4_k", 16), ("mxfp4", 16)]
+    assert "1 q6_k computed in int8 (33.3% of the weights), 1 q4_k computed in int8" in described(table)

@@ -13,7 +13,7 @@ NARROW = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
 
 def test_every_recipe_is_found_by_its_name() -> None:
     assert all(recipe.name == name for name, recipe in RECIPES.items())
-    assert NARROW == ["fp8", "mxfp8", "int8", "int4"]
+    assert NARROW == ["fp8", "mxfp8", "int8", "int4", "stored"]
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
@@ -79,3 +79,16 @@ def test_emulation_is_reported() -> None:
     ort = LOWERINGS["ort"]
     assert emulated(RECIPES["fp8"], LOWERINGS["tensorrt"]) == emulated(RECIPES["int4"].on("fp32", ort), ort) == []
     assert len(emulated(PrecisionOptions(drafter="fp8").of(RECIPES["fp32"]), ort)) == 1
+
+
+def test_as_stored_covers_the_head_and_an_embedding_of_its_own() -> None:
+    recipe = RECIPES["stored"].on("fp32", LOWERINGS["cpu"])
+    assert recipe.quantized_roles == {"attention", "mlp", "experts", "lm_head", "embedding"}
+    assert recipe.keeps_blocks
+    record = recipe.record()
+    assert {record[kind] for kind in ("weights", "experts", "lm_head", "embedding")} == {"stored"}
+    assert {record[kind] for kind in ("kv_cache", "router", "drafter")} == {"fp32"}
+    assert "unchanged" in recipe.says
+    assert PrecisionOptions.recorded(record).of(recipe).record() == record
+    assert "embedding" not in RECIPES["int4"].on("fp32", LOWERINGS["cpu"]).record(), "as before"
+    assert not RECIPES["int4"].on("fp32", LOWERINGS["cpu"]).keeps_blocks

@@ -66,3 +66,19 @@ def test_drafter_matrices_have_one_role_and_outer_ones_stay_unquantized_for_tens
     assert set(names["ort"]) - set(names["tensorrt"]) == {"fc.weight", "lm_head.weight"}
     assert {weight.role for weight in names["ort"].values()} == {"drafter"}
     assert "embed_tokens.weight" not in names["ort"]
+
+
+def test_only_weights_in_blocks_keep_them() -> None:
+    """An embedding is selected under its own name, or as the head that it is; its rows are not multiplied with."""
+    recipe = RECIPES["stored"].on("fp32", LOWERINGS["cpu"])
+    selection = Selection.of_target((*CENSUS, HEAD), recipe, {Q, "model.embed_tokens.weight", "lm_head.weight"})
+    assert set(selection.weights) == {Q, "model.embed_tokens.weight", "lm_head.weight"}
+    assert selection.wide[UP] == WideWeight("mlp", "not stored in blocks that the kernels multiply with")
+    assert selection.count == 48 * (64 + 96)
+    assert selection.share_without(["model.embed_tokens.weight"]) == 1
+    assert selection.only(["model.embed_tokens.weight"]).share_without([]) == 1
+    tied = Selection.of_target(CENSUS, recipe, {Q, "lm_head.weight"})
+    assert set(tied.weights) == {Q, "lm_head.weight"}
+    assert set(Selection.of_target(CENSUS, recipe).weights) == {Q, UP, "lm_head.weight"}, "where no file is known"
+    excluded = PrecisionOptions(exclude=("*.q_proj",)).of(recipe)
+    assert set(Selection.of_target(CENSUS, excluded, {Q, "lm_head.weight"}).weights) == {"lm_head.weight"}

@@ -10,10 +10,18 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.precision.on_the_fly_quantizer import OnTheFlyQuantizer
 from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES, Recipe
-from peagle.compiler.precision.weight_source import is_whole_fp8, of_drafter, of_target, uncalibrated
+from peagle.compiler.precision.weight_source import (
+    is_whole_fp8,
+    kept_blocks,
+    of_drafter,
+    of_target,
+    requantized,
+    uncalibrated,
+)
 from peagle.compiler.precision.weights_stored_quantized import StoredFp8
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
+from tests import gguf_files
 from tests.fp8_pairs import fp8_target
 from tests.models import Pair, make_pair
 
@@ -99,3 +107,44 @@ def test_drafter_matrices_are_weight_only_quantized(dense: Pair) -> None:
     assert {weight.codes for weight in taken.values()} == {"int8"}
     assert all(weight.input is None for weight in taken.values())
     assert wide == {}
+
+
+def test_as_stored_rounds_nothing(tmp_path: Path) -> None:
+    """Every weight is in the scheme of its own blocks; what has none is not selected."""
+    kinds = ("Q8_0", "Q4_0", "F16", "Q4_1")
+    target = Target.open(gguf_files.write(tmp_path / "tiny.gguf", "llama", kinds=kinds).file)
+    cpu = LOWERINGS["cpu"]
+    table = RECIPES["stored"].on("fp32", cpu)
+    source = of_target(target, table, cpu)
+    assert isinstance(source, OnTheFlyQuantizer)
+    stored = {name: tensor.entry.dtype for name, tensor in target.checkpoint.tensors.items() if tensor.shape[1:]}
+    blocks = {name: kind for name, kind in stored.items() if kind != "F16"}
+    assert kept_blocks(target, table, cpu) == source.kept() == blocks
+    taken, wide = source.storage()
+    assert {name: weight.packed.upper() for name, weight in taken.items()} == blocks
+    assert [name for name, weight in taken.items() if weight.gathered] == [
+        name for name in blocks if name == "model.embed_tokens.weight"
+    ] + [name for name in blocks if name == "lm_head.weight"]
+    assert (wide, source.rounds(), source.notes(), source.unweighted()) == ({}, [], [], [])
+    assert requantized(target, table, cpu) == ()
+    assert requantized(target, RECIPES["int4"].on("fp32", cpu), cpu) == ("Q4_0", "Q4_1", "Q8_0")[2:]
+    excluded = PrecisionOptions(exclude=("layers.0.*",)).of(table)
+    assert kept_blocks(target, excluded, cpu) == blocks
+    assert requantized(target, excluded, cpu) == ()
+    assert kept_blocks(target, RECIPES["fp32"].on("fp32", cpu), cpu) == {}
+
+
+def test_stacks_of_experts_are_taken_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gate and up of a layer are in different types, its down stack is not taken either."""
+    monkeypatch.setattr("peagle.compiler.precision.weight_source.is_packable", lambda *_: True)
+    cpu, names = LOWERINGS["cpu"], ("Q8_0", "Q4_0", "Q4_1")
+    table = RECIPES["stored"].on("fp32", cpu)
+    same = Target.open(gguf_files.write(tmp_path / "same.gguf", "qwen3-moe", kinds=("Q8_0",)).file)
+    found = kept_blocks(same, table, cpu)
+    assert {name for name in found if ".experts." in name} == {
+        f"model.layers.{layer}.mlp.experts.{stack}" for layer in (0, 1) for stack in ("gate_up_proj", "down_proj")
+    }
+    mixed = Target.open(gguf_files.write(tmp_path / "mixed.gguf", "qwen3-moe", kinds=names).file)
+    left = kept_blocks(mixed, table, cpu)
+    assert not [name for name in left if ".experts." in name]
+    assert left

@@ -216,6 +216,22 @@ def test_quantized_matrix_counts_codes_and_scales(precision: str, lowering: str)
     assert {each.precision: each.count for each in lines[1:]} == scales
 
 
+def test_weights_as_stored_count_by_their_own_type() -> None:
+    """With scales, as they are packed: in tiles of sixteen rows. Other weights are wide."""
+    recipe, cpu = RECIPES["stored"].on("fp32", LOWERINGS["cpu"]), LOWERINGS["cpu"]
+    names = ("a.weight", "b.weight", "c.weight")
+    weights = tuple(RoledWeight(name, (40, 64), "mlp", 1) for name in names)
+    lines = weight_lines(weights, recipe, cpu, {"a.weight": "Q4_1", "b.weight": "Q8_0"})
+    blocks = 48 * 2  # of 40 rows in three tiles
+    assert [(each.role, each.precision, each.count, each.bytes) for each in lines] == [
+        ("mlp", "fp32", 40 * 64, 40 * 64 * 4),
+        ("mlp", "q4_1", 40 * 64, blocks * (16 + 4)),
+        ("mlp", "q8_0", 40 * 64, blocks * (32 + 2)),
+    ]
+    unknown = weight_lines(weights, recipe, cpu)
+    assert [(each.precision, each.bytes) for each in unknown] == [("stored", 3 * blocks * 34)]
+
+
 @pytest.mark.parametrize("lowering", ["tensorrt", "ort"])
 def test_rows_of_mxfp8_are_whole_blocks(lowering: str) -> None:
     """The down projection of the demo's target has ten and a half."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFWriter
 from safetensors.numpy import load_file
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
@@ -97,3 +98,27 @@ def test_scaled_positions_are_read_or_refused(kind: str, said: str | None, tmp_p
             Target.open(written.file)
     else:
         assert Target.open(written.file).config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+
+
+def test_other_positions_than_those_of_gpt_oss_are_refused(tmp_path: Path) -> None:
+    def edit(writer: Any) -> None:
+        writer.add_string("gpt-oss.rope.scaling.type", "linear")
+
+    written = gguf_files.write(tmp_path / "tiny.gguf", "gpt-oss", edit=edit)
+    with pytest.raises(BuildError, match=r"gpt-oss.rope.scaling.type is 'linear'"):
+        Target.open(written.file)
+
+
+def test_gpt_oss_has_both_parts_of_its_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = gguf_files.write(tmp_path / "whole.gguf", "gpt-oss")
+    assert Checkpoint.open(written.file).shapes["model.layers.0.mlp.experts.gate_up_proj"] == (6, 64, 192)
+    add = GGUFWriter.add_tensor
+
+    def add_most(writer: GGUFWriter, name: str, *given: Any, **named: Any) -> None:
+        if name != "blk.0.ffn_up_exps.weight":
+            add(writer, name, *given, **named)
+
+    monkeypatch.setattr(GGUFWriter, "add_tensor", add_most)
+    written = gguf_files.write(tmp_path / "part.gguf", "gpt-oss")
+    with pytest.raises(BuildError, match=r"not all parts of the same experts: blk.0.ffn_gate_exps.weight"):
+        Checkpoint.open(written.file)

@@ -63,7 +63,7 @@ def transformers_s(of: GgufHeader) -> Any:
     return convert_gguf_tokenizer(of.architecture, said)[0]
 
 
-@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe", "tekken", "gpt-2"])
+@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe", "tekken", "gpt-4o", "gpt-2"])
 def test_byte_pair_tokenizer_matches_transformers(pre: str) -> None:
     of = byte_pairs(pre=pre, add_bos_token=False)
     ours, theirs = made(of), transformers_s(of)
@@ -139,7 +139,9 @@ def test_special_tokens_are_whole_and_named() -> None:
     assert tokenizer.encode("he<mine></s>", add_special_tokens=False).tokens == ["▁", "he", "<mine>", "</s>"]
     assert tokenizer.decode(tokenizer.encode("he<mine></s>").ids) == "he<mine>"
     assert settings(of)["eos_token"] == "</s>"
-    assert end_ids(header(tokens=["a", "b", "c"], eos_token_id=2, eot_token_id=1, eom_token_id=2)) == [2, 1]
+    of = header(tokens=["a", "b", "c"], eos_token_id=2, eot_token_id=1, eom_token_id=2)
+    assert end_ids(of) == [2, 1]
+    assert end_ids(of, ("a", "c", "d")) == [2, 1, 0], "with those that its model has, though the file does not say so"
 
 
 WRONG: dict[str, tuple[GgufHeader, str]] = {

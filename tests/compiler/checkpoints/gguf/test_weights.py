@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from peagle.compiler.checkpoints.gguf.weights import ROUNDED, GgufTensor
+from peagle.compiler.checkpoints.gguf.weights import ROUNDED, GgufStack, GgufTensor
 from peagle.compiler.checkpoints.safetensors import TensorEntry
 
 ROWS, COLUMNS = 6, 512
@@ -90,8 +90,21 @@ def _q6_k(block: Block) -> Iterator[float]:
                 yield _half(block, 208) * int(scales[8 * half + 2 * quarter + index // 16]) * (q - 32)
 
 
+_IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+
+
+def _iq4_nl(block: Block) -> Iterator[float]:
+    return (_half(block, 0) * _IQ4_NL[q] for q in _nibbles(block[2:18]))
+
+
+def _mxfp4(block: Block) -> Iterator[float]:
+    return (2.0 ** (block[0] - 127) * (-1) ** (q >> 3) * _E2M1[q & 7] for q in _nibbles(block[1:17]))
+
+
 REFERENCES: dict[str, tuple[Callable[[Block], Iterator[float]], tuple[int, ...]]] = {
     "Q4_0": (_q4_0, (0,)), "Q4_1": (_q4_1, (0, 2)), "Q5_0": (_q5_0, (0,)), "Q5_1": (_q5_1, (0, 2)),
+    "IQ4_NL": (_iq4_nl, (0,)), "MXFP4": (_mxfp4, ()),
     "Q8_0": (_q8_0, (0,)), "Q4_K": (_q4_k, (0, 2)), "Q5_K": (_q5_k, (0, 2)), "Q6_K": (_q6_k, (208,)),
 }  # fmt: skip
 """What a block stands for, and where its numbers of 16 bits are."""
@@ -108,12 +121,33 @@ def test_random_blocks_are_read_as_ggml_defines_them(kind: str, tmp_path: Path, 
     blocks = rng.integers(0, 256, (ROWS * COLUMNS // numbers, size), np.uint8)
     for at in halves:
         blocks[:, at : at + 2] = rng.normal(0, 0.1, len(blocks)).astype(np.float16)[:, None].view(np.uint8)
+    if kind == "MXFP4":
+        blocks[:, 0] = rng.integers(100, 150, len(blocks))
     path = tmp_path / "blocks"
     path.write_bytes(b"before" + blocks.tobytes())
     tensor = GgufTensor("x", TensorEntry(path, kind, (ROWS, COLUMNS), 6, 6 + blocks.nbytes))
     expected = np.array([[*reference(block.tobytes())] for block in blocks], np.float32).reshape(ROWS, COLUMNS)
     np.testing.assert_allclose(tensor.rows(0, ROWS), expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(tensor.rows(2, 5), tensor.rows(0, ROWS)[2:5])
+
+
+@pytest.mark.parametrize("alternating", [1, 2])
+def test_a_stack_is_the_transposed_experts(alternating: int, tmp_path: Path, rng: np.random.Generator) -> None:
+    experts, rows, columns = 3, 4, 32
+    values = rng.normal(size=(alternating, experts, rows, columns)).astype(np.float32)
+    path = tmp_path / "stacks"
+    path.write_bytes(values.tobytes())
+    size = values[0].nbytes
+    parts = [
+        GgufTensor("x", TensorEntry(path, "F32", (experts, rows, columns), at * size, (at + 1) * size))
+        for at in range(alternating)
+    ]
+    stack = GgufStack(tuple(parts))
+    in_turn = np.stack([*values], axis=2).reshape(experts, -1, columns)
+    assert stack.shape == (experts, columns, alternating * rows)
+    np.testing.assert_array_equal(stack.rows(0, experts), in_turn.swapaxes(1, 2))
+    np.testing.assert_array_equal(stack.rows(1, 2), in_turn[1:2].swapaxes(1, 2))
+    np.testing.assert_array_equal(stack.flat[-1].rows(0, experts * rows), values[-1].reshape(-1, columns))
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16"])
