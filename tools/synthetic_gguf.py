@@ -26,6 +26,9 @@ _POOL = 64 << 20  # bytes of random blocks
 _SPECIAL = ("<|endoftext|>", "<|return|>", "<|call|>", "<|im_start|>", "<|im_end|>")
 
 
+_MERGES = (("h", "e"), ("l", "l"))
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor of the file, with its type; F32 ones are random numbers, or ones for a norm."""
@@ -204,13 +207,13 @@ def describe(writer: GGUFWriter, shapes: Shapes) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(32.0)
         writer.add_rope_scaling_orig_ctx_len(4096)
-    letters = sorted(_byte_letters())
+    letters = [*sorted(_byte_letters()), *("".join(pair) for pair in _MERGES)]
     filler = [f"<|unused_{n}|>" for n in range(shapes.vocab - len(letters) - len(_SPECIAL))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(shapes.pre_tokenizer)
     writer.add_token_list([*_SPECIAL, *letters, *filler])
     writer.add_token_types([3] * len(_SPECIAL) + [1] * len(letters) + [5] * len(filler))
-    writer.add_token_merges(["h e", "l l"])
+    writer.add_token_merges([" ".join(pair) for pair in _MERGES])
     writer.add_eos_token_id(0)
 
 

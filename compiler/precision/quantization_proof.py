@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...graphs.targets.checkpoint_pieces import UnreadRows
 from ...plugins.errors import BuildError
 from ...plugins.number_formats import NUMBER_FORMATS, keeps_blocks
 from ...plugins.number_types import BY_NUMPY
 from ...plugins.problems import listed
 from .quantized_compute import Shares, is_emulated, names_inputs, shares, shortfall, too_little
 from .recipes import DRAFTER_ROLE, EMBEDDING, LM_HEAD
+from .rounding.in_order import in_order
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -72,7 +74,7 @@ class QuantizedGraph:
         if not how.packed:
             return runs
         row = (how.scale[len(shape) - 1 :] or (1,)) if stream.scales else shape[-1:]
-        return packed_runs(how.packed, runs, row, scales=stream.scales)
+        return packed_runs(how.packed, runs, row, scales=stream.scales, each=_on_threads)
 
     def prove(self, lowered: Lowered, lowering: Lowering, cuts: Mapping[str, Cut] | None = None) -> None:
         """Raise ``BuildError`` if the recipe's share is not reached, or a requested lm_head is not quantized.
@@ -229,6 +231,11 @@ class QuantizedGraph:
 def stored_name(codes: str) -> str:
     """Return the name of a code type in the table of matmuls: unsigned types use the signed name."""
     return BY_NUMPY[codes.removeprefix(_UNSIGNED)].name
+
+
+def _on_threads(work: Callable[[Any], Any], runs: Iterable[Any]) -> Iterator[Any]:
+    """Apply ``work`` to arrays, in order, on several threads."""
+    return in_order(lambda _, rows: work(rows), map(UnreadRows.of, runs))
 
 
 def _reasons(why: Mapping[str, str]) -> str:

@@ -51,11 +51,15 @@ def packed_streams(
     return {of_codes: WeightStream(name, scales=False), of_scales: WeightStream(name, scales=True)}
 
 
-def packed_runs(form: str, runs: Iterable[Any], row: tuple[int, ...], *, scales: bool) -> Iterator[Any]:
-    """Pack runs of rows of whole codes, or of their scales, as they come. ``row`` is the shape of a row."""
+def packed_runs(
+    form: str, runs: Iterable[Any], row: tuple[int, ...], *, scales: bool, each: Callable[..., Iterable[Any]] = map
+) -> Iterator[Any]:
+    """Pack runs of rows of whole codes, or of their scales, as they come. ``row`` is the shape of a row.
+
+    ``each`` applies a function to the runs, in order: ``map``, or one that uses several threads.
+    """
     pack: Callable[[str, Any], Any] = pack_scales if scales else pack_codes
-    for rows in whole_tiles(run.reshape(-1, *row) for run in runs):
-        yield pack(form, rows)
+    yield from each(lambda rows: pack(form, rows), whole_tiles(run.reshape(-1, *row) for run in runs))
 
 
 def whole_tiles(runs: Iterable[Any]) -> Iterator[Any]:
