@@ -32,12 +32,20 @@ struct Form {
   }
 };
 
+// None for more rows than a path multiplies at once: each takes its time to compile.
+template <template <Format, int> class Path, Format kFormat, int kRows>
+TileFunction tile_of() {
+  if constexpr (kRows <= Path<kFormat, 1>::kMost) return Path<kFormat, kRows>::tile;
+  return nullptr;
+}
+
 template <template <Format, int> class Path, Format kFormat>
 Form form_of() {
   return {Path<kFormat, 1>::kMost,
           Path<kFormat, 1>::kRound,
-          {Path<kFormat, 1>::tile, Path<kFormat, 2>::tile, Path<kFormat, 3>::tile, Path<kFormat, 4>::tile,
-           Path<kFormat, 5>::tile, Path<kFormat, 6>::tile, Path<kFormat, 7>::tile, Path<kFormat, 8>::tile}};
+          {tile_of<Path, kFormat, 1>(), tile_of<Path, kFormat, 2>(), tile_of<Path, kFormat, 3>(),
+           tile_of<Path, kFormat, 4>(), tile_of<Path, kFormat, 5>(), tile_of<Path, kFormat, 6>(),
+           tile_of<Path, kFormat, 7>(), tile_of<Path, kFormat, 8>()}};
 }
 
 template <template <Format, int> class Path>
