@@ -14,49 +14,57 @@ struct DotProductScales {
   float32x4_t scale, least, d, minus_dmin;
   int32x4_t steps[2];  // of the halves of a block
 
-  PEAGLE_DOT_PRODUCT void of_block(const PackedWeights& weights, std::int64_t at, std::int64_t b, int from) {
-    if constexpr (kForm.scales != Scales::kRows) {
-      const std::uint8_t* entry = weights.block_scales<kFormat>(at, b);
-      const int within = kForm.shared() > 1 ? int(b % kSuperblock) : 0;
-      if constexpr (kForm.scales == Scales::kBlocks) {
-        scale = halves(entry + 2 * from);
-        if (kForm.has_least) least = halves(entry + kHalves + 2 * from);
-      } else if constexpr (kForm.scales == Scales::kExponents) {
-        const uint32x4_t bits = vshlq_n_u32(four(entry + from), 23);
-        const uint32x4_t normal = vmaxq_u32(bits, vdupq_n_u32(1 << 22));  // exponent 0 is subnormal
-        scale = vmulq_n_f32(vreinterpretq_f32_u32(normal), 0.5f);
-      } else if constexpr (kForm.scales == Scales::kSteps) {
-        if (within == 0) {
-          d = halves(entry + 2 * from);
-          minus_dmin = vnegq_f32(halves(entry + kHalves + 2 * from));
-        }
-        const std::uint8_t* of_block = entry + 2 * kHalves + within * 2 * kTile + from;
-        scale = vmulq_f32(d, vcvtq_f32_u32(four(of_block)));
-        least = vmulq_f32(minus_dmin, vcvtq_f32_u32(four(of_block + kTile)));
-      } else {
-        if (within == 0) scale = halves(entry + 2 * from);
-        const std::uint8_t* of_block = entry + kHalves + within * 2 * kTile + from;
-        steps[0] = signed_four(of_block);
-        steps[1] = signed_four(of_block + kTile);
+  DotProductScales(const PackedWeights& weights, std::int64_t at, int from)
+      : next_(weights.tile_scales<kFormat>(at)), from_(from) {}
+
+  PEAGLE_DOT_PRODUCT void of_block(std::int64_t b) {
+    if constexpr (kForm.scales == Scales::kBlocks) {
+      scale = halves(next_);
+      if (kForm.has_least) least = halves(next_ + kHalves);
+      next_ += kForm.scale_bytes();
+    } else if constexpr (kForm.scales == Scales::kExponents) {
+      const uint32x4_t bits = vshlq_n_u32(four(next_), 23);
+      const uint32x4_t normal = vmaxq_u32(bits, vdupq_n_u32(1 << 22));  // exponent 0 is subnormal
+      scale = vmulq_n_f32(vreinterpretq_f32_u32(normal), 0.5f);
+      next_ += kForm.scale_bytes();
+    } else if constexpr (kForm.scales == Scales::kSteps) {
+      if (b % kSuperblock == 0) {
+        d = halves(next_);
+        minus_dmin = vnegq_f32(halves(next_ + kHalves));
+        next_ += 2 * kHalves;
       }
+      scale = vmulq_f32(d, vcvtq_f32_u32(four(next_)));
+      least = vmulq_f32(minus_dmin, vcvtq_f32_u32(four(next_ + kTile)));
+      next_ += 2 * kTile;
+    } else if constexpr (kForm.scales == Scales::kHalfSteps) {
+      if (b % kSuperblock == 0) {
+        scale = halves(next_);
+        next_ += kHalves;
+      }
+      steps[0] = signed_four(next_);
+      steps[1] = signed_four(next_ + kTile);
+      next_ += 2 * kTile;
     }
   }
 
  private:
-  PEAGLE_DOT_PRODUCT static uint8x8_t bytes(const std::uint8_t* from) {
+  PEAGLE_DOT_PRODUCT uint8x8_t bytes(const std::uint8_t* of_tile) const {
     std::uint32_t word;
-    std::memcpy(&word, from, sizeof word);
+    std::memcpy(&word, of_tile + from_, sizeof word);
     return vreinterpret_u8_u32(vdup_n_u32(word));
   }
-  PEAGLE_DOT_PRODUCT static uint32x4_t four(const std::uint8_t* from) {
-    return vmovl_u16(vget_low_u16(vmovl_u8(bytes(from))));
+  PEAGLE_DOT_PRODUCT uint32x4_t four(const std::uint8_t* of_tile) const {
+    return vmovl_u16(vget_low_u16(vmovl_u8(bytes(of_tile))));
   }
-  PEAGLE_DOT_PRODUCT static int32x4_t signed_four(const std::uint8_t* from) {
-    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(bytes(from)))));
+  PEAGLE_DOT_PRODUCT int32x4_t signed_four(const std::uint8_t* of_tile) const {
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(bytes(of_tile)))));
   }
-  PEAGLE_DOT_PRODUCT static float32x4_t halves(const std::uint8_t* from) {
-    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
+  PEAGLE_DOT_PRODUCT float32x4_t halves(const std::uint8_t* of_tile) const {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(of_tile + 2 * from_)));
   }
+
+  const std::uint8_t* next_;
+  std::int64_t from_;
 };
 
 // A quarter of a tile at a time, whose codes of a block lie in registers while each row meets them.
@@ -81,11 +89,11 @@ struct DotProduct {
     float32x4_t sums[kRows];
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = vdupq_n_f32(0);
     const RoundedRows::Block* x = rows.first;
-    DotProductScales<kFormat> scales;
+    DotProductScales<kFormat> scales(weights, at, from);
     for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
       int8x16_t codes[kGroups];
       load(weights.block_codes<kFormat>(at, b) + from * kGroup, codes);
-      scales.of_block(weights, at, b, from);
+      scales.of_block(b);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         const int8x16_t first = vld1q_s8(x[row].codes), second = vld1q_s8(x[row].codes + kBlock / 2);
         int32x4_t whole;

@@ -19,44 +19,52 @@ struct Avx2Scales {
   __m256i steps[2];  // of the halves of a block: for each row twice, of 16 bits
   __m256i middles;   // for each row -middle * steps, of 16 bits
 
-  PEAGLE_AVX2 void of_block(const PackedWeights& weights, std::int64_t at, std::int64_t b, int from) {
-    if constexpr (kForm.scales != Scales::kRows) {
-      const std::uint8_t* entry = weights.block_scales<kFormat>(at, b);
-      const int within = kForm.shared() > 1 ? int(b % kSuperblock) : 0;
-      if constexpr (kForm.scales == Scales::kBlocks) {
-        scale = halves(entry + 2 * from);
-        if (kForm.has_least) least = halves(entry + kHalves + 2 * from);
-      } else if constexpr (kForm.scales == Scales::kExponents) {
-        const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(eight(entry + from)), 23);
-        const __m256i normal = _mm256_max_epi32(bits, _mm256_set1_epi32(1 << 22));  // exponent 0 is subnormal
-        scale = _mm256_mul_ps(_mm256_castsi256_ps(normal), _mm256_set1_ps(0.5f));
-      } else if constexpr (kForm.scales == Scales::kSteps) {
-        if (within == 0) {
-          d = halves(entry + 2 * from);
-          minus_dmin = _mm256_xor_ps(halves(entry + kHalves + 2 * from), _mm256_set1_ps(-0.0f));
-        }
-        const std::uint8_t* of_block = entry + 2 * kHalves + within * 2 * kTile + from;
-        scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(of_block))));
-        least = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(of_block + kTile))));
-      } else {
-        if (within == 0) scale = halves(entry + 2 * from);
-        const std::uint8_t* of_block = entry + kHalves + within * 2 * kTile + from;
-        const __m128i first = eight(of_block), second = eight(of_block + kTile);
-        steps[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, first));
-        steps[1] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(second, second));
-        const __m256i both = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
-        middles = _mm256_mullo_epi16(both, _mm256_set1_epi16(-kForm.middle));
+  PEAGLE_AVX2 Avx2Scales(const PackedWeights& weights, std::int64_t at, int from)
+      : next_(weights.tile_scales<kFormat>(at)), from_(from) {}
+
+  PEAGLE_AVX2 void of_block(std::int64_t b) {
+    if constexpr (kForm.scales == Scales::kBlocks) {
+      scale = halves(next_);
+      if (kForm.has_least) least = halves(next_ + kHalves);
+      next_ += kForm.scale_bytes();
+    } else if constexpr (kForm.scales == Scales::kExponents) {
+      const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(eight(next_)), 23);
+      const __m256i normal = _mm256_max_epi32(bits, _mm256_set1_epi32(1 << 22));  // exponent 0 is subnormal
+      scale = _mm256_mul_ps(_mm256_castsi256_ps(normal), _mm256_set1_ps(0.5f));
+      next_ += kForm.scale_bytes();
+    } else if constexpr (kForm.scales == Scales::kSteps) {
+      if (b % kSuperblock == 0) {
+        d = halves(next_);
+        minus_dmin = _mm256_xor_ps(halves(next_ + kHalves), _mm256_set1_ps(-0.0f));
+        next_ += 2 * kHalves;
       }
+      scale = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(next_))));
+      least = _mm256_mul_ps(minus_dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(next_ + kTile))));
+      next_ += 2 * kTile;
+    } else if constexpr (kForm.scales == Scales::kHalfSteps) {
+      if (b % kSuperblock == 0) {
+        scale = halves(next_);
+        next_ += kHalves;
+      }
+      const __m128i first = eight(next_), second = eight(next_ + kTile);
+      steps[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, first));
+      steps[1] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(second, second));
+      const __m256i both = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
+      middles = _mm256_mullo_epi16(both, _mm256_set1_epi16(-kForm.middle));
+      next_ += 2 * kTile;
     }
   }
 
  private:
-  PEAGLE_AVX2 static __m128i eight(const std::uint8_t* from) {
-    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  PEAGLE_AVX2 __m128i eight(const std::uint8_t* of_tile) const {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(of_tile + from_));
   }
-  PEAGLE_AVX2 static __m256 halves(const std::uint8_t* from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  PEAGLE_AVX2 __m256 halves(const std::uint8_t* of_tile) const {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(of_tile + 2 * from_)));
   }
+
+  const std::uint8_t* next_;
+  std::int64_t from_;
 };
 
 template <Format kFormat, int kRows>
@@ -81,17 +89,17 @@ struct Avx2 {
     __m256 sums[kRows];
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = _mm256_setzero_ps();
     const RoundedRows::Block* x = rows.first;
-    Avx2Scales<kFormat> scales;
+    Avx2Scales<kFormat> scales(weights, at, from);
     for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
       const std::uint8_t* packed = weights.block_codes<kFormat>(at, b) + from * kGroup;
       __m256i whole[kRows];
-      if constexpr (kParts > 1) scales.of_block(weights, at, b, from);
+      if constexpr (kParts > 1) scales.of_block(b);
       if constexpr (kFit == 0) {
         sums_of_signed_codes(packed, x, whole);
       } else {
         sums_of_small_codes(packed, x, scales, whole);
       }
-      if constexpr (kParts == 1) scales.of_block(weights, at, b, from);
+      if constexpr (kParts == 1) scales.of_block(b);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         __m256 value = _mm256_cvtepi32_ps(whole[row]);
         if (!kOfRows) value = _mm256_mul_ps(value, scales.scale);

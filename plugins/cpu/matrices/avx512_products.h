@@ -17,38 +17,43 @@ struct Avx512Scales {
   __m512 steps[2];   // of the halves of a block
   __m512i middles;   // for each row -middle * steps, of 16 bits
 
-  PEAGLE_AVX512_VNNI void of_block(const PackedWeights& weights, std::int64_t at, std::int64_t b) {
+  PEAGLE_AVX512_VNNI Avx512Scales(const PackedWeights& weights, std::int64_t at)
+      : next_(weights.tile_scales<kFormat>(at)) {}
+
+  PEAGLE_AVX512_VNNI void of_block(std::int64_t b) {
     if constexpr (kForm.scales != Scales::kRows) {
-      const std::uint8_t* entry = weights.block_scales<kFormat>(at, b);
-      const int within = kForm.shared() > 1 ? int(b % kSuperblock) : 0;
-      constexpr int kOfBlock = kForm.scale_bytes() / kForm.shared();
-      constexpr std::int64_t kScalesAhead = std::int64_t(kAhead) / kForm.code_bytes() * kOfBlock;
-      _mm_prefetch(reinterpret_cast<const char*>(entry + within * kOfBlock + kScalesAhead), _MM_HINT_T0);
-      if constexpr (kForm.scales == Scales::kBlocks) {
-        scale = halves(entry);
-        if (kForm.has_least) least = halves(entry + kHalves);
-      } else if constexpr (kForm.scales == Scales::kExponents) {
-        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(sixteen(entry)), 23);
-        const __m512i normal = _mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22));  // exponent 0 is subnormal
-        scale = _mm512_mul_ps(_mm512_castsi512_ps(normal), _mm512_set1_ps(0.5f));
-      } else if constexpr (kForm.scales == Scales::kSteps) {
-        if (within == 0) {
-          d = halves(entry);
-          minus_dmin = _mm512_xor_ps(halves(entry + kHalves), _mm512_set1_ps(-0.0f));
-        }
-        const std::uint8_t* of_block = entry + 2 * kHalves + within * 2 * kTile;
-        scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(of_block))));
-        least = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(of_block + kTile))));
-      } else {
-        if (within == 0) scale = halves(entry);
-        const std::uint8_t* of_block = entry + kHalves + within * 2 * kTile;
-        const __m512i first = _mm512_cvtepi8_epi32(sixteen(of_block));
-        const __m512i second = _mm512_cvtepi8_epi32(sixteen(of_block + kTile));
-        steps[0] = _mm512_cvtepi32_ps(first);
-        steps[1] = _mm512_cvtepi32_ps(second);
-        const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaau, first, _mm512_slli_epi32(second, 16));
-        middles = _mm512_mullo_epi16(both, _mm512_set1_epi16(-kForm.middle));
+      constexpr int kScalesAhead = kAhead / kForm.code_bytes() * kForm.scale_bytes() / kForm.shared();
+      _mm_prefetch(reinterpret_cast<const char*>(next_ + kScalesAhead), _MM_HINT_T0);
+    }
+    if constexpr (kForm.scales == Scales::kBlocks) {
+      scale = halves(next_);
+      if (kForm.has_least) least = halves(next_ + kHalves);
+      next_ += kForm.scale_bytes();
+    } else if constexpr (kForm.scales == Scales::kExponents) {
+      const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(sixteen(next_)), 23);
+      const __m512i normal = _mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22));  // exponent 0 is subnormal
+      scale = _mm512_mul_ps(_mm512_castsi512_ps(normal), _mm512_set1_ps(0.5f));
+      next_ += kForm.scale_bytes();
+    } else if constexpr (kForm.scales == Scales::kSteps) {
+      if (b % kSuperblock == 0) {
+        d = halves(next_);
+        minus_dmin = _mm512_xor_ps(halves(next_ + kHalves), _mm512_set1_ps(-0.0f));
+        next_ += 2 * kHalves;
       }
+      scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(next_))));
+      least = _mm512_mul_ps(minus_dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen(next_ + kTile))));
+      next_ += 2 * kTile;
+    } else if constexpr (kForm.scales == Scales::kHalfSteps) {
+      if (b % kSuperblock == 0) {
+        scale = halves(next_);
+        next_ += kHalves;
+      }
+      const __m512i first = _mm512_cvtepi8_epi32(sixteen(next_)), second = _mm512_cvtepi8_epi32(sixteen(next_ + kTile));
+      steps[0] = _mm512_cvtepi32_ps(first);
+      steps[1] = _mm512_cvtepi32_ps(second);
+      const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaau, first, _mm512_slli_epi32(second, 16));
+      middles = _mm512_mullo_epi16(both, _mm512_set1_epi16(-kForm.middle));
+      next_ += 2 * kTile;
     }
   }
 
@@ -59,6 +64,8 @@ struct Avx512Scales {
   PEAGLE_AVX512_VNNI static __m512 halves(const std::uint8_t* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
+
+  const std::uint8_t* next_;
 };
 
 template <Format kFormat, int kRows>
@@ -70,11 +77,11 @@ struct Avx512Vnni {
     __m512 sums[kRows];
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = _mm512_setzero_ps();
     const RoundedRows::Block* x = rows.first;
-    Avx512Scales<kFormat> scales;
+    Avx512Scales<kFormat> scales(weights, at);
     for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
       __m512i codes[kGroups];
       load(weights.block_codes<kFormat>(at, b), codes);
-      scales.of_block(weights, at, b);
+      scales.of_block(b);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         __m512 value = kForm.parts() > 1 ? sum_of_halves(codes, x[row], scales) : sum(codes, x[row]);
         if (!kOfRows) value = _mm512_mul_ps(value, scales.scale);

@@ -61,13 +61,12 @@ struct PackedWeights {
   const std::uint8_t* block_codes(std::int64_t tile, std::int64_t block) const {
     return codes + (tile * blocks + block) * record(kFormat).code_bytes();
   }
-  // The entry of the scales that the block is of.
+  // The scales of a tile: one entry behind the other.
   template <Format kFormat>
-  const std::uint8_t* block_scales(std::int64_t tile, std::int64_t block) const {
-    constexpr int kShared = record(kFormat).shared();
-    static_assert(kShared > 0, "a row has one scale");
-    const std::uint64_t entry = std::uint64_t(tile * blocks + block) / kShared;  // not negative: a shift
-    return static_cast<const std::uint8_t*>(scales) + entry * record(kFormat).scale_bytes();
+  const std::uint8_t* tile_scales(std::int64_t tile) const {
+    constexpr PackedFormat kForm = record(kFormat);
+    const std::int64_t entries = kForm.shared() > 0 ? blocks / std::max(kForm.shared(), 1) : 1;
+    return static_cast<const std::uint8_t*>(scales) + tile * entries * kForm.scale_bytes();
   }
   const float* row_scales(std::int64_t tile) const { return static_cast<const float*>(scales) + tile * kTile; }
 };
@@ -108,7 +107,7 @@ BlockScale block_scale(const PackedWeights& weights, std::int64_t tile, std::int
   if constexpr (kForm.scales == Scales::kRows) {
     return {weights.row_scales(tile)[row], {1, 1}, 0.0f};
   } else {
-    const std::uint8_t* entry = weights.block_scales<kFormat>(tile, block);
+    const std::uint8_t* entry = weights.tile_scales<kFormat>(tile) + block / kForm.shared() * kForm.scale_bytes();
     constexpr int kHalves = kTile * 2;  // bytes of the numbers of float16 of a tile
     const int within = int(block % kSuperblock) * 2 * kTile + row;
     if constexpr (kForm.scales == Scales::kBlocks) {

@@ -1,4 +1,4 @@
-"""How the scales of a packed matrix are stored, and what they mean: one class for each layout.
+"""The layouts of the scales of a packed matrix: a class for each, with its packing and its meaning.
 
 Scales come row by row, as ``gguf_scales`` returns them, and are packed in tiles of 16 rows. A layout's ``meaning`` of
 rows is
@@ -103,7 +103,7 @@ class Exponents(BlockScales):
 
 @dataclass(frozen=True)
 class StepsAndLeast(RowScales):
-    """For every 256 columns the float16 numbers d and dmin, 8 scales and 8 minimums: uint8 [N, superblocks, 20].
+    """Float16 d and dmin, 8 scales and 8 minimums for every 256 columns: uint8 [N, superblocks, 20].
 
     The scale of a block is d times its whole scale, its least value is minus dmin times its whole minimum. A packed
     entry of 320 bytes has 16 d, 16 dmin, and for each block 16 scales, then 16 minimums.
@@ -152,7 +152,7 @@ class StepsAndLeast(RowScales):
 
 @dataclass(frozen=True)
 class StepsOfHalves(StepsAndLeast):
-    """For every 256 columns a float16, d, and 16 int8, one for every 16 columns: uint8 [N, superblocks, 18].
+    """A float16, d, for every 256 columns, and an int8 for every 16 of them: uint8 [N, superblocks, 18].
 
     A packed entry of 288 bytes has 16 d, then for each half of a block 16 steps.
     """
