@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...graphs.lowering import CPU, TENSORRT
+from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering
+from ...plugins.errors import EnvironmentProblem
 from ..hardware.gpus import RTX_SMS, lacks, sm_name
 from ..hardware.machine import Machine
 from ..precision.allowed_recipes import available, unsupported_reason
@@ -29,13 +30,24 @@ def support(backend: str, machine: Machine) -> tuple[PrecisionSupport, ...]:
     One entry for each recipe.
     """
     if backend == ONNXRUNTIME:
-        return tuple(_on_cpu(name) for name in RECIPES)
+        lowering = CPU if _has_compiler() else ORT
+        return tuple(_on_cpu(name, lowering) for name in RECIPES)
     sms = RTX_SMS if backend == "tensorrt-rtx" else tuple(sorted(set(machine.sms)))
     return tuple(_on_gpus(name, sms) for name in RECIPES)
 
 
-def _on_cpu(precision: str) -> PrecisionSupport:
-    cannot = "" if precision in available(CPU) else unsupported_reason(precision, tensorrt=False)
+def _has_compiler() -> bool:
+    """Return True if a build here can compile the CPU kernels."""
+    from ...plugins.cpu.compile import find_compilers
+
+    try:
+        return bool(find_compilers())
+    except EnvironmentProblem:
+        return False
+
+
+def _on_cpu(precision: str, lowering: Lowering) -> PrecisionSupport:
+    cannot = "" if precision in available(lowering) else unsupported_reason(precision, tensorrt=False)
     return PrecisionSupport(precision, (), is_emulated_format(precision) and not cannot, cannot)
 
 

@@ -100,8 +100,8 @@ def _packed(model: onnx.ModelProto) -> dict[str, tuple[str, str, int]]:
                 said = dict(each.split("=") for each in rest[3:])
                 found[names[1]] = said["format"], names[2], int(said["rows"])
         if node.op_type in ("QuantizedLinear", "QuantizedEmbedding"):
-            said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-            found[node.input[1]] = said["format"].decode(), node.input[2], said["rows"]
+            of_node = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+            found[node.input[1]] = of_node["format"].decode(), node.input[2], of_node["rows"]
     return found
 
 

@@ -223,7 +223,9 @@ def test_a_dry_run_prints_its_figures_on_a_machine_without_the_gpu(
     ask = ("build", "--from", export_of(FAST), "--out", tmp_path / "engine", *options)
     done = cli(*ask, "--dry-run")
     assert done.code == 0, done.err
-    assert all(text in done.out for text in (title, "lowering tensorrt", "3.07 times", "for " + str(tmp_path / "engine")))
+    assert all(
+        text in done.out for text in (title, "lowering tensorrt", "3.07 times", "for " + str(tmp_path / "engine"))
+    )
     if options or not products:
         assert "fails on this machine with exit code 3: " in done.out
         assert cli(*ask).code == 3
@@ -241,5 +243,7 @@ def test_dry_run_rejects_requests_no_machine_can_build(cli: Run, export_of: Expo
 def test_dry_run_from_export_prints_its_plans(cli: Run, export_of: Export, tmp_path: Path) -> None:
     done = cli("build", "--from", export_of(FAST), "--out", tmp_path / "engine", "--dry-run")
     assert done.code == 0, done.err
-    assert all(text in done.out for text in ("for sm_120", "lowering tensorrt", "fp16", "3.07 times", "nothing is written"))
+    assert all(
+        text in done.out for text in ("for sm_120", "lowering tensorrt", "fp16", "3.07 times", "nothing is written")
+    )
     assert list(tmp_path.iterdir()) == []

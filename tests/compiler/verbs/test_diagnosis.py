@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,9 +127,21 @@ def test_without_torch_plans_are_built_of_exports(cli: Run, monkeypatch: pytest.
     assert "not installed" in {each.backend: each for each in diagnose().abilities}["tensorrt-rtx"].cannot_build_exports
 
 
-def test_every_cpu_precision_is_described(cli: Run) -> None:
-    (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build onnxruntime")]
-    assert "yes: fp32, int8, int4; fp8, mxfp8 emulated; not fp16, bf16 (ONNX Runtime computes in fp32 on a CPU)" in line
+def test_every_cpu_precision_is_described(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a file are multiplied only with kernels that this machine can compile."""
+
+    def of_doctor() -> str:
+        (line,) = [line for line in cli("doctor").out.splitlines() if line.startswith("build onnxruntime")]
+        return line
+
+    def nothing() -> list[object]:
+        raise EnvironmentProblem("no C++ compiler was found")
+
+    rest = "fp8, mxfp8 emulated; not fp16, bf16 (ONNX Runtime computes in fp32 on a CPU)"
+    monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda: [SimpleNamespace(command=["c++"])])
+    assert f"yes: fp32, int8, int4, stored; {rest}" in of_doctor()
+    monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", nothing)
+    assert f"yes: fp32, int8, int4; {rest}; not stored (only this project's CPU kernels multiply" in of_doctor()
 
 
 def test_data_center_gpu_lists_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
