@@ -93,7 +93,7 @@ class IntegerKernels:
     """The CPU kernels of a format: they multiply stored codes with inputs that they round to int8 themselves.
 
     ``codes`` describes the codes in words. ``packed`` is the scheme of matrices whose columns are whole blocks of 32,
-    for the project's kernels; ONNX Runtime's handle the others, and routed experts. ``lm_head`` and ``drafter`` are the
+    for the project's kernels; ONNX Runtime's handle the others. ``lm_head`` and ``drafter`` are the
     formats of those matrices in this format's recipe, and ``embedding`` that of an embedding which is not the lm_head
     (empty: unquantized).
     """
