@@ -69,7 +69,7 @@ class Shapes:
     def of_layer(self) -> dict[str, tuple[int, ...]]:
         """Return the tensors of a layer."""
         queries, keys = self.heads * self.head_dim, self.key_heads * self.head_dim
-        found = {"attn_norm.weight": (self.hidden,)}
+        found: dict[str, tuple[int, ...]] = {"attn_norm.weight": (self.hidden,)}
         for name, rows in (("attn_q", queries), ("attn_k", keys), ("attn_v", keys)):
             found[f"{name}.weight"] = (rows, self.hidden)
         found["attn_output.weight"] = (self.hidden, queries)

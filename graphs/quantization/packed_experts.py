@@ -48,16 +48,16 @@ def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, Quantized
 
 def is_experts(node: ir.Node) -> bool:
     """Return True for the semantic node of routed experts."""
-    return node.domain == DOMAIN and node.op_type == "SparseExperts"
+    return bool(node.domain == DOMAIN and node.op_type == "SparseExperts")
 
 
 def packable(node: ir.Node, weights: Mapping[str, QuantizedWeight]) -> bool:
     """Return True if both stacks of a ``SparseExperts`` are to be packed, and nothing else reads them."""
     stacks = [node.inputs[place] for place in _STACKS.values()]
     return all(
-        value is not None
-        and str(value.name) in weights
-        and bool(weights[str(value.name)].packed)
-        and len(value.uses()) == 1
-        for value in stacks
+        value is not None and _is_packed(str(value.name), weights) and len(value.uses()) == 1 for value in stacks
     )
+
+
+def _is_packed(name: str, weights: Mapping[str, QuantizedWeight]) -> bool:
+    return name in weights and weights[name].packed != ""

@@ -65,12 +65,12 @@ def _exponential(x: Array) -> Array:
     """Return e^x in the operations of ``exponential`` in plugins/cpu/elementary.h."""
 
     def fma(a: Array, b: float, c: Array | float) -> Array:
-        return fused_multiply_add(a, np.full_like(a, b), np.broadcast_to(np.float32(c), a.shape))
+        return fused_multiply_add(a, np.full_like(a, b), np.broadcast_to(np.asarray(c, np.float32), a.shape))
 
     x = np.where(x < -104, np.float32(-104), x)
     x = np.where(x > 89, np.float32(89), x)
     rounder = np.float32(12582912)
-    shifted = fma(x, 1.44269504088896341, rounder)
+    shifted = fma(x, 1.44269504088896341, float(rounder))
     whole = shifted - rounder
     rest = fma(whole, -1.42860682030941723e-6, fma(whole, -0.693145751953125, x))
     power = np.full_like(rest, np.float32(1 / 5040))
