@@ -8,8 +8,6 @@ import numpy as np
 
 from ..quantized_linear.packed_weights import Array, code_shape, scale_shape, unpack
 
-TILE = 16
-
 
 def stack_code_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of the packed codes of a stack [E, rows, columns]."""
