@@ -207,7 +207,7 @@ def _file(path: Path, flag: str) -> Local:
         return Local(path.resolve())
     raise UsageError(
         f"{flag} {path} is a file",
-        why="a drafter must be a folder" if is_gguf(path) else "GGUF is the only supported format of a single file",
+        why="GGUF is the only supported single-file format" if flag == "--model" else "a drafter must be a folder",
         fix="pass the path of a checkpoint folder (config.json and safetensors)",
     )
 

@@ -53,13 +53,13 @@ class PrecisionOptions:
     )
     lm_head: str | None = option(
         "--lm-head-precision",
-        f"Type of the LM head: {_QUANTIZED}, or the wide type. (default: wide; int8 with int8 and int4 on ONNX "
-        "Runtime; stored with stored)",
+        f"Type of the LM head: {_QUANTIZED}, or unquantized (the type of the model: fp32, fp16 or bf16). (default: "
+        "unquantized; int8 with int8 and int4 on ONNX Runtime; stored with stored)",
     )
     drafter: str | None = option(
         "--draft-precision",
-        f"Type of the drafter's matrices: {_DRAFTERS}, for onnxruntime {_DRAFTERS_ON_CPUS}, or the wide "
-        "type. (default: wide; int8 with int8, int4 and stored on ONNX Runtime)",
+        f"Type of the drafter's matrices: {_DRAFTERS}, {_DRAFTERS_ON_CPUS} (onnxruntime only), or unquantized "
+        "(the type of the model). (default: unquantized; int8 with int8, int4 and stored on ONNX Runtime)",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",
@@ -68,8 +68,8 @@ class PrecisionOptions:
     )
     allow_wide: tuple[str, ...] = option(
         "--allow-wide",
-        "Weights that may be stored in the recipe's type but computed in the wide type if the GPU cannot compute in "
-        "the recipe's type: experts. Every report then starts with the actual share. (default: none; such a build "
+        "Weights that may be stored in the recipe's type but computed unquantized if the GPU cannot compute in the "
+        "recipe's type: experts. Every report then starts with the actual share. (default: none; such a build "
         "fails)",
         (),
         split=True,
