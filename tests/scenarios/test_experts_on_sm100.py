@@ -321,4 +321,4 @@ def test_a_build_on_a_b200_is_refused_too(
 def test_unknown_permission_group_is_rejected(coder: Path, cli: Run, tmp_path: Path) -> None:
     done = cli("export", *pair(coder, tmp_path / "out"), "--allow-wide", "attention")
     assert done.code == 2
-    assert "it supports experts" in done.err
+    assert "the supported weights are experts" in done.err

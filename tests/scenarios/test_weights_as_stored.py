@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], int, str]] = {
         ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "stored"), 2,
         "use --precision fp16 or bf16, or --backend onnxruntime",
     ),
-    "drafter": (("--draft-precision", "stored", "--draft", "demo"), 2, "--draft-precision stored does not exist"),
+    "drafter": (("--draft-precision", "stored", "--draft", "demo"), 2, "unknown --draft-precision stored"),
 }  # fmt: skip
 
 
