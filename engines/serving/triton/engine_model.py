@@ -62,10 +62,13 @@ class EngineModel:
             self._begin(sender, tensors, request.request_id())
 
     def finalize(self) -> None:
-        """Cancel and answer running requests, and close the engine."""
+        """Finish running requests, and close the engine.
+
+        Triton waits for its own requests before it calls this, but does not know of those of front models.
+        """
         self._listener.close()
-        self._engine.close()
         self._courier.close()
+        self._engine.close()
         self._forms.join()
 
     def _begin(self, sender: Any, tensors: Tensors, name: str = "") -> None:

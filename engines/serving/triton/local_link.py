@@ -132,9 +132,32 @@ def send_request(
 ) -> Iterator[Tensors]:
     """Send a request to ``model`` and yield its responses. Once ``is_unwanted`` returns true, the request is cancelled.
 
-    Any of its ``places`` may answer. Raises ``LinkError`` for an error response, and ``EnvironmentProblem`` if the
-    model is not running.
+    Any of its ``places`` may answer. A model that is being replaced may end before it reads the request; then the
+    request is sent again, for ``GAP_SECONDS``. Raises ``LinkError`` for an error response, and ``EnvironmentProblem``
+    if the model is not running.
     """
+    end = time.monotonic() + GAP_SECONDS
+    while True:
+        has_begun = False
+        for response in _responses(model, places, tensors, is_unwanted):
+            if "error" in response:
+                raise LinkError(response["error"], response["code"])
+            yield _read(response.get("tensors", {}))
+            if response["is_last"]:
+                return
+            has_begun = True
+        if is_unwanted():
+            return
+        if has_begun or time.monotonic() > end:
+            raise EnvironmentProblem(
+                f"model {model} has stopped", why="it was unloaded, or it failed", fix="retry the request"
+            )
+
+
+def _responses(
+    model: str, places: int, tensors: Mapping[str, np.ndarray], is_unwanted: Callable[[], bool]
+) -> Iterator[dict[str, Any]]:
+    """Send a request once and yield its responses until the peer ends the connection."""
     with _connected(model, places) as connection:
         connection.settimeout(SEND_SECONDS)
         with contextlib.suppress(OSError):  # the peer may have ended
@@ -142,16 +165,7 @@ def send_request(
         connection.settimeout(LOOK_SECONDS)
         with contextlib.suppress(ConnectionResetError):
             for line in _lines(connection, is_unwanted):
-                response = json.loads(line)
-                if "error" in response:
-                    raise LinkError(response["error"], response["code"])
-                yield _read(response.get("tensors", {}))
-                if response["is_last"]:
-                    return
-    if not is_unwanted():
-        raise EnvironmentProblem(
-            f"model {model} has stopped", why="it was unloaded, or it failed", fix="retry the request"
-        )
+                yield json.loads(line)
 
 
 def _connected(model: str, places: int) -> socket.socket:

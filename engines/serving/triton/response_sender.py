@@ -80,7 +80,7 @@ class ResponseSender:
         self._inbox.put(_StopById(sender, name))
 
     def close(self) -> None:
-        """Wait until all requests have been answered. The owner of the engine has to cancel them."""
+        """Wait until all requests have been answered."""
         self._inbox.put(None)
         self._thread.join()
 

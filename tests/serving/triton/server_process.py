@@ -75,6 +75,13 @@ class TritonProcess(TritonServer):
         """Ask for a model to be loaded, or loaded again."""
         return self.post(f"/v2/repository/models/{model}/load", {})
 
+    def load_over_grpc(self, model: str) -> None:
+        """Load a model while streams run. A load over HTTP blocks an HTTP thread, whose streams then lose pieces."""
+        import tritonclient.grpc as grpc
+
+        with grpc.InferenceServerClient(f"127.0.0.1:{self.grpc}") as client:
+            client.load_model(model)
+
     def unload(self, model: str) -> Answer:
         """Ask for a model to be unloaded, and wait until it is."""
         answer = self.post(f"/v2/repository/models/{model}/unload", {})

@@ -84,14 +84,16 @@ def test_a_model_is_replaced_while_it_answers(
     for name in ("own-next", "own-next_whole"):
         assert triton.load(name).status == 200
     (wanted,) = served_engine.generate(PROMPTS[:1], SamplingParams(max_tokens=400, ignore_eos=True))
-    stream = triton.events("own-next", text_input=PROMPTS[0], max_tokens=400, ignore_eos=True)
-    text = next(stream)["text_output"]
-    write(talking_engine, own, "own-next", "--link", "--max-batch-size", "2")
-    assert triton.load("own-next").status == 200
-    text += "".join(event.get("text_output", "") for event in stream)
-    assert text == wanted.text
+    whole = {"text_input": PROMPTS[0], "max_tokens": 400, "sampling_parameters": '{"ignore_eos": true}'}
+    with ThreadPoolExecutor(1) as pool:
+        stream = triton.events("own-next", text_input=PROMPTS[0], max_tokens=400, ignore_eos=True)
+        text = next(stream)["text_output"]
+        forwarded = pool.submit(triton.generate, "own-next_whole", **whole)
+        triton.wait_until(lambda: triton.counted("num_requests_running", "own-next") == 2)
+        write(talking_engine, own, "own-next", "--link", "--max-batch-size", "2")
+        triton.load_over_grpc("own-next")
+        text += "".join(event["text_output"] for event in stream)
+        assert text == wanted.text
+        assert forwarded.result().text == wanted.text
     for model in ("own-next", "own-next_whole"):
-        answer = triton.generate(
-            model, text_input=PROMPTS[0], max_tokens=400, sampling_parameters='{"ignore_eos": true}'
-        )
-        assert answer.text == wanted.text
+        assert triton.generate(model, **whole).text == wanted.text

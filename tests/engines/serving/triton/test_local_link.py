@@ -149,6 +149,15 @@ def test_reloaded_model_takes_over() -> None:
             assert asked() == 2
 
 
+def test_request_of_a_model_that_ends_before_it_answers_is_sent_to_the_next() -> None:
+    def begin(sender: LinkSender, _: Tensors) -> None:
+        old.listener.close()
+        sender._connection.close()
+
+    with Model(begin) as old, Model(echo, old.name):
+        assert len(list(send_request(old.name, 1, {}, never))) == 2
+
+
 def test_every_instance_is_queried() -> None:
     def answer(number: int) -> Callable[[LinkSender, Tensors], None]:
         return lambda sender, _: sender.send(response(number=[number]), flags=1)
