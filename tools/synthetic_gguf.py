@@ -51,6 +51,7 @@ class Shapes:
     inner: int
     vocab: int
     rope_base: float
+    context: int
     experts: int = 0
     used: int = 0
     pre_tokenizer: str = "qwen2"
@@ -92,9 +93,9 @@ class Shapes:
 
 
 MODELS: Mapping[str, Shapes] = {
-    "qwen3-coder-30b": Shapes("qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, 1e7, 128, 8),
-    "qwen3-1.7b": Shapes("qwen3", 28, 2048, 16, 8, 128, 6144, 151936, 1e6),
-    "gpt-oss-20b": Shapes("gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, 150000.0, 32, 4, "gpt-4o"),
+    "qwen3-coder-30b": Shapes("qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, 1e7, 262144, 128, 8),
+    "qwen3-1.7b": Shapes("qwen3", 28, 2048, 16, 8, 128, 6144, 151936, 1e6, 40960),
+    "gpt-oss-20b": Shapes("gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, 150000.0, 131072, 32, 4, "gpt-4o"),
 }
 
 
@@ -169,8 +170,9 @@ def write(path: Path, shapes: Shapes, kinds: Callable[[str, int], Kind], seed: i
         write_part()
     for number, tensor in enumerate(tensors):
         writer.write_tensor_data(values(tensor, rng))
-        print(f"\r{number + 1} of {len(tensors)} tensors", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        if sys.stderr.isatty():
+            end = "\n" if number + 1 == len(tensors) else ""
+            print(f"\r{number + 1} of {len(tensors)} tensors", end=end, file=sys.stderr, flush=True)
     writer.close()
 
 
@@ -188,7 +190,7 @@ def values(tensor: Tensor, rng: np.random.Generator) -> Array:
 def describe(writer: GGUFWriter, shapes: Shapes) -> None:
     """Add the metadata: sizes, rotary embedding, and a byte-level vocabulary filled up with unused tokens."""
     writer.add_name(f"synthetic {shapes.arch}")
-    writer.add_context_length(32768)
+    writer.add_context_length(shapes.context)
     writer.add_block_count(shapes.layers)
     writer.add_embedding_length(shapes.hidden)
     writer.add_feed_forward_length(shapes.inner)
