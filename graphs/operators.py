@@ -126,7 +126,17 @@ def _standard_translations() -> dict[Any, Callable[..., Any]]:
         # onnxscript's own casts the result: routers, which need float32, would choose among rounded probabilities.
         return op.Softmax(x if dtype == -1 else op.Cast(x, to=dtype), axis=dim)
 
-    return {ours.rms_norm.default: rms_norm, ours.rope.default: rope, aten.softmax.int: softmax}
+    def linear(x, weight, bias=None):  # type: ignore[no-untyped-def]
+        # onnxscript's own is a Gemm for two dimensions and a bias (the router of GPT-OSS), which no rule here matches.
+        product = op.MatMul(x, op.Transpose(weight, perm=[1, 0]))
+        return product if bias is None else op.Add(product, bias)
+
+    return {
+        ours.rms_norm.default: rms_norm,
+        ours.rope.default: rope,
+        aten.softmax.int: softmax,
+        aten.linear.default: linear,
+    }
 
 
 def register() -> torch.library.Library:

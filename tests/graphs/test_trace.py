@@ -212,3 +212,9 @@ def test_traced_graphs_have_the_tensors_of_the_contract(llama: Traced) -> None:
             assert len(dims) == len(tensor.dims)
             for dim, symbol in zip(dims, tensor.dims, strict=True):
                 assert dim == symbol or (dim.isdigit() and sizes[dim] == symbol), (value.name, dims)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_product_of_a_weight_is_a_matmul(trace_of: Callable[[str], Traced], family: str) -> None:
+    nodes = ir.load(trace_of(family).folder / "target.onnx").graph
+    assert not [node.name for node in nodes if node.op_type == "Gemm"]
