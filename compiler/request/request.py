@@ -86,8 +86,8 @@ class BackendOptions:
     )
     lowering: str | None = option(
         "--lowering",
-        "Kernels: cpu uses peagle-compile's, which the build compiles, ort uses ONNX Runtime's, std uses only standard "
-        "operators. (default: cpu if a C++ compiler is installed)",
+        "Kernels: cpu uses this project's, which the build compiles; ort uses ONNX Runtime's; std uses only standard "
+        "operators. (default: cpu if a C++ compiler is installed; otherwise, and with fp8 and mxfp8, ort)",
     )
 
     def check_known(self) -> None:
