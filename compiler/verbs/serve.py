@@ -134,7 +134,7 @@ def serve(
     Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, and
     SageMaker's /ping and /invocations. Logs are JSON lines on standard error.
 
-    SIGTERM or Ctrl-C stops the server once running and queued requests have finished, after at most --drain-timeout; a
+    SIGTERM or Ctrl-C stops the server once running and queued requests have finished or --drain-timeout has passed; a
     second signal stops it immediately. Without ENGINE, the server follows the SageMaker contract: it loads the engine
     from /opt/ml/model, listens on port 8080, and reads options from variables such as SM_PEAGLE_MAX_BATCH_SIZE.
 
