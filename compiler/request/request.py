@@ -142,8 +142,8 @@ class HeadOptions:
 
     taps: tuple[str, ...] = option(
         "--taps",
-        "Target layers whose inputs the head reads (auxiliary hidden-state layers), such as 2,24,45. (default: from the "
-        "head's config.json)",
+        "Target layers whose inputs the head reads (auxiliary hidden-state layers), such as 2,24,45. (default: from "
+        "the head's config.json)",
         (),
         split=True,
     )
