@@ -70,7 +70,7 @@ def build(
             default.
         revision: Branch, tag or commit of the target.
         draft_revision: Branch, tag or commit of the head.
-        taps: Target layers whose hidden states the head reads; overrides the head's configuration.
+        taps: Target layers whose inputs the head reads; overrides the head's configuration.
         mask_token_id: Placeholder token id of the head; overrides its configuration.
         from_export: An export for TensorRT to build from, instead of ``model`` (``--from``).
         out: Engine folder to write; ``MODEL-engine`` in the current folder by default.

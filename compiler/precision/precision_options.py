@@ -26,6 +26,7 @@ def _or(names: Iterable[str]) -> str:
 
 _CALIBRATED = _names(lambda each: each.is_calibrated(tensorrt=False))
 _CALIBRATED_ON_GPUS = _names(lambda each: each.is_calibrated(tensorrt=True) and not each.is_calibrated(tensorrt=False))
+_FITTED = _names(lambda each: each.is_fitted)
 _CACHES = _names(lambda each: each.caches is not None and not each.caches.calibrated)
 _CACHES_ON_GPUS = _names(lambda each: each.caches is not None and each.caches.calibrated)
 _DRAFTERS = _names(lambda each: each.drafts(tensorrt=True))
@@ -43,7 +44,8 @@ class PrecisionOptions:
 
     name: str | None = option(
         "--precision",
-        f"Recipe: {_or(NUMBER_FORMATS)}. {_CALIBRATED}, and {_CALIBRATED_ON_GPUS} for TensorRT, calibrate first. "
+        f"Recipe: {_or(NUMBER_FORMATS)}. {_CALIBRATED}, {_CALIBRATED_ON_GPUS} for TensorRT, and {_FITTED} for this "
+        "project's CPU kernels are calibrated. "
         f"{_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
     )
     kv_cache: str | None = option(

@@ -86,8 +86,8 @@ class BackendOptions:
     )
     lowering: str | None = option(
         "--lowering",
-        "Kernels: cpu uses peagle-compile's, which the build compiles, ort uses ONNX Runtime's, std uses only standard "
-        "operators. (default: cpu if a C++ compiler is installed)",
+        "Kernels: cpu uses this project's, which the build compiles; ort uses ONNX Runtime's; std uses only standard "
+        "operators. (default: cpu if a C++ compiler is installed; otherwise, and with fp8 and mxfp8, ort)",
     )
 
     def check_known(self) -> None:
@@ -142,8 +142,8 @@ class HeadOptions:
 
     taps: tuple[str, ...] = option(
         "--taps",
-        "Target layers whose hidden states the head reads (auxiliary hidden-state layers), such as 2,24,45. (default: "
-        "from the head's config.json)",
+        "Target layers whose inputs the head reads (auxiliary hidden-state layers), such as 2,24,45. (default: from "
+        "the head's config.json)",
         (),
         split=True,
     )

@@ -184,8 +184,8 @@ EXPORT = VerbOptions(
             "backend",
             "lowering",
             flag="--for",
-            help="Runtime of the graphs: ort, tensorrt, or std (standard operators only). (default: ort; with --gpu, "
-            "the variant that TensorRT needs for that GPU)",
+            help="Lowering of the graphs: ort, cpu (ONNX Runtime with this project's kernels), tensorrt, or std "
+            "(standard operators only). (default: ort; with --gpu, the variant that TensorRT needs for that GPU)",
         ),
         declare_options(
             "backend",

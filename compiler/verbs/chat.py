@@ -67,7 +67,7 @@ def chat(
 ) -> None:
     """Chat with an instruction-tuned model in the terminal.
 
-    Answers are printed as they are generated, with text from accepted drafts in green. Ctrl-C stops an answer, Ctrl-D
+    Answers are printed as they are generated, with text from accepted drafts in green. Ctrl-C stops an answer; Ctrl-D
     ends the chat. If standard input or output is not a terminal, each line of input is one turn of the conversation.
 
     Example: peagle-compile chat engine --system "Be brief."

@@ -54,7 +54,7 @@ def doctor(
 ) -> None:
     """Show what this machine can build and run, or check with --model whether that model can be built here.
 
-    The exit code is 3 if something is missing.
+    The exit code is 3 if no backend can run engines here or, with --model, if something is missing for the build.
 
     Example: peagle-compile doctor --model qwen3-coder-30b --precision fp8 --gpu b200
     """

@@ -28,7 +28,7 @@ def serve(
     engine: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[ENGINE]",
+            metavar="ENGINE",
             help="Engine folder made by `peagle-compile build`. (default in a SageMaker container: /opt/ml/model)",
             is_eager=True,
             callback=find_in_container,
@@ -96,7 +96,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Also accept requests for this host name. Can be repeated. (default: only localhost on 127.0.0.1)",
+            help="Host name that requests may use, in addition to localhost, 127.0.0.1 and [::1]. Can be repeated. "
+            "(default: on a loopback address, no other name; otherwise, any name)",
             show_default=False,
         ),
     ] = None,
@@ -116,7 +117,7 @@ def serve(
         float, typer.Option(min=0.001, help="Time limit of a request in seconds; then it gets HTTP 408.")
     ] = 600.0,
     drain_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds that running requests get to finish at shutdown.")
+        float, typer.Option(min=0, help="Seconds that running and queued requests get to finish at shutdown.")
     ] = 60.0,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log prompts and answers.")] = False,
     threads: Threads = None,
@@ -133,9 +134,9 @@ def serve(
     Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, and
     SageMaker's /ping and /invocations. Logs are JSON lines on standard error.
 
-    SIGTERM or Ctrl-C stops the server after running requests finish; a second one stops it immediately. Without ENGINE,
-    the server follows the SageMaker contract: it loads the engine from /opt/ml/model, listens on port 8080, and reads
-    options from variables such as SM_PEAGLE_MAX_BATCH_SIZE.
+    SIGTERM or Ctrl-C stops the server once running and queued requests have finished or --drain-timeout has passed; a
+    second signal stops it immediately. Without ENGINE, the server follows the SageMaker contract: it loads the engine
+    from /opt/ml/model, listens on port 8080, and reads options from variables such as SM_PEAGLE_MAX_BATCH_SIZE.
 
     Example: peagle-compile serve engine --port 8000
     """

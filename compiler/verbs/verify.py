@@ -98,7 +98,7 @@ def verify(
 ) -> None:
     """Check that speculation does not change the output, and measure the accuracy cost of the precision.
 
-    losslessness: compares output with speculation on and off, greedy and with seeded sampling, single and in batches.
+    losslessness: compares output with speculation on and off, greedy and with seeded sampling, alone and in batches.
     text: compares tokenizer, token ids, chat template and end-of-text tokens with the checkpoint. parity: compares
     logits with torch, for FP32 engines. precision: for all other engines, compares perplexity, logits, layers, greedy
     text and acceptance length with the same pair in FP32; for GPU engines only perplexity and logits, unless

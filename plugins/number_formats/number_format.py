@@ -195,6 +195,11 @@ class NumberFormat:
         on = self.tensorrt if tensorrt else self.onnxruntime
         return on is not None and on.scheme.input is not None and not on.scheme.powers
 
+    @property
+    def is_fitted(self) -> bool:
+        """True if the blocks for the project's CPU kernels are fitted to the inputs of calibration samples."""
+        return self.kernels is not None and self.kernels.packed.packed == AFFINE
+
     def drafts(self, *, tensorrt: bool) -> bool:
         """Return True if TensorRT, or ONNX Runtime, supports it for drafter matrices, whose inputs stay unquantized."""
         if tensorrt:

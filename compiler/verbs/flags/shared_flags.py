@@ -18,7 +18,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print the plan (weights, caches, nodes, memory, disk, time) and the expected outcome on this machine; "
+        help="Print estimates (weights, caches, nodes, memory, disk, time) and the expected outcome on this machine; "
         "write nothing.",
     ),
 ]
