@@ -195,15 +195,9 @@ struct Avx512Products {
 struct Avx2Products {
   PEAGLE_AVX2 static void score(const float* const* queries, int rows, const Positions& keys, float scale,
                                 float* scores, int stride) {
-    for (int row = 0; row < rows; row++) {
-      for (int p = 0; p < kVector; p += 8) {
-        // Of four positions at a time the numbers i and i + 2, in the order in which the last additions want them.
-        const __m256 even = twos(queries[row], keys, p, p + 1, p + 4, p + 5);
-        const __m256 odd = twos(queries[row], keys, p + 2, p + 3, p + 6, p + 7);
-        const __m256 eight = _mm256_add_ps(_mm256_shuffle_ps(even, odd, 0x88), _mm256_shuffle_ps(even, odd, 0xdd));
-        _mm256_storeu_ps(scores + row * stride + p, _mm256_mul_ps(eight, _mm256_set1_ps(scale)));
-      }
-    }
+    if (keys.vectors == 4) return score_vectors<4>(queries, rows, keys, scale, scores, stride);
+    if (keys.vectors == 8) return score_vectors<8>(queries, rows, keys, scale, scores, stride);
+    score_vectors<0>(queries, rows, keys, scale, scores, stride);
   }
 
   PEAGLE_AVX2 static void widen(const std::uint16_t* halves, std::int64_t count, float* numbers) {
@@ -269,25 +263,72 @@ struct Avx2Products {
   }
 
  private:
-  // The sums of positions a, b in the lower half and c, d in the upper, two numbers of each.
-  PEAGLE_AVX2 static __m256 twos(const float* q, const Positions& keys, int a, int b, int c, int d) {
-    const int positions[4] = {a, c, b, d};
-    __m256 low[4], high[4];
-    PEAGLE_UNROLL for (int i = 0; i < 4; i++) low[i] = high[i] = _mm256_setzero_ps();
-    for (int v = 0; v < keys.vectors; v++) {
-      const __m256 q_low = _mm256_loadu_ps(q + v * kVector), q_high = _mm256_loadu_ps(q + v * kVector + 8);
-      PEAGLE_UNROLL for (int i = 0; i < 4; i++) {
-        const float* k = keys.numbers + positions[i] * keys.stride + v * kVector;
-        low[i] = _mm256_fmadd_ps(q_low, _mm256_loadu_ps(k), low[i]);
-        high[i] = _mm256_fmadd_ps(q_high, _mm256_loadu_ps(k + 8), high[i]);
+  // Three queries at a time where that goes: each number of a key is loaded once for them, and there are as many sums as
+  // registers hold.
+  template <int kVectors>
+  PEAGLE_AVX2 static void score_vectors(const float* const* queries, int rows, const Positions& keys, float scale,
+                                        float* scores, int stride) {
+    int row = 0;
+    for (; rows - row > 4 || rows - row == 3; row += 3) {
+      score_rows<kVectors, 3>(queries + row, keys, scale, scores + row * stride, stride);
+    }
+    for (; rows - row > 1; row += 2) score_rows<kVectors, 2>(queries + row, keys, scale, scores + row * stride, stride);
+    if (row < rows) score_rows<kVectors, 1>(queries + row, keys, scale, scores + row * stride, stride);
+  }
+  template <int kVectors, int kRows>
+  PEAGLE_AVX2 static void score_rows(const float* const* queries, const Positions& keys, float scale, float* scores,
+                                     int stride) {
+    for (int p = 0; p < kVector; p += 8) {
+      __m256 sums[4][kRows];
+      PEAGLE_UNROLL for (int n = 0; n < 4; n++) {
+        fours<kVectors, kRows>(queries, keys, p + n, sums[n]);
+        __asm__ volatile("" ::: "memory");  // or queries would be kept on the stack from one to the next
+      }
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const __m256 even = twos(sums[0][row], sums[1][row]), odd = twos(sums[2][row], sums[3][row]);
+        const __m256 eight = _mm256_add_ps(_mm256_shuffle_ps(even, odd, 0x88), _mm256_shuffle_ps(even, odd, 0xdd));
+        _mm256_storeu_ps(scores + row * stride + p, _mm256_mul_ps(eight, _mm256_set1_ps(scale)));
       }
     }
-    const __m256 ac = fours(_mm256_add_ps(low[0], high[0]), _mm256_add_ps(low[1], high[1]));
-    const __m256 bd = fours(_mm256_add_ps(low[2], high[2]), _mm256_add_ps(low[3], high[3]));
-    return _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
   }
-  PEAGLE_AVX2 static __m256 fours(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  // Four sums of position p in the lower half, and four of p + 4 in the upper.
+  template <int kVectors, int kRows>
+  __attribute__((always_inline)) PEAGLE_AVX2 static void fours(const float* const* queries, const Positions& keys, int p,
+                                                               __m256* sums) {
+    const int vectors = kVectors > 0 ? kVectors : keys.vectors;
+    const float *first = keys.numbers + p * keys.stride, *second = first + 4 * keys.stride;
+    __m256 low[kRows][2], high[kRows][2];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      PEAGLE_UNROLL for (int i = 0; i < 2; i++) low[row][i] = high[row][i] = _mm256_setzero_ps();
+    }
+    for (int v = 0; v < vectors; v++) {
+      const float *k = first + v * kVector, *l = second + v * kVector;
+      const __m256 first_low = held(k), second_low = held(l);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const __m256 q = held(queries[row] + v * kVector);
+        low[row][0] = _mm256_fmadd_ps(q, first_low, low[row][0]);
+        low[row][1] = _mm256_fmadd_ps(q, second_low, low[row][1]);
+      }
+      const __m256 first_high = held(k + 8), second_high = held(l + 8);
+      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+        const __m256 q = held(queries[row] + v * kVector + 8);
+        high[row][0] = _mm256_fmadd_ps(q, first_high, high[row][0]);
+        high[row][1] = _mm256_fmadd_ps(q, second_high, high[row][1]);
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      const __m256 a = _mm256_add_ps(low[row][0], high[row][0]), b = _mm256_add_ps(low[row][1], high[row][1]);
+      sums[row] = _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
+    }
+  }
+  // Loaded once, where compilers would load anew for each use.
+  PEAGLE_AVX2 static __m256 held(const float* numbers) {
+    __m256 result = _mm256_loadu_ps(numbers);
+    __asm__("" : "+x"(result));
+    return result;
+  }
+  PEAGLE_AVX2 static __m256 twos(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
   }
 };
 #endif

@@ -12,6 +12,7 @@ namespace attention {
 constexpr int kChunk = 64;          // positions
 constexpr int kQueriesAtOnce = 32;  // that walk over a chunk together
 constexpr int kMostNumbers = 512;   // of a head
+constexpr int kScoredAtOnce = 6, kMixedAtOnce = 4;  // queries: more would take sums out of registers
 
 // What a query has made of some of its positions; `kSums` numbers on lie the sums o, filled up to whole vectors.
 struct Attended {
@@ -29,32 +30,79 @@ __attribute__((always_inline)) inline float base_of(float top) { return top == k
 
 // ------------------------------------------------------------------------ what is between the products, on every path
 
-// Scores of positions, of which first .. last - 1 are seen, become shares: e^(score - top).  Around them, to whole
-// vectors, shares are 0.
-template <class Products>
-__attribute__((always_inline)) inline void share_out(float* __restrict scores, int first, int last, float softcap,
-                                                     Attended* attended) {
-  float* __restrict from = scores + first / kVector * kVector;
-  const int before = first % kVector, end = before + last - first, count = (end + kVector - 1) / kVector * kVector;
-  if (softcap > 0.0f) {
-    for (int i = 0; i < count; i++) from[i] = softcap * hyperbolic_tangent(from[i] / softcap);
+// What queries see of a chunk: positions first .. last - 1 each.  Rows of scores are chunks; results lie `stride` apart.
+struct Seen {
+  int queries;
+  const int *first, *last;
+  float *scores, *attended;
+  std::int64_t stride;
+  Attended* result(int query) const { return reinterpret_cast<Attended*>(attended + query * stride); }
+};
+
+// e^(number - base) in place, of whole vectors; no number is above the base.
+__attribute__((always_inline)) inline void exponentials(float* numbers, int vectors, float base) {
+  for (int v = 0; v < vectors; v++, numbers += kVector) {
+    for (int i = 0; i < kVector; i++) numbers[i] = exponential_to_one(numbers[i] - base);
   }
-  for (int i = 0; i < before; i++) from[i] = kMinusInfinity;
-  for (int i = end; i < count; i++) from[i] = kMinusInfinity;
-  attended->top = Products::largest(from, count);
-  const float base = base_of(attended->top);
-  for (int i = 0; i < count; i++) from[i] = exponential(from[i] - base);
-  attended->total = Products::total(from, count);
 }
 
-__attribute__((always_inline)) inline void add(const Attended& chunk, int vectors, Attended* before) {
-  const float top = chunk.top > before->top ? chunk.top : before->top, base = base_of(top);
-  const float old_share = exponential(before->top - base), new_share = exponential(chunk.top - base);
-  before->total = __builtin_fmaf(before->total, old_share, chunk.total * new_share);
-  before->top = top;
-  float* __restrict sums = before->sums();
-  const float* __restrict others = chunk.sums();
-  for (int i = 0; i < vectors * kVector; i++) sums[i] = __builtin_fmaf(sums[i], old_share, others[i] * new_share);
+// Scores become shares: e^(score - top).  Around what is seen, to whole vectors, shares are 0.  Step by step for all
+// queries: one waits long for its top score and its total.
+template <class Products>
+__attribute__((always_inline)) inline void share_out(const Seen& seen, float softcap) {
+  for (int query = 0; query < seen.queries; query++) {
+    const int first = seen.first[query], before = first % kVector, end = before + seen.last[query] - first;
+    if (first >= seen.last[query]) continue;
+    float* __restrict from = seen.scores + query * kChunk + first - before;
+    const int count = (end + kVector - 1) / kVector * kVector;
+    if (softcap > 0.0f) {
+      for (int i = 0; i < count; i++) from[i] = softcap * hyperbolic_tangent(from[i] / softcap);
+    }
+    for (int i = 0; i < before; i++) from[i] = kMinusInfinity;
+    for (int i = end; i < count; i++) from[i] = kMinusInfinity;
+    seen.result(query)->top = Products::largest(from, count);
+  }
+  for (int query = 0; query < seen.queries; query++) {
+    const int first = seen.first[query] / kVector * kVector, last = seen.last[query];
+    if (seen.first[query] >= last) continue;
+    float* __restrict from = seen.scores + query * kChunk + first;
+    exponentials(from, (last - first + kVector - 1) / kVector, base_of(seen.result(query)->top));
+  }
+  for (int query = 0; query < seen.queries; query++) {
+    const int first = seen.first[query] / kVector * kVector, last = seen.last[query];
+    if (seen.first[query] >= last) continue;
+    seen.result(query)->total =
+        Products::total(seen.scores + query * kChunk + first, (last - first + kVector - 1) / kVector * kVector);
+  }
+}
+
+// Adds chunks of a query that lie `stride` numbers apart, in their order.  What the shares of each are is known before the
+// sums, so that no sum waits for an exponential.
+__attribute__((always_inline)) inline void add(const float* chunks, std::int64_t count, std::int64_t stride, int vectors,
+                                               Attended* before) {
+  constexpr int kAtOnce = 32;
+  for (; count > 0; count -= kAtOnce, chunks += kAtOnce * stride) {
+    const int here = int(std::min<std::int64_t>(count, kAtOnce));
+    alignas(64) float shares[2 * kAtOnce + kVector] = {};  // of what was before and of the chunk, in turn
+    for (int i = 0; i < here; i++) {
+      const float other = reinterpret_cast<const Attended*>(chunks + i * stride)->top;
+      const float top = other > before->top ? other : before->top, base = base_of(top);
+      shares[2 * i] = before->top - base;
+      shares[2 * i + 1] = other - base;
+      before->top = top;
+    }
+    exponentials(shares, (2 * here + kVector - 1) / kVector, 0.0f);
+    for (int i = 0; i < here; i++) {
+      const auto& chunk = *reinterpret_cast<const Attended*>(chunks + i * stride);
+      const float old_share = shares[2 * i], new_share = shares[2 * i + 1];
+      before->total = __builtin_fmaf(before->total, old_share, chunk.total * new_share);
+      float* __restrict sums = before->sums();
+      const float* __restrict others = chunk.sums();
+      for (int v = 0; v < vectors; v++, sums += kVector, others += kVector) {
+        for (int n = 0; n < kVector; n++) sums[n] = __builtin_fmaf(sums[n], old_share, others[n] * new_share);
+      }
+    }
+  }
 }
 
 __attribute__((always_inline)) inline void finish(const Attended& all, std::int64_t size, float* __restrict y) {
@@ -66,9 +114,9 @@ __attribute__((always_inline)) inline void finish(const Attended& all, std::int6
 
 struct Form {
   void (*score)(const float* const*, int, const Positions&, float, float*, int);
-  void (*mix[4])(const float*, int, const Positions&, int, int, float*, int);  // by queries - 1
-  void (*share_out)(float*, int, int, float, Attended*);
-  void (*add)(const Attended&, int, Attended*);
+  void (*mix[kMixedAtOnce])(const float*, int, const Positions&, int, int, float*, int);  // by queries - 1
+  void (*share_out)(const Seen&, float);
+  void (*add)(const float*, std::int64_t, std::int64_t, int, Attended*);
   void (*finish)(const Attended&, std::int64_t, float*);
   void (*widen)(const std::uint16_t*, std::int64_t, float*);
   void (*narrow)(const float*, std::int64_t, std::uint16_t*);
@@ -77,9 +125,9 @@ struct Form {
 };
 
 template <class Products, class Codes>
-Form form_of(void (*share_out)(float*, int, int, float, Attended*),
-                             void (*add)(const Attended&, int, Attended*),
-                             void (*finish)(const Attended&, std::int64_t, float*)) {
+Form form_of(void (*share_out)(const Seen&, float),
+             void (*add)(const float*, std::int64_t, std::int64_t, int, Attended*),
+             void (*finish)(const Attended&, std::int64_t, float*)) {
   return {Products::score,
           {Products::template mix<1>, Products::template mix<2>, Products::template mix<3>, Products::template mix<4>},
           share_out,
@@ -92,15 +140,15 @@ Form form_of(void (*share_out)(float*, int, int, float, Attended*),
 }
 
 #ifdef PEAGLE_X86_64
-PEAGLE_AVX512_VNNI void share_out_avx512(float* scores, int first, int last, float softcap, Attended* to) {
-  share_out<Avx512Products>(scores, first, last, softcap, to);
+PEAGLE_AVX512_VNNI void share_out_avx512(const Seen& seen, float softcap) { share_out<Avx512Products>(seen, softcap); }
+PEAGLE_AVX512_VNNI void add_avx512(const float* chunks, std::int64_t count, std::int64_t stride, int vectors, Attended* before) {
+  add(chunks, count, stride, vectors, before);
 }
-PEAGLE_AVX512_VNNI void add_avx512(const Attended& chunk, int vectors, Attended* before) { add(chunk, vectors, before); }
 PEAGLE_AVX512_VNNI void finish_avx512(const Attended& all, std::int64_t size, float* y) { finish(all, size, y); }
-PEAGLE_AVX2 void share_out_avx2(float* scores, int first, int last, float softcap, Attended* to) {
-  share_out<Avx2Products>(scores, first, last, softcap, to);
+PEAGLE_AVX2 void share_out_avx2(const Seen& seen, float softcap) { share_out<Avx2Products>(seen, softcap); }
+PEAGLE_AVX2 void add_avx2(const float* chunks, std::int64_t count, std::int64_t stride, int vectors, Attended* before) {
+  add(chunks, count, stride, vectors, before);
 }
-PEAGLE_AVX2 void add_avx2(const Attended& chunk, int vectors, Attended* before) { add(chunk, vectors, before); }
 PEAGLE_AVX2 void finish_avx2(const Attended& all, std::int64_t size, float* y) { finish(all, size, y); }
 #endif
 

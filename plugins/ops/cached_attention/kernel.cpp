@@ -224,10 +224,11 @@ class CachedAttention : public Kernel {
       const std::int64_t behind = at + 1 < row.chunks ? chunk + 1 : row.first_chunk;
       const char* next = place(keys_, b, h + (at + 1 < row.chunks ? 0 : 1), behind * attention::kChunk);
       write(b, h, chunk * attention::kChunk, (chunk + 1) * attention::kChunk);
-      float* kept = kept_of(b, h) + at * queries_ * attention::Attended::numbers(vectors_);
+      const std::int64_t stride = row.chunks * attention::Attended::numbers(vectors_);  // the chunks of a query lie together
+      float* kept = kept_of(b, h) + at * attention::Attended::numbers(vectors_);
       for (std::int64_t i = 0; i < queries_; i += attention::kQueriesAtOnce) {
-        attend(b, h, chunk, i, int(std::min<std::int64_t>(attention::kQueriesAtOnce, queries_ - i)), next,
-               kept + i * attention::Attended::numbers(vectors_));
+        const int count = int(std::min<std::int64_t>(attention::kQueriesAtOnce, queries_ - i));
+        attend(b, h, chunk, i, count, next, kept + i * stride, stride);
       }
       if (left_[std::size_t(b * key_heads_ + h)].fetch_sub(1, std::memory_order_acq_rel) == 1) put_together(b, h);
     }
@@ -249,10 +250,9 @@ class CachedAttention : public Kernel {
       for (std::int64_t i = 0; i < queries_; i++) {
         const std::int64_t position = position_of(b, i / group_);
         begin(h, i, all);
-        for (std::int64_t chunk = first_of(position) / attention::kChunk; chunk <= position / attention::kChunk; chunk++) {
-          const std::int64_t at = ((chunk - row.first_chunk) * queries_ + i) * attention::Attended::numbers(vectors_);
-          form_.add(*reinterpret_cast<const attention::Attended*>(kept + at), vectors_, all);
-        }
+        const std::int64_t first = first_of(position) / attention::kChunk;
+        const std::int64_t at = i * row.chunks + first - row.first_chunk, numbers = attention::Attended::numbers(vectors_);
+        form_.add(kept + at * numbers, position / attention::kChunk + 1 - first, numbers, vectors_, all);
         form_.finish(*all, size_, output(b, h, i));
       }
     }
@@ -281,36 +281,47 @@ class CachedAttention : public Kernel {
           last = std::max(last, position);
         }
         for (std::int64_t chunk = first_of(first) / attention::kChunk; chunk <= last / attention::kChunk; chunk++) {
-          attend(b, h, chunk, i, count, place(keys_, b, h, (chunk + 1) * attention::kChunk), one);
+          attend(b, h, chunk, i, count, place(keys_, b, h, (chunk + 1) * attention::kChunk), one,
+                 attention::Attended::numbers(vectors_));
           for (int query = 0; query < count; query++) {
             const std::int64_t position = position_of(b, (i + query) / group_);
             if (chunk < first_of(position) / attention::kChunk || chunk > position / attention::kChunk) continue;
-            form_.add(*at(one, query), vectors_, at(all, query));
+            form_.add(&at(one, query)->top, 1, 0, vectors_, at(all, query));
           }
         }
         for (int query = 0; query < count; query++) form_.finish(*at(all, query), size_, output(b, h, i + query));
       }
     }
 
-    // What `count` queries from `i` on make of a chunk; of those that see nothing of it, nothing.  `next` are the keys of the
-    // chunk that will come then: memory is the slowest here, so values come near during the scores, and those during the sums.
+    // What `count` queries from `i` on make of a chunk, `stride` numbers apart; of those that see nothing of it, nothing.
+    // `next` are the keys of the chunk that will come then: memory is the slowest here, so values come near during the
+    // scores, and those during the sums.
     void attend(std::int64_t b, std::int64_t h, std::int64_t chunk, std::int64_t i, int count, const char* next,
-                float* attended) const {
+                float* attended, std::int64_t stride) const {
       alignas(64) float scores[attention::kQueriesAtOnce * attention::kChunk];
       alignas(64) float tile[kVector * attention::kMostNumbers];
       alignas(64) float padded[attention::kQueriesAtOnce * attention::kMostNumbers];
       const std::int64_t begin = chunk * attention::kChunk, start = rows_[std::size_t(b)].start;
       const float* queries[attention::kQueriesAtOnce];
-      int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce], lowest = attention::kChunk, highest = 0;
+      int first[attention::kQueriesAtOnce], last[attention::kQueriesAtOnce];
+      int lowest = attention::kChunk, highest = 0, all_from = 0, all_to = attention::kChunk;  // what one sees, and all do
       std::int64_t paths[attention::kQueriesAtOnce];  // a column with a path of its own, or -1
+      std::int64_t column = i / group_, member = i % group_;
       for (int at = 0; at < count; at++) {
-        const std::int64_t column = (i + at) / group_, position = position_of(b, column);
-        paths[at] = has_path(b, column) ? column : -1;
-        first[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(first_of(position) - begin, 0), attention::kChunk));
-        last[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(position + 1 - begin, 0), attention::kChunk));
-        queries[at] = filled_up(query(b, h, i + at), padded + at * vectors_ * kVector);
-        lowest = std::min(lowest, first[at]);
-        highest = std::max(highest, last[at]);
+        if (at == 0 || member == 0) {
+          const std::int64_t position = position_of(b, column);
+          paths[at] = has_path(b, column) ? column : -1;
+          first[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(first_of(position) - begin, 0), attention::kChunk));
+          last[at] = int(std::min<std::int64_t>(std::max<std::int64_t>(position + 1 - begin, 0), attention::kChunk));
+          lowest = std::min(lowest, first[at]);
+          highest = std::max(highest, last[at]);
+          all_from = std::max(all_from, first[at]);
+          all_to = std::min(all_to, last[at]);
+        } else {
+          paths[at] = paths[at - 1], first[at] = first[at - 1], last[at] = last[at - 1];
+        }
+        queries[at] = filled_up(given(q_, b, h * group_ + member, column), padded + at * vectors_ * kVector);
+        if (++member == group_) member = 0, column++;
       }
       // Sixteen positions after the other, for the queries that see of them what lies in one place: of what is before the
       // window all of them, of the window those without a path, and those of one column.
@@ -332,52 +343,56 @@ class CachedAttention : public Kernel {
           }
         }
       };
+      // A few queries at a time, each with a part of the sixteen positions that will be wanted soon: they come near while
+      // the queries work on others, and what is asked for all at once has to wait.
+      const auto in_parts = [&](const char* wanted, int one, int behind, int most, const auto& use) {
+        constexpr int kLine = 64;
+        const int bytes = kVector * int(position_bytes_), part = (bytes / kLine / (behind - one) + 1) * kLine;
+        const char* const end = wanted + bytes;
+        for (int at = one; at < behind; at += most) {
+          const int n = std::min(most, behind - at);
+          for (const char* last = std::min(end, wanted + n * part); wanted < last; wanted += kLine) __builtin_prefetch(wanted);
+          use(at, n);
+        }
+      };
       walk(keys_, k_, [&](int from, int one, int behind, const Positions& keys) {
-        fetch(place(values_, b, h, begin + from));
-        form_.score(queries + one, behind - one, keys, scale_, scores + one * attention::kChunk + from, attention::kChunk);
+        in_parts(place(values_, b, h, begin + from), one, behind, attention::kScoredAtOnce, [&](int at, int n) {
+          form_.score(queries + at, n, keys, scale_, scores + at * attention::kChunk + from, attention::kChunk);
+        });
       });
-      const std::int64_t sums = attention::Attended::numbers(vectors_);
+      form_.share_out({count, first, last, scores, attended, stride}, softcap_);
       for (int at = 0; at < count; at++) {
-        auto* to = reinterpret_cast<attention::Attended*>(attended + at * sums);
-        std::fill_n(to->sums(), vectors_ * kVector, 0.0f);
-        if (first[at] < last[at]) form_.share_out(scores + at * attention::kChunk, first[at], last[at], softcap_, to);
+        std::fill_n(attended + at * stride + attention::Attended::kSums, vectors_ * kVector, 0.0f);
       }
       walk(values_, v_, [&](int from, int one, int behind, const Positions& values) {
-        fetch(next + from * position_bytes_);
-        for (int at = one; at < behind; at += 4) {
-          mix(scores, values, from, first, last, at, std::min(4, behind - at), attended);
-        }
+        const bool is_for_all = all_from <= from && from + kVector <= all_to;
+        in_parts(next + from * position_bytes_, one, behind, attention::kMixedAtOnce, [&](int at, int n) {
+          const float* shares = scores + at * attention::kChunk + from;
+          float* sums = attended + at * stride + attention::Attended::kSums;
+          if (is_for_all) return form_.mix[n - 1](shares, attention::kChunk, values, 0, kVector, sums, int(stride));
+          mix(shares, values, from, first + at, last + at, n, sums, stride);
+        });
       });
     }
-
-    // Adds sixteen positions to the sums of up to four queries.  Those that all see are added together, what is before
-    // and behind them one query at a time, so that nobody touches a position that it does not see.
-    void mix(const float* scores, const Positions& values, int from, const int* first, const int* last, int at, int count,
-             float* attended) const {
-      int begins[4], ends[4], all_begin = 0, all_end = kVector;
+    // Adds sixteen positions to the sums of a few queries.  Those that all see are added together, what is before and
+    // behind them one query at a time, so that nobody touches a position that it does not see.
+    void mix(const float* shares, const Positions& values, int from, const int* first, const int* last, int count,
+             float* sums, std::int64_t stride) const {
+      int begins[attention::kMixedAtOnce], ends[attention::kMixedAtOnce], all_begin = 0, all_end = kVector;
       for (int n = 0; n < count; n++) {
-        begins[n] = std::min(std::max(first[at + n] - from, 0), kVector);
-        ends[n] = std::max(std::min(last[at + n] - from, kVector), begins[n]);
+        begins[n] = std::min(std::max(first[n] - from, 0), kVector);
+        ends[n] = std::max(std::min(last[n] - from, kVector), begins[n]);
         all_begin = std::max(all_begin, begins[n]);
         all_end = std::min(all_end, ends[n]);
       }
-      const int stride = int(attention::Attended::numbers(vectors_));
-      float* sums = reinterpret_cast<attention::Attended*>(attended + at * stride)->sums();
-      const float* shares = scores + at * attention::kChunk + from;
       const auto alone = [&](int n, int begin, int end) {
-        if (begin < end) form_.mix[0](shares + n * attention::kChunk, attention::kChunk, values, begin, end, sums + n * stride, stride);
+        if (begin < end) form_.mix[0](shares + n * attention::kChunk, attention::kChunk, values, begin, end, sums + n * stride, int(stride));
       };
       const bool together = all_begin < all_end;
       for (int n = 0; n < count; n++) alone(n, begins[n], together ? all_begin : ends[n]);
       if (!together) return;
-      form_.mix[count - 1](shares, attention::kChunk, values, all_begin, all_end, sums, stride);
+      form_.mix[count - 1](shares, attention::kChunk, values, all_begin, all_end, sums, int(stride));
       for (int n = 0; n < count; n++) alone(n, all_end, ends[n]);
-    }
-
-    // Has sixteen positions brought near that will be wanted soon: the queries work on others meanwhile.
-    void fetch(const char* from) const {
-      constexpr std::int64_t kLine = 64;
-      for (std::int64_t n = 0; n < kVector * position_bytes_; n += kLine) __builtin_prefetch(from + n);
     }
 
     // A query of whole vectors: itself, or a copy in `room`.
@@ -433,7 +448,7 @@ class CachedAttention : public Kernel {
     attention::Paths paths_;
     bool by_chunks_ = true;
     std::int64_t pieces_ = 0, kept_numbers_ = 0;
-    float* kept_ = nullptr;  // by row, key head, chunk and query
+    float* kept_ = nullptr;  // by row, key head, query and chunk
     std::unique_ptr<std::atomic<std::int64_t>[]> left_;
   };
 
