@@ -86,6 +86,30 @@ def test_column_is_independent_of_the_window_width(
         caches, at = dict(zip(caches, written, strict=True)), at + width
 
 
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 8),
+    st.sampled_from([(1, 3, 64), (2, 2, 128), (1, 8, 80), (2, 1, 12)]),
+    st.integers(1400, 2300),
+    st.sampled_from(["float32", "float16", "int8"]),
+)
+def test_window_over_a_long_cache_has_the_bits_of_single_columns(
+    cpu_library: Path, seed: int, columns: int, heads: tuple[int, int, int], start: int, kept_as: str
+) -> None:
+    """On every path, for any number of queries of a key head, and for more chunks than are merged at once."""
+    key_heads, group, size = heads
+    rng = np.random.default_rng(seed)
+    case = kept(case_of(rng, 1, key_heads, group, columns, size, [start], start + columns), kept_as)
+    together, *caches = attend(cpu_library, case, {"scale": 0.3}, threads=2)
+    for path in paths_here(cpu_library):
+        same_bits(attend(cpu_library, case, {"scale": 0.3}, path)[0], together)
+    for column in range(columns):
+        alone = {name: case[name][:, :, column : column + 1] for name in "qkv"}
+        alone |= {"start": case["start"] + column} | dict(zip(("k_cache", "v_cache"), caches, strict=True))
+        same_bits(attend(cpu_library, alone, {"scale": 0.3})[0], together[:, column : column + 1])
+
+
 @few
 @given(cases(), attribute_sets)
 def test_neighbours_and_threads_change_no_bit_of_a_row(cpu_library: Path, case: Arrays, attributes: Arrays) -> None:
