@@ -83,7 +83,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--windows", type=names(WINDOWS), default=["plain"], help=f"of CachedAttention: {', '.join(WINDOWS)}"
     )
-    parser.add_argument("--columns", type=numbers, default=[1, 3, 5, 8])
+    parser.add_argument("--columns", type=numbers, default=[1, 2, 3, 5, 8])
     parser.add_argument("--contexts", type=numbers, default=[128, 1500])
     return parser.parse_args()
 
