@@ -57,6 +57,9 @@ struct PackedWeights {
     const PackedFormat& form = record(format);
     return blocks * form.code_bytes() + (form.shared() > 0 ? blocks / form.shared() : 1) * form.scale_bytes();
   }
+  const std::uint8_t* block_codes(std::int64_t tile, std::int64_t block) const {
+    return codes + (tile * blocks + block) * record(format).code_bytes();
+  }
   template <Format kFormat>
   const std::uint8_t* block_codes(std::int64_t tile, std::int64_t block) const {
     return codes + (tile * blocks + block) * record(kFormat).code_bytes();
@@ -124,6 +127,19 @@ BlockScale block_scale(const PackedWeights& weights, std::int64_t tile, std::int
       return {half_at(entry + 2 * row), {std::int8_t(steps[0]), std::int8_t(steps[kTile])}, 0.0f};
     }
   }
+}
+
+// Both, of a format that is known when the program runs only.
+struct BlockReader {
+  void (*row_numbers)(const std::uint8_t* block, int row, std::int8_t* numbers);
+  BlockScale (*block_scale)(const PackedWeights&, std::int64_t tile, std::int64_t block, int row);
+};
+
+inline BlockReader reader_of(Format format) {
+  return with_format(format, [](auto tag) {
+    constexpr Format kFormat = decltype(tag)::format;
+    return BlockReader{row_numbers<kFormat>, block_scale<kFormat>};
+  });
 }
 
 }  // namespace peagle
