@@ -57,9 +57,6 @@ struct PackedWeights {
     const PackedFormat& form = record(format);
     return blocks * form.code_bytes() + (form.shared() > 0 ? blocks / form.shared() : 1) * form.scale_bytes();
   }
-  const std::uint8_t* block_codes(std::int64_t tile, std::int64_t block) const {
-    return codes + (tile * blocks + block) * record(format).code_bytes();
-  }
   template <Format kFormat>
   const std::uint8_t* block_codes(std::int64_t tile, std::int64_t block) const {
     return codes + (tile * blocks + block) * record(kFormat).code_bytes();
@@ -129,17 +126,20 @@ BlockScale block_scale(const PackedWeights& weights, std::int64_t tile, std::int
   }
 }
 
-// Both, of a format that is known when the program runs only.
-struct BlockReader {
-  void (*row_numbers)(const std::uint8_t* block, int row, std::int8_t* numbers);
-  BlockScale (*block_scale)(const PackedWeights&, std::int64_t tile, std::int64_t block, int row);
-};
+// Both, of rows first .. last - 1 of the tile.
+template <Format kFormat>
+void read_rows(const PackedWeights& weights, std::int64_t tile, std::int64_t block, int first, int last,
+               std::int8_t (*numbers)[kBlock], BlockScale* scales) {
+  const std::uint8_t* codes = weights.block_codes<kFormat>(tile, block);
+  for (int row = first; row < last; row++) {
+    row_numbers<kFormat>(codes, row, numbers[row - first]);
+    scales[row - first] = block_scale<kFormat>(weights, tile, block, row);
+  }
+}
+using RowReader = decltype(&read_rows<Format::kInt8>);
 
-inline BlockReader reader_of(Format format) {
-  return with_format(format, [](auto tag) {
-    constexpr Format kFormat = decltype(tag)::format;
-    return BlockReader{row_numbers<kFormat>, block_scale<kFormat>};
-  });
+inline RowReader row_reader(Format format) {
+  return with_format(format, [](auto tag) -> RowReader { return read_rows<decltype(tag)::format>; });
 }
 
 }  // namespace peagle

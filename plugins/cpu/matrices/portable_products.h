@@ -1,6 +1,6 @@
 // Products of rounded rows with one tile of a packed matrix, on every machine: see tile_products.h.
 //
-// One text for all formats: a block of a row is unpacked by a function of its format, then multiplied.
+// One text for all formats: a block is unpacked by a function of its format, then multiplied.
 
 #include "tile_rows.h"
 
@@ -11,20 +11,20 @@ void portable_tile(const PackedWeights& weights, std::int64_t at, const Rows& ro
   constexpr int kPart = kBlock / kParts;
   const PackedFormat& form = record(weights.format);
   const bool is_of_rows = form.scales == Scales::kRows;
-  const BlockReader reader = reader_of(weights.format);
+  const RowReader read = row_reader(weights.format);
   float sums[kMostRows][kTile] = {};
   for (std::int64_t b = 0; b < rows.blocks; b++) {
     const RoundedRows::Block* x = rows.first + b * rows.step;
-    const std::uint8_t* codes = weights.block_codes(at, b);
+    std::int8_t numbers[kTile][kBlock];
+    BlockScale scales[kTile];
+    read(weights, at, b, 0, kTile, numbers, scales);
     for (int n = 0; n < kTile; n++) {
-      std::int8_t numbers[kBlock];
-      reader.row_numbers(codes, n, numbers);
-      const BlockScale scale = reader.block_scale(weights, at, b, n);
+      const BlockScale scale = scales[n];
       for (int row = 0; row < count; row++) {
         std::int32_t whole = 0;
         for (int part = 0; part < kParts; part++) {
           std::int32_t sum = 0;
-          for (int k = part * kPart; k < (part + 1) * kPart; k++) sum += numbers[k] * x[row].codes[k];
+          for (int k = part * kPart; k < (part + 1) * kPart; k++) sum += numbers[n][k] * x[row].codes[k];
           whole += kParts > 1 ? sum * scale.steps[part] : sum;
         }
         const float value = is_of_rows ? float(whole) : float(whole) * scale.scale;

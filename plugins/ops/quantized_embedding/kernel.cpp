@@ -9,7 +9,7 @@ class QuantizedEmbedding : public Kernel {
  public:
   QuantizedEmbedding(const QuantizedEmbeddingAttributes& attributes, const Node& node)
       : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")),
-        reader_(reader_of(weights_.format)) {
+        read_(row_reader(weights_.format)) {
     if (attributes.columns != weights_.columns()) {
       refuse("codes have %lld columns, not %lld", static_cast<long long>(weights_.columns()),
              static_cast<long long>(attributes.columns));
@@ -59,20 +59,20 @@ class QuantizedEmbedding : public Kernel {
     const PackedFormat& form = record(weights_.format);
     const std::int64_t tile = id / kTile;
     const int row = int(id % kTile), part_size = kBlock / form.parts();
-    std::int8_t numbers[kBlock];
-    reader_.row_numbers(weights_.block_codes(tile, block), row, numbers);
-    const BlockScale scale = reader_.block_scale(weights_, tile, block, row);
+    std::int8_t numbers[1][kBlock];
+    BlockScale scale;
+    read_(weights_, tile, block, row, row + 1, numbers, &scale);
     for (int part = 0; part < form.parts(); part++) {
       const float step = scale.scale * float(scale.steps[part]);
       for (int i = part * part_size; i < (part + 1) * part_size; i++) {
-        const float value = float(numbers[i]) * step;
+        const float value = float(numbers[0][i]) * step;
         y[i] = form.has_least ? value + scale.least : value;
       }
     }
   }
 
   PackedWeights weights_;
-  BlockReader reader_;
+  RowReader read_;
 };
 
 }  // namespace peagle
