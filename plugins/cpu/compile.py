@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from ..errors import BuildError, EnvironmentProblem
 from ..optional_packages import install, is_installed
-from .sources import OPTIONS, digest, source
+from .sources import OPTIONS, digest, units
 
 _HOST_COMPILERS = ("c++", "g++", "clang++")
 _COST = (
@@ -94,16 +95,18 @@ def compile_library() -> CpuLibrary:
 
     Raises ``EnvironmentProblem`` if there is no compiler, and ``BuildError`` with every compiler's output if all fail.
     """
-    made = compile_shared({"kernels.cpp": source().encode()}, OPTIONS, find_compilers(), "the CPU kernels")
+    files = {name: text.encode() for name, text in units().items()}
+    made = compile_shared(files, OPTIONS, find_compilers(), "the CPU kernels")
     return CpuLibrary(machine_name(), digest(), *made)
 
 
 def compile_shared(
     files: Mapping[str, bytes], options: Sequence[str], compilers: Sequence[Compiler], what: str
 ) -> tuple[bytes, str]:
-    """Compile the first file, which may include the others, to a shared library; also return the compiler's version.
+    """Compile the ``.cpp`` files, all at once, to a shared library; also return the compiler's version.
 
-    Uses the first compiler that works. Raises ``BuildError`` with every compiler's output if all fail.
+    They may include the other files. Uses the first compiler that works. Raises ``BuildError`` with every compiler's
+    output if all fail.
     """
     failures = []
     for compiler in compilers:
@@ -118,9 +121,13 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
     with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as folder:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
-        main = next(iter(files))
         # Relative names in a private folder keep paths of this machine out of the machine code.
-        _run([*compiler.command, *options, *compiler.options, main, "-o", "kernels.so"], folder)
+        command = [*compiler.command, *options, *compiler.options]
+        parts = [name for name in files if name.endswith(".cpp")]
+        if len(parts) > 1:
+            with ThreadPoolExecutor(len(parts)) as pool:
+                parts = [*pool.map(lambda part: _compiled_part(command, part, folder), parts)]
+        _run([*command, *parts, "-o", "kernels.so"], folder)
         try:
             code = (Path(folder) / "kernels.so").read_bytes()
         except OSError as error:
@@ -129,12 +136,22 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
     return code, said[0] if said else "of unknown version"
 
 
+def _compiled_part(command: Sequence[str], part: str, folder: str) -> str:
+    """Compile one translation unit; return the name of its object file."""
+    made = f"{part}.o"
+    _run([*(option for option in command if option != "-shared"), "-c", part, "-o", made], folder)
+    return made
+
+
 def _run(command: list[str], folder: str) -> str:
     """Return everything the command printed. Raises ``BuildError`` if it fails."""
+    # ziglang keeps what it compiles, its C++ library too: with the rest, unless the user has named a place.
+    caches = {f"ZIG_{kind}_CACHE_DIR": str(Path(folder) / "zig") for kind in ("GLOBAL", "LOCAL")}
     try:
         process = subprocess.run(
             command,
             cwd=folder,
+            env=caches | os.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

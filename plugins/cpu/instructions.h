@@ -5,6 +5,12 @@
 
 #include "tensor.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 namespace peagle {
 
 // From what every machine has to what few have.

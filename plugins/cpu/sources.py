@@ -1,11 +1,11 @@
-"""The C++ source of the CPU kernel library as one string, with tables generated from the op specs."""
+"""The C++ source of the CPU kernel library: a few translation units, with tables generated from the op specs."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import BuildError
@@ -36,15 +36,6 @@ _SYSTEM = """\
 #include <string>
 #include <utility>
 #include <vector>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#if defined(__linux__)
-#include <sys/auxv.h>
-#endif
-#endif
 """
 _INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)  # a header below plugins/cpu/
 SELF_TEST = OpSpec(
@@ -95,32 +86,27 @@ def cpu_ops() -> tuple[OpSpec, ...]:
 
 
 @functools.cache
-def source() -> str:
-    """Return the source to compile; ``#line`` keeps compiler messages readable.
+def units() -> Mapping[str, str]:
+    """Return the source by file name: translation units of similar cost, to be compiled side by side and linked.
 
-    Raises ``BuildError`` if a file is missing.
+    ``#line`` keeps compiler messages readable. Raises ``BuildError`` if a file is missing.
     """
-    ops = [*cpu_ops(), STRETCH, SELF_TEST]
-    there: set[str] = set()
-    parts = [_SYSTEM]
-    for op in ops:
-        name = _OWN.get(op.name) or _below_plugins(op.home / "kernel.cpp")
-        parts += [*_with_headers(_file("kernel.h"), there), f'#line 1 "attributes of {op.name}"\n{attributes_of(op)}']
-        parts += _with_headers(name, there)
-    parts += [*_with_headers(_file("register.h"), there), f'#line 1 "registration"\n{_registration(ops)}']
-    return "".join(parts)
+    return {
+        "kernels.cpp": _unit(*(functools.partial(_kernel, op) for op in (*cpu_ops(), SELF_TEST)), _registered),
+        "stretch.cpp": _unit(functools.partial(_kernel, STRETCH)),
+        "products.cpp": _unit(functools.partial(_with_headers, "cpu/matrices/tile_products.cpp")),
+    }
 
 
 def text_of_headers(*names: str) -> str:
     """Return the text of headers such as ``kernel.h``, preceded by the headers that they include."""
-    there: set[str] = set()
-    return "".join([_SYSTEM, *(part for name in names for part in _with_headers(_file(name), there))])
+    return _unit(*(functools.partial(_with_headers, _file(name)) for name in names))
 
 
 @functools.cache
 def digest() -> str:
     """Return the hex SHA-256 of everything but the compiler that determines the machine code: source and options."""
-    return hashlib.sha256("\n".join([*OPTIONS, source()]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([*OPTIONS, *units().values()]).encode()).hexdigest()
 
 
 def attributes_of(op: OpSpec) -> str:
@@ -177,11 +163,13 @@ def _operands(op: OpSpec, operands: Sequence[Operand], form: Mapping[str, str]) 
 def _registration(ops: Sequence[OpSpec]) -> str:
     entries = ",\n    ".join(
         f'{{"{op.name}", {{{_operands(op, op.inputs, form)}}}, {{{_operands(op, op.outputs, form)}}}, '
-        f"make_kernel<{op.name}, {op.name}Attributes>, {str(op is STRETCH).lower()}}}"
+        f"make_{op.name}, {str(op is STRETCH).lower()}}}"
         for op in ops
         for form in _forms(op)
     )
+    makers = "\n".join(f"std::unique_ptr<Kernel> make_{op.name}(const Node&);" for op in ops)
     return f"""namespace peagle {{
+{makers}
 namespace {{
 const std::vector<Op> kOps = {{
     {entries},
@@ -212,6 +200,29 @@ PEAGLE_EXPORT const char* peagle_instructions() {{
   }}
 }}
 """
+
+
+def _unit(*texts: Callable[[set[str]], list[str]]) -> str:
+    """Return a translation unit; each text is given the set of the files before it."""
+    there: set[str] = set()
+    return "".join([_SYSTEM, *(part for text in texts for part in text(there))])
+
+
+def _kernel(op: OpSpec, there: set[str]) -> list[str]:
+    """Return the text of an op's kernel and of the function that makes one."""
+    name = _OWN.get(op.name) or _below_plugins(op.home / "kernel.cpp")
+    return [
+        *_with_headers(_file("kernel.h"), there),
+        f'#line 1 "attributes of {op.name}"\n{attributes_of(op)}',
+        *_with_headers(name, there),
+        f"namespace peagle {{\nstd::unique_ptr<Kernel> make_{op.name}(const Node& node) {{\n"
+        f"  return make_kernel<{op.name}, {op.name}Attributes>(node);\n}}\n}}\n",
+    ]
+
+
+def _registered(there: set[str]) -> list[str]:
+    ops = [*cpu_ops(), STRETCH, SELF_TEST]
+    return [*_with_headers(_file("register.h"), there), f'#line 1 "registration"\n{_registration(ops)}']
 
 
 def _with_headers(name: str, there: set[str]) -> list[str]:

@@ -126,10 +126,10 @@ def registered(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(OPS, "GatedSilu", spec)  # type: ignore[arg-type]
         patch.setattr(lowering, "RULES", RewriteRuleSet([GatedSilu.rule(), *lowering.RULES]))
-        for each in (sources.source, sources.digest):
+        for each in (sources.units, sources.digest):
             each.cache_clear()
         yield
-    for each in (sources.source, sources.digest):
+    for each in (sources.units, sources.digest):
         each.cache_clear()
 
 

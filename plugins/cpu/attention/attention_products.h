@@ -6,6 +6,7 @@
 
 #include "elementary.h"
 #include "instructions.h"
+#include "intrinsics.h"
 
 namespace peagle {
 

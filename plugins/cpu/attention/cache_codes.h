@@ -7,6 +7,7 @@
 
 #include "elementary.h"
 #include "instructions.h"
+#include "intrinsics.h"
 
 namespace peagle {
 

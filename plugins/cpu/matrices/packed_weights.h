@@ -126,4 +126,20 @@ BlockScale block_scale(const PackedWeights& weights, std::int64_t tile, std::int
   }
 }
 
+// Both, of rows first .. last - 1 of the tile.
+template <Format kFormat>
+void read_rows(const PackedWeights& weights, std::int64_t tile, std::int64_t block, int first, int last,
+               std::int8_t (*numbers)[kBlock], BlockScale* scales) {
+  const std::uint8_t* codes = weights.block_codes<kFormat>(tile, block);
+  for (int row = first; row < last; row++) {
+    row_numbers<kFormat>(codes, row, numbers[row - first]);
+    scales[row - first] = block_scale<kFormat>(weights, tile, block, row);
+  }
+}
+using RowReader = decltype(&read_rows<Format::kInt8>);
+
+inline RowReader row_reader(Format format) {
+  return with_format(format, [](auto tag) -> RowReader { return read_rows<decltype(tag)::format>; });
+}
+
 }  // namespace peagle

@@ -53,6 +53,16 @@ Form form_of(Format format) {
   return with_format(format, [](auto tag) { return form_of<Path, decltype(tag)::format>(); });
 }
 
+// These take most of the time that the kernels take to compile: tile_products.cpp has them for all units.
+#ifdef PEAGLE_X86_64
+extern template Form form_of<Avx512Vnni>(Format);
+extern template Form form_of<Avx2>(Format);
+#endif
+#ifdef PEAGLE_AARCH64
+extern template Form form_of<DotProduct>(Format);
+#endif
+extern template Form form_of<Portable>(Format);
+
 inline Form form_of(Format format, Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format);

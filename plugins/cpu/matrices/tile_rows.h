@@ -1,6 +1,7 @@
 // Rows whose products with one tile of a packed matrix are made together: what all forms of tile_products.h share.
 
 #include "instructions.h"
+#include "intrinsics.h"
 #include "packed_weights.h"
 #include "rounded_rows.h"
 

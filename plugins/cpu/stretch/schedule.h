@@ -89,7 +89,7 @@ class Walk {
     for (int spins = 0; done.load(std::memory_order_acquire) < pieces; spins++) {
       if (spins < 4000) {
 #ifdef PEAGLE_X86_64
-        _mm_pause();
+        __builtin_ia32_pause();
 #endif
       } else {
         sched_yield();

@@ -9,7 +9,7 @@ class QuantizedEmbedding : public Kernel {
  public:
   QuantizedEmbedding(const QuantizedEmbeddingAttributes& attributes, const Node& node)
       : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")),
-        widen_(with_format(weights_.format, [](auto tag) { return widen<decltype(tag)::format>; })) {
+        read_(row_reader(weights_.format)) {
     if (attributes.columns != weights_.columns()) {
       refuse("codes have %lld columns, not %lld", static_cast<long long>(weights_.columns()),
              static_cast<long long>(attributes.columns));
@@ -44,7 +44,7 @@ class QuantizedEmbedding : public Kernel {
       const std::int64_t blocks = kernel_.weights_.blocks;
       for (std::int64_t i = first; i < last; i++) {
         for (std::int64_t b = 0; b < blocks; b++) {
-          kernel_.widen_(kernel_.weights_, ids_[i], b, y_ + (i * blocks + b) * kBlock);
+          kernel_.widen(ids_[i], b, y_ + (i * blocks + b) * kBlock);
         }
       }
     }
@@ -55,23 +55,24 @@ class QuantizedEmbedding : public Kernel {
     float* y_;
   };
 
-  template <Format kFormat>
-  static void widen(const PackedWeights& weights, std::int64_t id, std::int64_t block, float* y) {
-    constexpr PackedFormat kForm = record(kFormat);
-    constexpr int kPart = kBlock / kForm.parts();
+  void widen(std::int64_t id, std::int64_t block, float* y) const {
+    const PackedFormat& form = record(weights_.format);
     const std::int64_t tile = id / kTile;
-    const int row = int(id % kTile);
-    std::int8_t numbers[kBlock];
-    row_numbers<kFormat>(weights.block_codes<kFormat>(tile, block), row, numbers);
-    const BlockScale scale = block_scale<kFormat>(weights, tile, block, row);
-    for (int i = 0; i < kBlock; i++) {
-      const float value = float(numbers[i]) * (scale.scale * float(scale.steps[i / kPart]));
-      y[i] = kForm.has_least ? value + scale.least : value;
+    const int row = int(id % kTile), part_size = kBlock / form.parts();
+    std::int8_t numbers[1][kBlock];
+    BlockScale scale;
+    read_(weights_, tile, block, row, row + 1, numbers, &scale);
+    for (int part = 0; part < form.parts(); part++) {
+      const float step = scale.scale * float(scale.steps[part]);
+      for (int i = part * part_size; i < (part + 1) * part_size; i++) {
+        const float value = float(numbers[0][i]) * step;
+        y[i] = form.has_least ? value + scale.least : value;
+      }
     }
   }
 
   PackedWeights weights_;
-  void (*widen_)(const PackedWeights&, std::int64_t id, std::int64_t block, float* y);
+  RowReader read_;
 };
 
 }  // namespace peagle

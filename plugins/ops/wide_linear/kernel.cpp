@@ -5,6 +5,7 @@
 // no operation sees two rows.  So a row's bits depend on that row and the matrix, and on nothing else.
 
 #include "instructions.h"
+#include "intrinsics.h"
 #include "kernel.h"
 #include "wide_matrix.h"
 

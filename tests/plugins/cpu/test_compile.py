@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.cpu.compile import Compiler, compile_library, find_compilers, machine_name
 from peagle.plugins.cpu.self_test import try_library
-from peagle.plugins.cpu.sources import OPTIONS, cpu_ops, digest, source
+from peagle.plugins.cpu.sources import OPTIONS, cpu_ops, digest, units
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from tests.fixtures.cpu_kernels import GIVEN
 from tests.plugins.cpu import other_machine
@@ -70,6 +71,10 @@ def test_missing_compiler_error_states_the_consequence(monkeypatch: pytest.Monke
     assert "cpu]" in caught.value.fix
 
 
+TWO_UNITS = {
+    "first.cpp": 'int g(); extern "C" __attribute__((visibility("default"))) int f() { return g(); }',
+    "second.cpp": "int g() { return 7; }",
+}
 FAILURES = {
     "an error": ("echo 'kernels.cpp:3: error: no such thing'; echo noise; exit 1", "error: no such thing"),
     "a failure without a word": ("exit 7", "exit status 7"),
@@ -93,7 +98,7 @@ def test_a_compiler_that_fails_is_followed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None
 ) -> None:
     program(tmp_path, "c++", "exit 1")
-    program(tmp_path, "g++", 'case "$*" in *--version*) echo that one;; *) echo code > kernels.so;; esac')
+    program(tmp_path, "g++", 'case "$*" in *--version*) echo that one;; *kernels.so*) echo code > kernels.so;; esac')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     library = compile_library()
     assert (library.code, library.compiler) == (b"code\n", "that one")
@@ -104,9 +109,7 @@ def test_local_compiler_builds_a_loadable_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_library: Path
 ) -> None:
     """Of a short text; that of the kernels is compiled only where nobody has yet."""
-    monkeypatch.setattr(
-        compiling, "source", lambda: 'extern "C" __attribute__((visibility("default"))) int f() { return 7; }'
-    )
+    monkeypatch.setattr(compiling, "units", lambda: TWO_UNITS)
     path = tmp_path / "kernels.so"
     path.write_bytes(compile_library().code)
     assert ctypes.CDLL(str(path)).f() == 7
@@ -117,6 +120,29 @@ def test_library_contains_nothing_of_the_machine(cpu_library: Path) -> None:
     assert b"kernels.cpp" not in code
     for place in (Path.home(), Path.cwd(), cpu_library.parent):
         assert str(place).encode() not in code
+
+
+def test_an_error_in_any_unit_is_quoted(monkeypatch: pytest.MonkeyPatch, cpu_library: Path) -> None:
+    monkeypatch.setattr(compiling, "units", lambda: TWO_UNITS | {"third.cpp": "nonsense"})
+    with pytest.raises(BuildError, match="cannot be compiled") as caught:
+        compile_library()
+    assert "third.cpp" in caught.value.why
+
+
+@pytest.mark.parametrize("named", [None, "/given"])
+def test_pypi_compiler_caches_nothing_outside_the_private_folder_unless_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_ziglang: None, named: str | None
+) -> None:
+    written = tmp_path / "caches"
+    text = f'echo "$PWD $ZIG_GLOBAL_CACHE_DIR $ZIG_LOCAL_CACHE_DIR" > {written}; echo code > kernels.so'
+    monkeypatch.setenv("CXX", str(program(tmp_path, "mine", text)))
+    for variable in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+        if named:
+            monkeypatch.setenv(variable, named)
+    compile_library()
+    folder, *caches = written.read_text().split()
+    assert caches == [named or f"{folder}/zig"] * 2
 
 
 @pytest.mark.slow
@@ -142,12 +168,18 @@ def arm_compiler() -> list[str]:
     return [sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"]
 
 
+def compile_units(command: Sequence[str], texts: Mapping[str, str], to: Path) -> None:
+    for name, text in texts.items():
+        (to.parent / name).write_text(text)
+    command = [*command, *(str(to.parent / name) for name in texts), "-o", str(to)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.slow
 def test_the_kernels_compile_to_a_library_for_arm_machines(tmp_path: Path) -> None:
     path = tmp_path / "kernels.so"
-    command = [*arm_compiler(), "-target", "aarch64-linux-gnu", *OPTIONS, "-x", "c++", "-"]
-    done = subprocess.run([*command, "-o", str(path)], input=source(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    compile_units([*arm_compiler(), "-target", "aarch64-linux-gnu", *OPTIONS], units(), path)
     header = path.read_bytes()[:20]
     assert header[:4] == b"\x7fELF"
     assert int.from_bytes(header[18:20], "little") == 183, "AArch64"
@@ -161,10 +193,8 @@ def test_kernels_give_the_same_bits_on_arm_machines(tmp_path: Path) -> None:
         pytest.skip("needs qemu-aarch64 (Debian: apt-get install qemu-user)")
     path = tmp_path / "kernels"
     options = [option for option in OPTIONS if option not in ("-fPIC", "-shared")]
-    command = [*arm_compiler(), "-target", "aarch64-linux-musl", "-static", *options, "-pthread", "-x", "c++", "-"]
-    text = other_machine.program()
-    done = subprocess.run([*command, "-o", str(path)], input=text, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = [*arm_compiler(), "-target", "aarch64-linux-musl", "-static", *options, "-pthread"]
+    compile_units(command, other_machine.program(), path)
     rerun_tests_of_ops({other_machine.COMMAND: shlex.join([emulator, str(path)])})
 
 
@@ -182,9 +212,7 @@ def test_kernels_stay_in_bounds(tmp_path: Path) -> None:
     # GCC's own headers begin registers with themselves.
     options += ["-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
     options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    command = [*compiler, *options, "-x", "c++", "-", "-o", str(library)]
-    done = subprocess.run(command, input=source(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    compile_units([*compiler, *options], units(), library)
     sanitizers = {
         GIVEN: str(library),
         "LD_PRELOAD": " ".join(found),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peagle.plugins.cpu import sources
-from peagle.plugins.cpu.sources import OPTIONS, attributes_of, cpu_ops, digest, source
+from peagle.plugins.cpu.sources import OPTIONS, attributes_of, cpu_ops, digest, units
 from peagle.plugins.errors import BuildError
 from peagle.plugins.op_spec import Attribute, Operand, OpSpec
 from peagle.plugins.ops import OPS
@@ -31,9 +31,10 @@ OP = OpSpec(
 def test_every_kernel_is_in_the_text_and_registered() -> None:
     folder = Path(sources.__file__).parent.parent / "ops"
     assert {path.parent.name for path in folder.glob("*/kernel.cpp")} == {op.folder for op in cpu_ops()}
+    text = "".join(units().values())
     for op in cpu_ops():
-        assert f'#line 1 "ops/{op.folder}/kernel.cpp"' in source()
-        assert f"make_kernel<{op.name}, {op.name}Attributes>" in source()
+        assert f'#line 1 "ops/{op.folder}/kernel.cpp"' in text
+        assert f"make_kernel<{op.name}, {op.name}Attributes>" in text
 
 
 def test_attributes_have_the_types_and_defaults_of_the_spec() -> None:
@@ -60,16 +61,24 @@ def test_op_is_registered_per_type_set_when_inference_is_ambiguous() -> None:
         assert f"{{{{1, false, -1, 0}}, {{{kind}, false, 3, 3}}, {{{kind}, false, 4, 3}}}}" in text
 
 
-def test_every_header_is_included_once_in_order() -> None:
-    text = source()
+@pytest.mark.parametrize("unit", units())
+def test_every_header_is_included_once_in_order(unit: str) -> None:
+    text = units()[unit]
     assert '#include "' not in text
     names = re.findall('#line 1 "cpu/(?:binding/)?(\\w+\\.h)"', text)
     assert len(names) == len({*names})
-    assert names.index("interface.h") < names.index("tensor.h") < names.index("kernel.h") < names.index("register.h")
+    order = [name for name in names if name in ("interface.h", "tensor.h", "kernel.h", "register.h")]
+    assert order == ["interface.h", "tensor.h", "kernel.h", "register.h"][: len(order)]
+
+
+def test_everything_but_headers_is_in_one_unit() -> None:
+    names = [name for text in units().values() for name in re.findall('#line 1 "(.*)"', text) if name[-2:] != ".h"]
+    assert len(names) == len({*names})
 
 
 def test_kernels_have_the_same_records_of_formats() -> None:
-    (table,) = re.findall(r"kFormats\[\] = \{(.*?)\n\};", source(), re.DOTALL)
+    text = sources.text_of_headers("packed_formats.h")
+    (table,) = re.findall(r"kFormats\[\] = \{(.*?)\n\};", text, re.DOTALL)
     records = [line.strip(" {},").split(", ") for line in table.splitlines() if line.strip()]
     assert [record[0].strip('"') for record in records] == [*PACKED_FORMATS]
     for (_, bits, middle, values, _, least), form in zip(records, PACKED_FORMATS.values(), strict=True):
@@ -77,14 +86,14 @@ def test_kernels_have_the_same_records_of_formats() -> None:
         if not form.values:
             assert (int(middle), values) == (form.middle, "nullptr")
             continue
-        (listed,) = re.findall(rf"{values[1:]} = \{{(.*)\}};", source())
+        (listed,) = re.findall(rf"{values[1:]} = \{{(.*)\}};", text)
         assert tuple(map(int, listed.split(", "))) == form.values
 
 
 def test_the_digest_is_of_text_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     digest.cache_clear()
     before = digest()
-    for name, value in (("OPTIONS", (*OPTIONS, "-O1")), ("source", lambda: "other text")):
+    for name, value in (("OPTIONS", (*OPTIONS, "-O1")), ("units", lambda: {"kernels.cpp": "other text"})):
         with monkeypatch.context() as patch:
             patch.setattr(sources, name, value)
             digest.cache_clear()

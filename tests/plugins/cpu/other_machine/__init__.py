@@ -23,7 +23,7 @@ import pytest
 from onnx import numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from peagle.plugins.cpu.sources import source
+from peagle.plugins.cpu.sources import units
 from peagle.plugins.number_types import BY_NUMPY, BY_ONNX
 
 COMMAND = "PEAGLE_TEST_CPU_HOST"
@@ -31,9 +31,11 @@ PATHS = ("portable", "dotprod")  # of ARM machines
 _PATH = "PEAGLE_CPU_INSTRUCTIONS"
 
 
-def program() -> str:
-    """The C++ text: the kernels as they are, and what calls them."""
-    return source() + (Path(__file__).with_name("host.cpp")).read_text(encoding="utf-8")
+def program() -> dict[str, str]:
+    """The C++ texts: the kernels as they are, and behind the first of them what calls them."""
+    first, *_ = texts = dict(units())
+    texts[first] += Path(__file__).with_name("host.cpp").read_text(encoding="utf-8")
+    return texts
 
 
 class Host:
