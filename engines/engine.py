@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Unpack, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..plugins.errors import UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
 from .draft_options import drafts_of
-from .folder.checks import check_files
+from .folder.checks import Check, check_files, files_to_hash
 from .folder.manifest import Manifest
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
@@ -35,7 +35,6 @@ from .text.messages import Message
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
-Check = Literal["hashes", "sizes"]
 
 
 class Engine:
@@ -45,7 +44,8 @@ class Engine:
     the engine at the end of the block. An engine that is garbage-collected first finishes its requests.
 
     ``draft`` is the default draft method, and ``policy`` chooses K for each round; both default to those of the build.
-    ``checked`` says what of the files was compared with the manifest on load.
+    ``checked`` says what of the files was compared with the manifest on load: ``"hashes"`` of all files, ``"sizes"``,
+    or ``"auto"``: all but the hashes of large weights.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Engine:
         *,
         max_batch_size: int = 1,
         threads: int | None = None,
-        check: Check = "hashes",
+        check: Check = "auto",
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
@@ -94,7 +94,8 @@ class Engine:
             max_batch_size: The maximum number of requests that run at once.
             threads: CPU threads; None chooses a number.
             check: ``"hashes"`` compares the files' hashes with the manifest's, which reads all files; ``"sizes"``
-                compares only their sizes.
+                compares only their sizes. ``"auto"`` compares all hashes of an engine below 1 GB; of a larger one,
+                only the sizes of the files with weights.
             max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that; calls
                 that return a text wait instead.
             max_prefill_tokens: Prompt tokens that are read between two rounds of running requests. A smaller number
@@ -118,7 +119,9 @@ class Engine:
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
         manifest = Manifest.read(folder)
-        check_files(manifest.files, folder, hashes=check == "hashes")
+        check_files(manifest.files, folder, hashes=False)
+        hashed = files_to_hash(manifest.files, check)
+        check_files(hashed, folder)
         backend = open_backend(folder, manifest, slots, threads)
         tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)
         engine = cls(
@@ -129,7 +132,7 @@ class Engine:
             max_queue_size=queue,
             max_prefill_tokens=prefill,
             prefix_cache_bytes=kept,
-            checked=check,
+            checked="hashes" if hashed.keys() == manifest.files.keys() else check,
         )
         method, policy = engine._factory.decoding()
         if method.strategy is not None and method.strategy.enqueues_only:

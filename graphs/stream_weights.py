@@ -47,7 +47,7 @@ def needed_weights(semantic: ir.Model) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _offsets(weights: tuple[GraphWeight, ...]) -> tuple[dict[tuple[str, ...], int], int]:
+def _offsets(weights: Iterable[GraphWeight]) -> tuple[dict[tuple[str, ...], int], int]:
     """Return the offsets of each weight's parts, and the end of all."""
     offsets: dict[tuple[str, ...], int] = {}
     end = 0
@@ -83,36 +83,46 @@ def attach(
     on_bytes: Callable[[int], None] = lambda _: None,
     position: Callable[[str], Any] = lambda _: 0,
     cuts: Mapping[str, Cut] | None = None,
+    on_end: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Run]:
     """Write ``path`` (the graph) and ``path.data`` (its weights); returns the location of every part.
 
     ``on_bytes`` is called with the size of every write, for a progress bar; ``position(part)`` sorts the reads, so that
-    a checkpoint is read shard by shard. Parts in ``cuts`` are not read directly: their source is read once for all of
-    them. The graph is written last, so that its presence means that the weights are complete. Raises ``BuildError``
-    for a tensor of wrong size.
+    a checkpoint is read shard by shard, and the weights in the file, so that it is written from front to back;
+    ``on_end`` is called with the offset before which it is complete. Parts in ``cuts`` are not read directly: their
+    source is read once for all of them. The graph is written last, so that its presence means that the weights are
+    complete. Raises ``BuildError`` for a tensor of wrong size.
     """
     cuts = cuts or {}
-    data = path.with_name(path.name + ".data")
-    offsets, size = _offsets(lowered.weights)
+    data = data_file(path)
     runs: dict[str, Run] = {}
+    reads: dict[str, list[GraphWeight]] = {}
+    for weight in {weight.parts: weight for weight in lowered.weights}.values():
+        first = weight.parts[0]
+        reads.setdefault(cuts[first].source if first in cuts else first, []).append(weight)
+    names = sorted(reads, key=position)
+    offsets, size = _offsets(weight for name in names for weight in reads[name])
     with open(data, "wb") as file:
         file.truncate(size)
-        reads: dict[str, list[GraphWeight]] = {}
-        for weight in {weight.parts: weight for weight in lowered.weights}.values():
-            first = weight.parts[0]
-            reads.setdefault(cuts[first].source if first in cuts else first, []).append(weight)
-        for name in sorted(reads, key=position):
+        for name in names:
+            on_end(min(offsets[weight.parts] for weight in reads[name]))
             places = {weight: offsets[weight.parts] for weight in reads[name]}
             cut = {weight: offset for weight, offset in places.items() if weight.parts[0] in cuts}
             written = _write_cuts(file.fileno(), name, cut, cuts, read, on_bytes)
             for weight, offset in places.items() - cut.items():
                 written |= _write(file.fileno(), weight, offset, read, on_bytes)
             runs |= {part: Run(data.name, *place) for part, place in written.items()}
+        on_end(size)
         os.fsync(file.fileno())
     for weight in lowered.weights:
         _place(lowered.model, weight, data.name, offsets[weight.parts])
     onnx.save_model(ir.to_proto(lowered.model), path)
     return runs
+
+
+def data_file(model: Path) -> Path:
+    """Return the file with the weights of a graph."""
+    return model.with_name(model.name + ".data")
 
 
 def refer(semantic: ir.Model, runs: Mapping[str, Run], cache_length: int) -> None:

@@ -17,6 +17,7 @@ from ...graphs.targets.checkpoint_pieces import UnreadRows
 from ...plugins.errors import BuildError, EnvironmentProblem, nearest
 from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
+from ..console.progress_lines import Bytes
 from ..store.cache_folder import cache_root
 from ..store.known_hashes import entry_of
 from ..store.stages import Stage
@@ -220,7 +221,9 @@ def _place_of_hashes() -> Path | None:
 
 def take_fingerprints(checkpoints: Sequence[Checkpoint], progress: Progress) -> None:
     """Fingerprint some checkpoints, with a progress display: reading a large one takes minutes."""
-    with progress.step("read all weights", sum(checkpoint.stored_bytes for checkpoint in checkpoints)) as advance:
+    with progress.step(
+        "read all weights", Bytes(sum(checkpoint.stored_bytes for checkpoint in checkpoints))
+    ) as advance:
         for checkpoint in checkpoints:
             checkpoint.take_fingerprint(advance)
 

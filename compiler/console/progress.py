@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from .progress_lines import Lines
+from .progress_lines import Bytes, Lines, Tokens
 
 if TYPE_CHECKING:
     import rich.progress
@@ -16,7 +16,10 @@ Advance = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """``with progress.step("attach weights", total=...) as advance: advance(n)``; no total means a spinner."""
+    """``with progress.step("attach weights", total=...) as advance: advance(n)``; no total means a spinner.
+
+    A total of ``Bytes`` or ``Tokens`` is shown with its unit.
+    """
 
     def step(self, text: str, total: int | None = None) -> AbstractContextManager[Advance]:
         """Report a step; the context yields a callable that takes each amount done."""
@@ -42,10 +45,17 @@ class Bars:
     @contextmanager
     def step(self, text: str, total: int | None = None) -> Iterator[Advance]:
         """Show a step as a bar."""
-        task = self._bars.add_task("  " * self._depth + text, total=total)
+        task = self._bars.add_task("  " * self._depth + text, total=total, reached="")
         self._depth += 1
+        done, measured = 0, total if isinstance(total, Bytes | Tokens) else None
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            self._bars.update(task, advance=amount, reached=measured.reached(done) if measured else "")
+
         try:
-            yield lambda amount: self._bars.update(task, advance=amount)
+            yield advance
             self._bars.update(task, total=total or 1, completed=total or 1)
         finally:
             self._depth -= 1
@@ -79,6 +89,7 @@ def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TaskProgressColumn(),
+        TextColumn("{task.fields[reached]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
     )

@@ -11,7 +11,25 @@ from dataclasses import dataclass
 
 EVERY = 9.0  # maximum seconds between lines; readers may rely on ten
 SHORT = 1.0  # nested steps shorter than this get no line
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (1000, "kB"))
 _MINUTES = 100  # seconds from which times are shown in minutes
+
+
+class Tokens(int):
+    """A total in tokens, which progress shows beside the percentage."""
+
+    def reached(self, done: int) -> str:
+        """Describe how many of them are done."""
+        return f"{done:,} of {self:,} tokens"
+
+
+class Bytes(int):
+    """A total in bytes, which progress shows as sizes beside the percentage."""
+
+    def reached(self, done: int) -> str:
+        """Describe how much of it is done: ``3.1 of 18.6 GB``."""
+        unit, name = next((each for each in _UNITS if self >= each[0]), _UNITS[-1])
+        return f"{done / unit:.1f} of {self / unit:.1f} {name}"
 
 
 @dataclass(eq=False)
@@ -32,7 +50,8 @@ class _Work:
         seconds = now - self.began
         if not self.total:
             return f"{self.text}: {_time(seconds)}"
-        told = f"{self.text}: {self.done / self.total:.0%} after {_time(seconds)}"
+        sizes = f", {self.total.reached(self.done)}," if isinstance(self.total, Bytes | Tokens) else ""
+        told = f"{self.text}: {self.done / self.total:.0%}{sizes} after {_time(seconds)}"
         return f"{told}, about {_time(seconds * (self.total / self.done - 1))} left" if self.done else told
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ class BuildResult:
 class EnginePieces:
     """Components of an engine: kept stages and their folders in the engine, by half.
 
-    ``compiled`` holds kernels and plugins, kernels first; ``furnish`` places the files that accompany the graphs.
+    Stages in ``adopted`` leave the store when the engine is published, the others are copied. ``compiled`` holds
+    kernels and plugins, kernels first; ``furnish`` places the files that accompany the graphs.
     ``make_plans`` rebuilds ``plans`` for another number of drafts, and returns them with their manifest.
     """
 
@@ -47,11 +48,13 @@ class EnginePieces:
     account: GraphAccount
     plans: Plans | None
     make_plans: Callable[[int], tuple[Plans, Manifest]] | None
+    adopted: Collection[str] = ()
 
     def place(self, assembly: Assembly, run: PipelineRun) -> None:
         """Place all components in the engine folder."""
         for name, stage in self.stages.items():
-            assembly.place_stage(stage, self.folders[name], run.progress)
+            place = assembly.adopt_stage if name in self.adopted else assembly.place_stage
+            place(stage, self.folders[name], run.progress)
         for stage in self.compiled:
             assembly.place_stage(stage, "plugins", run.progress)
         self.furnish(assembly)

@@ -67,6 +67,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         account=graphs.account(),
         plans=plans,
         make_plans=make_plans if plans else None,
+        adopted=() if plans else graphs.adopted(),
     )
     return assemble(run, plan, pieces, manifest, warnings, graphs.notes(), resolved_config)
 

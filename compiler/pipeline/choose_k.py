@@ -14,6 +14,7 @@ from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import MeasuredRounds
 from ...engines.text.template_files import read_templates
 from ..console.progress import Advance
+from ..console.progress_lines import Tokens
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for, require_numbers
 from .shared_steps import PipelineRun
@@ -95,19 +96,21 @@ def choose_k(
 
     A K that is far behind in two turns is dropped: the others get its time, and the backend frees its resources.
     Measuring ends early, after a whole turn, when ``seconds`` of decoding are spent and every prompt was decoded, or
-    when three times as many are spent. Setup for a K and prefill are not counted.
+    when three times as many are spent. Setup for a K and prefill are not counted. ``advance`` gets the tokens of each
+    decoding.
     """
     running = list(range(most + 1))
     measured: dict[int, list[Decoded]] = {k: [] for k in running}
     for k in (0, most):  # first calls allocate
-        decode(prompts[0], k)
+        advance(decode(prompts[0], k).tokens)
     spent = 0.0
     for turn in range(sweeps * len(prompts)):
         rotation = turn % len(running)
         for k in (*running[rotation:], *running[:rotation]):
             measured[k].append(decode(prompts[turn % len(prompts)], k))
             spent += measured[k][-1].seconds
-        advance(1)
+            advance(measured[k][-1].tokens)
+        advance(sum(measured[k][-1].tokens for k in measured.keys() - {*running}))  # the share of those dropped
         if spent > seconds * (1 if turn + 1 >= len(prompts) else _PATIENCE):
             break
         if turn:
@@ -169,7 +172,8 @@ def cached_choice(
 
         prompts = prompts_for(loaded, _PROMPTS)
         require_numbers(loaded, prompts, engine)
-        with run.progress.step(f"choose K among 1..{most}", _SWEEPS * len(prompts)) as advance:
+        total = (2 + _SWEEPS * len(prompts) * (most + 1)) * (_TOKENS - 1)  # if no K is dropped and time suffices
+        with run.progress.step(f"choose K among 1..{most}", Tokens(total)) as advance:
             choice = choose_k(decode, prompts, most, sweeps=_SWEEPS, advance=advance)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))
 

@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engines.folder.records import FileEntry
 from ..console.progress import Progress
+from ..console.progress_lines import Bytes
 from ..hardware.packages import export_versions
+from ..store.following_hash import FollowingHash
 from ..store.stages import Stage, StageStore
 from .model_half import Half
 from .streamed_weights import StreamedWeights
@@ -91,11 +94,11 @@ def attach(
     key += [asdict(half.caches)] if half.caches else []
     key += [target.attached.path.name] if shared and target else []
 
-    def make(folder: Path) -> None:
+    def make(folder: Path) -> Mapping[str, FileEntry]:
         from ...graphs.graph_files import load, save
         from ...graphs.lowering import lower
         from ...graphs.stream_weights import attach as stream
-        from ...graphs.stream_weights import leave, refer
+        from ...graphs.stream_weights import data_file, leave, refer
         from ..store.atomic_files import require_space, writing
 
         semantic = load(traced.path / SEMANTIC)
@@ -107,14 +110,17 @@ def attach(
         if lowering.join:
             lowering.join(lowered.model)
         require_space(store.root, lowered.total_bytes)
-        step = progress.step(f"attach {half.name} weights", lowered.total_bytes)
+        step = progress.step(f"attach {half.name} weights", Bytes(lowered.total_bytes))
         with writing(store.root, lowered.total_bytes), step as advance:
             model = folder / files.model
-            runs = stream(lowered, weights.read, model, advance, weights.position, weights.cuts)
+            data = data_file(model)
+            with FollowingHash(data) as following:
+                runs = stream(lowered, weights.read, model, advance, weights.position, weights.cuts, following.reach)
         refer(semantic, weights.stored | runs, cache_length)
         save(semantic, folder / files.semantic)
         if weights.quantized:
             (folder / files.precision).write_text(json.dumps(weights.quantized.record(), indent=2) + "\n")
+        return {data.name: following.entry()}
 
     attached = store.run(f"attach-{half.name}", key, make)
     precision = None

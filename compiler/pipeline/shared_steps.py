@@ -21,7 +21,7 @@ from ..precision.calibration.obtain_ranges import describe
 from ..precision.recipes import emulated, twice_rounded, widened
 from ..request.build_plan import BuildPlan
 from ..store.phase_clock import Phases
-from ..store.publish import Assembly
+from ..store.publish import ADOPTED_FROM, Assembly
 from ..store.stages import Stage, StageStore
 from .calibration_stage import calibrated
 from .graph_account import GraphAccount
@@ -64,6 +64,15 @@ class Graphs:
     def stages(self) -> dict[str, Stage]:
         """Return the stages that hold the lowered graphs and their weights, by half."""
         return {name: graph.attached for name, graph in self.compiled.items()}
+
+    def adopted(self) -> frozenset[str]:
+        """Return the halves whose weights move into an engine in place of a copy.
+
+        They are large, and none is rounded by the build, so making them again takes little longer than copying them.
+        """
+        if sum(bytes_of(self.stages()).values()) < ADOPTED_FROM:
+            return frozenset()
+        return frozenset(half.name for half in self.halves if not (half.quantized and half.quantized.rounds()))
 
     def account(self) -> GraphAccount:
         """Return the facts about the graphs for manifests and reports."""

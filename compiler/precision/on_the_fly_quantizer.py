@@ -132,7 +132,8 @@ class OnTheFlyQuantizer:
         """Yield the codes of a weight, quantizing each run of rows as it is read."""
         weight = self.selection.weights[name]
         if stored := self._kept(weight):
-            yield from (gguf_codes(self._scheme(weight).packed, rows) for rows in stored.read())
+            form = self._scheme(weight).packed
+            yield from in_order(lambda _, rows: gguf_codes(form, rows), map(UnreadRows.of, stored.read()))
             return
         loss, of_blocks = self._losses.setdefault(name, Loss()), []
         for rows in in_order(self._coding(weight).coded, self.runs(name, shape)):

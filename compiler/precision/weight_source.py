@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
     from ...graphs.quantization import QuantizedWeight
+    from ...graphs.targets.weight_roles import RoledWeight
     from .calibration.saved_ranges import Scales
 
 
@@ -55,6 +56,9 @@ class WeightSource(Protocol):
     @property
     def losses(self) -> Mapping[str, float]:
         """The relative quantization error by tensor; complete once all codes were read."""
+
+    def rounds(self) -> Sequence[RoledWeight]:
+        """Return the weights that the build rounds; the others are used with the values that the checkpoint stores."""
 
     def notes(self) -> list[str]:
         """Return further notes for the user."""

@@ -98,6 +98,10 @@ class StoredFp8:
         """The error of rescaling, by tensor."""
         return {name: loss.relative for name, loss in self._losses.items()}
 
+    def rounds(self) -> list[RoledWeight]:
+        """No weights: codes are read from the checkpoint, at most with other scales."""
+        return []
+
     def notes(self) -> list[str]:
         """Return notes on rescaled tensors, unused parts of the checkpoint, and the calibration."""
         notes, losses = [], self.losses

@@ -21,9 +21,10 @@ _WEIGHTS = ("attach-target", "attach-drafter", "plan-target", "plan-drafter")  #
 class Disk:
     """Bytes of weights in the cache and at the destination, without a download.
 
-    An engine's files are copies of the cached ones; with ``shares_blocks`` the copies need no space. An export's files
-    are moved, so ``kept_bytes`` is 0 unless the destination is on another disk. ``done_bytes`` of the cached bytes may
-    exist from an earlier run, or are freed before anything is written.
+    An engine's files are copies of the cached ones; with ``shares_blocks`` the copies need no space. With ``adopts``
+    the cached files move into the engine, on the same disk without a copy. An export's files are moved, so
+    ``kept_bytes`` is 0 unless the destination is on another disk. ``done_bytes`` of the cached bytes may exist from an
+    earlier run, or are freed before anything is written.
     """
 
     cache: str
@@ -35,6 +36,7 @@ class Disk:
     is_one_disk: bool
     shares_blocks: bool
     done_bytes: int = 0
+    adopts: bool = False
 
     @property
     def to_keep_bytes(self) -> int:
@@ -44,7 +46,7 @@ class Disk:
     @property
     def to_copy_bytes(self) -> int:
         """The additional bytes of the engine or export."""
-        return 0 if self.shares_blocks else self.out_bytes
+        return 0 if self.shares_blocks or (self.adopts and self.is_one_disk) else self.out_bytes
 
     @property
     def short_bytes(self) -> int:
@@ -63,6 +65,8 @@ class Disk:
             text = out
         elif self.shares_blocks:
             text = f"{kept}; {self.out} shares its blocks and needs no extra space"
+        elif self.adopts and self.is_one_disk:
+            text = f"{kept}, from where they move to {self.out}"
         else:
             text = f"{kept}, and a copy of {out}"
         missing = f"; SHORT BY {size(self.short_bytes)}" if self.short_bytes else ""
@@ -77,12 +81,13 @@ def disk_of(
     has_plans: bool = False,
     has_graphs: bool = True,
     is_moved: bool = False,
+    adopts: bool = False,
     done_bytes: int = 0,
 ) -> Disk:
     """Return the minimum disk use of ``written`` bytes of weights.
 
     With ``has_plans``, plans hold the weights a second time, and the engine has only the plans. ``has_graphs`` is true
-    if the graphs are made in the same run.
+    if the graphs are made in the same run. ``adopts``: an engine's files are moved once it is finished.
     """
     first, second = nearest(cache), nearest(Path(os.path.realpath(out)))
     is_one_disk = first.stat().st_dev == second.stat().st_dev
@@ -98,6 +103,7 @@ def disk_of(
         is_one_disk=is_one_disk,
         shares_blocks=not is_moved and shares_blocks(cache, out),
         done_bytes=done_bytes,
+        adopts=adopts,
     )
 
 

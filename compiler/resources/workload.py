@@ -14,6 +14,7 @@ from ..checkpoints.target_and_drafter import Inputs
 from ..precision.recipes import Recipe
 from ..request.build_plan import BuildPlan
 from ..store.made_for import MadeFor
+from ..store.publish import ADOPTED_FROM
 from ..store.stages import StageStore
 from .check import check_needs, needs_of, tidy
 from .disk import Disk, disk_of, done_bytes
@@ -87,7 +88,10 @@ class Workload:
         """Return the bytes for the cache and ``out``; ``names`` are other names of the model in ``made_for``."""
         done = 0 if store.force else done_bytes(store.root, made_for, names)
         has_plans = self.product is not None
-        return disk_of(store.root, out, self.bytes, has_plans=has_plans, is_moved=is_moved, done_bytes=done)
+        adopts = not (has_plans or is_moved or self.work.rounding_seconds) and self.bytes >= ADOPTED_FROM
+        return disk_of(
+            store.root, out, self.bytes, has_plans=has_plans, is_moved=is_moved, adopts=adopts, done_bytes=done
+        )
 
     def found_in(self, target: Target) -> Workload:
         """Return the workload of a local checkpoint: the weights used unchanged, and the need for calibration."""

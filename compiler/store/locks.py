@@ -59,6 +59,19 @@ class Hold:
         self._descriptor = os.open(folder, os.O_RDONLY)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
+    def claim(self) -> bool:
+        """Make the lock exclusive if no other object holds the folder, else keep it shared; return whether it is."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.share()
+            return False
+        return True
+
+    def share(self) -> None:
+        """Make the lock shared again."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ...engines.folder.checks import check_files
@@ -19,13 +20,15 @@ from ...plugins.errors import BuildError, EnvironmentProblem
 from ..console import interrupts
 from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress
-from .atomic_files import flush_tree, move_into_place, require_space, writing
+from ..console.progress_lines import Bytes
+from .atomic_files import flush, flush_tree, move_into_place, require_space, writing
 from .copy_file import copy_file, nearest, shares_blocks
 from .destination import require_publishable
 from .leftovers import clear_leftovers, temporary_path
 from .locks import locked
-from .stages import Stage
+from .stages import Stage, give_away
 
+ADOPTED_FROM = 10**9  # bytes of an engine's weights from which they are not kept in the store as well
 TOKENIZER = "tokenizer.json"
 _BESIDE_IT = ("special_tokens_map.json", "generation_config.json")
 
@@ -37,19 +40,49 @@ class Assembly:
     folder: Path
     files: dict[str, FileEntry] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
+    _at_end: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def place_stage(self, stage: Stage, below: str, progress: Progress) -> None:
         """Copy a stage's files into a sub-folder; not as hard links, because ``onnx`` refuses linked weights."""
         size = sum(entry.size for entry in stage.files.values())
         if not shares_blocks(stage.path, self.folder):
             require_space(self.folder.parent, size)
-        with progress.step(f"copy {below}", size) as advance:
+        with progress.step(f"copy {below}", Bytes(size)) as advance:
             for name, entry in stage.files.items():
                 copy_file(stage.path / name, self._place(below, name, entry), advance)
 
+    def adopt_stage(self, stage: Stage, below: str, progress: Progress) -> None:
+        """Place a stage's files so that they leave the store when the folder is published.
+
+        Until then they have two names, so that an interrupted build loses nothing. On another file system they are
+        copied. If copies share blocks with the stage, it stays.
+        """
+        if shares_blocks(stage.path, self.folder):
+            self.place_stage(stage, below, progress)
+            return
+        linked = []
+        try:
+            for name, entry in stage.files.items():
+                target = self._place(below, name, entry)
+                os.link(stage.path / name, target)
+                linked.append(target)
+                self._moved.add(f"{below}/{name}")
+        except OSError:  # another file system, or one without links
+            for target in linked:
+                target.unlink()
+            linked.clear()
+            self._moved -= {f"{below}/{name}" for name in stage.files}
+            self.place_stage(stage, below, progress)
+        self._at_end[stage.path.name] = partial(_adopt, stage, linked, progress)
+
+    def complete_adoptions(self) -> None:
+        """Take adopted stages out of the store; files of one in use elsewhere are copied."""
+        for adopt in self._at_end.values():
+            adopt()
+
     def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
         """Move a stage's files into a sub-folder; they leave the store."""
-        with progress.step(f"move {below}", sum(entry.size for entry in stage.files.values())) as advance:
+        with progress.step(f"move {below}", Bytes(sum(entry.size for entry in stage.files.values()))) as advance:
             for name, entry in stage.files.items():
                 source, target = stage.path / name, self._place(below, name, entry)
                 try:
@@ -61,7 +94,8 @@ class Assembly:
         shutil.rmtree(stage.path, ignore_errors=True)
 
     def drop_stage(self, stage: Stage, below: str) -> None:
-        """Remove the files copied from a stage."""
+        """Remove the files placed from a stage, which stays in the store."""
+        self._at_end.pop(stage.path.name, None)
         for name in stage.files:
             del self.files[f"{below}/{name}"]
             (self.folder / below / name).unlink()
@@ -115,11 +149,11 @@ class Assembly:
     def check(self, progress: Progress) -> None:
         """Compare every file with its source before publishing, to detect failed copies.
 
-        Moved files keep the hash they were created with. Raises ``BuildError``.
+        Moved and adopted files keep the hash they were created with. Raises ``BuildError``.
         """
         copied = {name: entry for name, entry in self.files.items() if name not in self._moved}
         size = sum(entry.size for entry in copied.values())
-        with progress.step("check the copied files", size) as advance, self._complaining():
+        with progress.step("check the copied files", Bytes(size)) as advance, self._complaining():
             check_files(self.files, self.folder, hashes=False)
             check_files(copied, self.folder, advance=advance)
 
@@ -153,6 +187,20 @@ def _unwhole(why: str) -> BuildError:
     )
 
 
+def _adopt(stage: Stage, files: Sequence[Path], progress: Progress) -> None:
+    """Take a stage out of the store; ``files`` are second names of its files, which become independent."""
+    give_away(stage)
+    shared = [path for path in files if path.stat().st_nlink > 1]  # another process uses the stage
+    size = sum(path.stat().st_size for path in shared)
+    require_space(stage.path.parent, size)
+    with progress.step("copy the weights, which another build uses", Bytes(size)) as advance:
+        for path in shared:
+            copy = path.with_name(f".{path.name}.copy")
+            copy_file(path, copy, advance)
+            copy.replace(path)
+            flush(path, path.parent)
+
+
 @contextmanager
 def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
     """Yield a folder that is published as ``out`` on success, and removed on failure."""
@@ -162,10 +210,12 @@ def assembling(out: Path, sizes: Mapping[str, int]) -> Iterator[Assembly]:
         final.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(final.parent)
         with temporary_folder(final) as temporary:
-            yield Assembly(temporary)
+            assembly = Assembly(temporary)
+            yield assembly
             interrupts.check()
             flush_tree(temporary)
             require_publishable(out)
+            assembly.complete_adoptions()
             move_into_place(temporary, final)
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +20,17 @@ from ...engines.folder.records import FileEntry
 from ..console import interrupts
 from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress, Quiet
+from ..console.progress_lines import Bytes
 from .atomic_files import flush_tree, move_into_place, writing
 from .cache_folder import cache_root, make_private, require_trusted
 from .import_closure import code_digest
 from .killed_stages import clear_killed, clear_killed_of, lock_of, unfinished_path
-from .locks import Hold, locked_file
+from .leftovers import remove
+from .locks import Hold, locked_file, locked_if_free
 from .made_for import FILE_NAME as MADE_FOR
 from .made_for import MadeFor
 
+Make = Callable[[Path], Mapping[str, FileEntry] | None]
 _RECORD, _SEAL = "stage.json", "stage.sha256"  # the list of files, and its hash
 _log = logging.getLogger(__name__)
 
@@ -64,14 +67,13 @@ class StageStore:
         require_trusted(root)
         return cls(root, force)
 
-    def run(
-        self, name: str, key_parts: Any, make: Callable[[Path], None], *, needed: int = 0, by_content: bool = False
-    ) -> Stage:
+    def run(self, name: str, key_parts: Any, make: Make, *, needed: int = 0, by_content: bool = False) -> Stage:
         """Return the stage ``name`` for ``key_parts`` (any JSON value), created with ``make(folder)`` if it is missing.
 
         It is recreated when the code reachable from ``make`` changes, except with ``by_content``, where ``key_parts``
         contains the hash of the result. ``key_parts`` must cover all inputs of ``make``: values directly, files by
-        their hash. ``needed`` is the size to report when the disk is full.
+        their hash. ``make`` may return the entries of files that it has hashed itself. ``needed`` is the size to report
+        when the disk is full.
         """
         key = content_key(name, key_parts) if by_content else stage_key(name, make, key_parts)
         with writing(self.root, needed), self.place(name, key) as final:
@@ -105,24 +107,44 @@ class StageStore:
         if self.made_for:
             self.made_for.write(folder)
 
-    def _make(self, final: Path, make: Callable[[Path], None]) -> Stage:
+    def _make(self, final: Path, make: Make) -> Stage:
         clear_killed_of(final)
         temporary = unfinished_path(final)
         with remove_on_exit(temporary):
             temporary.mkdir(mode=0o700)
-            make(temporary)
+            known = make(temporary)
             interrupts.check()
             made = _files(temporary)
-            with self.progress.step(
-                "hash the new files", sum(path.stat().st_size for path in made.values())
-            ) as advance:
-                files = {name: FileEntry.of(path, advance) for name, path in made.items()}
+            files = {name: known[name] for name in made if isinstance(known, Mapping) and name in known}
+            rest = {name: path for name, path in made.items() if name not in files}
+            with self.progress.step("hash the new files", Bytes(_total(rest.values()))) as advance:
+                files = {name: files.get(name) or FileEntry.of(path, advance) for name, path in made.items()}
             _write_record(temporary, files)
             self.note(temporary)
             with self.progress.step("wait for the disk"):
                 flush_tree(temporary)
             move_into_place(temporary, final)
         return Stage(final, files, reused=False, hold=Hold(final))
+
+
+def give_away(stage: Stage) -> bool:
+    """Remove a stage from the store, after its files got other names; False if another process uses it.
+
+    It leaves the store in one step: what an interruption leaves behind never counts as a stage.
+    """
+    lock = lock_of(stage.path)
+    with locked_if_free(lock) as is_free:
+        if not (is_free and stage.hold.claim()):
+            return False
+        aside = unfinished_path(stage.path)
+        try:
+            stage.path.rename(aside)
+        except OSError:  # the store may be read-only
+            stage.hold.share()
+            return False
+        remove(aside)
+        lock.unlink(missing_ok=True)
+    return True
 
 
 def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
@@ -142,12 +164,16 @@ def _finished(final: Path, progress: Progress) -> Stage | None:
         files = _read_record(final)
         if not found or found.keys() != files.keys():
             return None
-        with progress.step("check the cached files", sum(entry.size for entry in files.values())) as advance:
+        with progress.step("check the cached files", Bytes(sum(entry.size for entry in files.values()))) as advance:
             if any(FileEntry.of(final / name, advance) != entry for name, entry in files.items()):
                 return None
         return Stage(final, files, reused=True, hold=Hold(final))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _total(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths)
 
 
 def _write_record(folder: Path, files: Mapping[str, FileEntry]) -> None:

@@ -55,7 +55,7 @@ def chat(
         typer.Option("--no-color", help="Disable colors; the variable NO_COLOR does the same.", rich_help_panel=RUN),
     ] = False,
     threads: Threads = None,
-    check: Check = "hashes",
+    check: Check = "auto",
     as_json: Annotated[
         bool,
         typer.Option(

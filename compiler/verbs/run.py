@@ -91,7 +91,7 @@ def run(
         bool, typer.Option("--stats", help="Print speed and acceptance statistics on standard error.")
     ] = False,
     threads: Threads = None,
-    check: Check = "hashes",
+    check: Check = "auto",
     as_json: Json = False,
 ) -> None:
     """Generate text from a prompt and print it as it is generated.

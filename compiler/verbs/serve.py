@@ -121,7 +121,7 @@ def serve(
     ] = 60.0,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log prompts and answers.")] = False,
     threads: Threads = None,
-    check: Check = "hashes",
+    check: Check = "auto",
     as_json: Annotated[
         bool,
         typer.Option(

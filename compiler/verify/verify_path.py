@@ -15,6 +15,7 @@ from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.optional_packages import require
 from ..bundled.prompts import code_prompts
 from ..console.progress import Progress, Quiet
+from ..console.progress_lines import Bytes
 from .measure_precision import MeasureRequest, Reference
 from .precision_limits import limits_of
 from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts, verify_folder
@@ -84,7 +85,7 @@ def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None 
         require("export", "verifying")
     require_parts(manifest, options.only)
     request = options.measures(manifest)
-    with progress.step("check the files", sum(entry.size for entry in manifest.files.values())) as advance:
+    with progress.step("check the files", Bytes(sum(entry.size for entry in manifest.files.values()))) as advance:
         check_files(manifest.files, engine, advance=advance)
     return verify_folder(
         engine,

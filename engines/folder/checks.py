@@ -7,11 +7,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.graph_contract import HIDDEN, KEPT, PROFILE_FIELDS, cache_names
 from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, MeasuredRounds, Part, PlanRecord, Shapes, Speculation
+
+LARGE = 10**9  # bytes of an engine from which its weights are not hashed on load
+WEIGHTS = ".onnx.data"
+Check = Literal["auto", "hashes", "sizes"]
 
 REBUILD = "rebuild the engine with `peagle-compile build`"
 
@@ -48,6 +53,19 @@ def check_files(
                 why="its content does not match the hash in the manifest",
                 fix="copy the whole folder again, or " + REBUILD,
             )
+
+
+def files_to_hash(files: Mapping[str, FileEntry], check: Check) -> dict[str, FileEntry]:
+    """Return the files to hash on load.
+
+    With ``"auto"``, weights of ONNX graphs are left out if all files together are large: reading them takes much longer
+    than loading, and damaged ones are read as numbers, never as code.
+    """
+    if check == "sizes":
+        return {}
+    if check == "hashes" or sum(entry.size for entry in files.values()) < LARGE:
+        return dict(files)
+    return {name: entry for name, entry in files.items() if not name.endswith(WEIGHTS)}
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.folder import checks
 from peagle.engines.scheduling import scheduler
 from peagle.graphs.drafters import torch_reference
 from peagle.plugins.errors import EnvironmentProblem, UsageError
@@ -305,6 +306,25 @@ def test_changed_file_of_equal_size_is_found_unless_only_sizes_are_checked(tiny_
         Engine.load(folder, threads=1)
     assert Engine.load(folder, threads=1, check="sizes").checked == "sizes"
     assert Engine.load(tiny_folder, threads=1).checked == "hashes"
+
+
+def test_flipped_bit_in_large_weights_is_found_only_by_hashes(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "engine"))
+    with (folder / "target" / "model.onnx.data").open("r+b") as file:
+        first = file.read(1)[0]
+        file.seek(0)
+        file.write(bytes([first ^ 1]))
+    with pytest.raises(EnvironmentProblem, match=r"model\.onnx\.data was changed after the build"):
+        Engine.load(folder, threads=1)
+    monkeypatch.setattr(checks, "LARGE", 1)
+    assert Engine.load(folder, threads=1).checked == "auto"
+    with pytest.raises(EnvironmentProblem, match=r"model\.onnx\.data was changed after the build"):
+        Engine.load(folder, threads=1, check="hashes")
+    (folder / "resolved_config.yaml").write_bytes((folder / "resolved_config.yaml").read_bytes()[:-1] + b" ")
+    with pytest.raises(EnvironmentProblem, match=r"resolved_config\.yaml was changed after the build"):
+        Engine.load(folder, threads=1)
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-46, 1e-45, 1e-40, 1e-38, 1e-37, 9e-6])

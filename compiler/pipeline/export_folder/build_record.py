@@ -20,6 +20,7 @@ from ....plugins.errors import EnvironmentProblem, UsageError
 from ....plugins.optional_packages import upgrade
 from ...checkpoints.target_and_drafter import Inputs
 from ...console.progress import Progress
+from ...console.progress_lines import Bytes
 from ...request.build_plan import BuildPlan
 from ...store.destination import EXPORT
 from ...store.publish import Assembly
@@ -74,7 +75,7 @@ class ExportFolder:
 
     def check(self, progress: Progress) -> None:
         """Compare every file with its hash. Raises ``EnvironmentProblem``."""
-        with progress.step("hash the export", sum(entry.size for entry in self.files.values())) as advance:
+        with progress.step("hash the export", Bytes(sum(entry.size for entry in self.files.values()))) as advance:
             check_export(self.files, self.path, advance=advance)
 
 

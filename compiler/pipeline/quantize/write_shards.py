@@ -15,6 +15,7 @@ from ...checkpoints.safetensors import Shard, Slot, TensorEntry, read_rows, writ
 from ...checkpoints.weight_files import INDEX, SINGLE
 from ...console import interrupts
 from ...console.progress import Advance, Progress
+from ...console.progress_lines import Bytes
 from ...precision.calibration.saved_ranges import Array, Scales
 from ...precision.rounding.in_order import in_order
 from .select_matrices import Worklist
@@ -53,7 +54,7 @@ def write(
     Raises ``BuildError`` for weights that are not finite.
     """
     files, writer = layout(checkpoint, work), _Writer(checkpoint, work, scales, piece)
-    with progress.step("write the weights", total_bytes(files)) as advance:
+    with progress.step("write the weights", Bytes(total_bytes(files))) as advance:
         for file, slots in files.items():
             with writing_shard(folder / file, slots) as shard:
                 for key in _in_file_order(checkpoint, slots):

@@ -35,9 +35,10 @@ Json = Annotated[
 _THREADS = "CPU threads. (default: one per 4 MiB of weights, at most one per core)"
 Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False, rich_help_panel=RUN)]
 Check = Annotated[
-    Literal["hashes", "sizes"],
+    Literal["auto", "hashes", "sizes"],
     typer.Option(
-        help="Check the engine's files against the manifest by hash, or only by size, which is faster.",
+        help="Check the engine's files against the manifest by hash, or only by size, which is faster; auto compares "
+        "weights of an engine above 1 GB by size and everything else by hash.",
         rich_help_panel=RUN,
     ),
 ]

@@ -126,11 +126,29 @@ def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
 
 def _spelled_out(body: ir.Graph, model: ir.Model) -> ir.Graph:
     """Inline our ops to standard operators: inside functions, ONNX Runtime does not resolve overloads."""
-    called = {node.op_identifier() for node in body}
-    functions = [function for name, function in model.functions.items() if name in called]
-    alone = ir.Model(body, ir_version=model.ir_version, functions=[each.clone() for each in functions])
+    own = [
+        _own_function(node, number, model)
+        for number, node in enumerate(body)
+        if node.op_identifier() in model.functions
+    ]
+    alone = ir.Model(body, ir_version=model.ir_version, functions=own)
     common.InlinePass()(alone)
     return alone.graph
+
+
+def _own_function(call: ir.Node, number: int, model: ir.Model) -> ir.Function:
+    """Give a call a copy of its function, with names of its own.
+
+    Otherwise the inliner looks for a free name from the first number on, for every node of every call: minutes for a
+    deep model.
+    """
+    own = model.functions[call.op_identifier()].clone()
+    own.overload = call.overload = f"{call.overload}.{number}"
+    for node in own.all_nodes():
+        node.name = f"{number}.{node.name or node.op_type}"
+        for value in node.outputs:
+            value.name = f"{number}.{value.name}"
+    return own
 
 
 def _program(run: Sequence[ir.Node], inputs: Sequence[ir.Value], results: Sequence[ir.Value]) -> str:

@@ -87,9 +87,11 @@ def q5_k_codes(blocks: Array) -> Array:
 
 def q6_k_codes(blocks: Array) -> Array:
     """Return the codes of Q6_K: for each 128 columns 64 bytes of lower bits, and 32 bytes of upper bits."""
-    lower = _nibbles(_split(blocks[..., :128], 2))
-    upper = _split(blocks[..., 128:192], 2)[..., None, :] >> np.array([[0], [2], [4], [6]], np.uint8) & 3
-    codes: Array = _flat(lower) | _flat(upper) << 4
+    codes = _flat(_nibbles(_split(blocks[..., :128], 2)))
+    upper = np.ascontiguousarray(blocks[..., 128:192]).view(np.uint32).reshape(-1, 8)
+    quarters = codes.view(np.uint32).reshape(-1, 4, 8)
+    for quarter in range(4):
+        quarters[:, quarter] |= (upper >> 2 * quarter & 0x03030303) << 4
     return codes
 
 

@@ -195,15 +195,15 @@ def _grouped(rows: Array) -> Array:
 
 def _planes(form: PackedFormat, codes: Array) -> Array:
     """Return codes of fewer than eight bits, [N, blocks, 32], as lower and upper bits, [N, blocks, 4 * bits]."""
-    fours = np.ascontiguousarray(codes).view(np.uint32)  # of one group: no code reaches into the next
-    low, high = fours[..., : _GROUPS // 2], fours[..., _GROUPS // 2 :]
-    planes = np.zeros((*codes.shape[:2], form.bits), np.uint32)
-    planes[..., : _GROUPS // 2] = low & 0x0F0F0F0F | (high & 0x0F0F0F0F) << 4
-    upper = fours >> 4 & 0x0F0F0F0F
+    fours = np.ascontiguousarray(codes).view(np.uint32).reshape(-1, _GROUPS)  # no code reaches into the next
+    planes = np.zeros((len(fours), form.bits), np.uint32)
+    for group in range(_GROUPS // 2):  # one at a time: NumPy is slow over short axes
+        low, high = fours[:, group], fours[:, group + _GROUPS // 2]
+        planes[:, group] = low & 0x0F0F0F0F | (high & 0x0F0F0F0F) << 4
     for group in range(_GROUPS if form.upper_bits else 0):
         vector, bit = form.upper_place(group)
-        planes[..., _GROUPS // 2 + vector] |= upper[..., group] << bit
-    return planes.view(np.uint8)
+        planes[:, _GROUPS // 2 + vector] |= (fours[:, group] >> 4 & 0x0F0F0F0F) << bit
+    return planes.view(np.uint8).reshape(*codes.shape[:2], -1)
 
 
 def _from_planes(form: PackedFormat, codes: Array) -> Array:

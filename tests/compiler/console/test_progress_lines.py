@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.console.progress_lines import Lines
+from peagle.compiler.console.progress_lines import Bytes, Lines, Tokens
 
 PAUSE = 0.5  # between two looks of the thread
 
@@ -59,6 +59,20 @@ def test_long_work_reports_progress() -> None:
         (29, "import torch: 9 s"),
         (30, "import torch ... 10.0 s"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("total", "told"), [(Bytes(18_600_000_000), "3.1 of 18.6 GB"), (Tokens(6_000), "1,000 of 6,000 tokens")]
+)
+def test_totals_with_a_unit_show_it(total: Bytes | Tokens, told: str) -> None:
+    said: list[str] = []
+    now = [0.0]
+    lines = Lines(said.append, lambda: now[0])
+    with lines.step("work", total) as advance:
+        advance(total // 6)
+        now[0] = 10.0
+        lines.beat()
+    assert said[0] == f"work: 17%, {told}, after 10 s, about 50 s left"
 
 
 def test_hours_are_shown_in_minutes_and_unstarted_work_has_no_estimate() -> None:

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from peagle.compiler.checkpoints.resolve_names import resolve
+from peagle.compiler.pipeline import shared_steps
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.cpu_kernels import CpuKernels
 from peagle.compiler.request.request import CompileRequest
@@ -461,3 +462,23 @@ def test_kernel_requiring_build_reports_the_compiler_error(pair: Pair, tmp_path:
     with pytest.raises(BuildError, match="kv-cache-dtype int8") as caught:
         build(request, store=StageStore(tmp_path / "store"))
     assert "the compiler said: no room" in caught.value.why
+
+
+def test_large_weights_have_one_copy_and_are_packed_again_for_the_next_build(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_steps, "ADOPTED_FROM", 1)
+    monkeypatch.setattr(publish, "shares_blocks", lambda *_: False)
+    store = StageStore(tmp_path / "store")
+    built = {}
+    for name in ("first", "second"):
+        request = BUILD.request(
+            model=str(pair.target), draft="none", lowering="std", max_seq_len=64, out=tmp_path / name
+        )
+        result = build(request, store=store)
+        check_files(result.manifest.files, result.path)
+        assert {path.stat().st_nlink for path in result.path.rglob("*") if path.is_file()} == {1}
+        assert [path for path in store.root.glob("attach-*/*") if path.is_dir()] == []
+        assert [path for path in store.root.glob("trace-*/*") if path.is_dir()]
+        built[name] = {path: entry for path, entry in result.manifest.files.items() if path.startswith("target/")}
+    assert built["first"] == built["second"]

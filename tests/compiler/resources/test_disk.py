@@ -28,6 +28,8 @@ BOTH = Disk("/cache", 60 * GB, 100 * GB, "/out", 60 * GB, 100 * GB, is_one_disk=
         ({"is_one_disk": False, "out_free_bytes": 50 * GB}, 10 * GB),
         ({"is_one_disk": False, "cache_free_bytes": 50 * GB, "out_free_bytes": 50 * GB}, 20 * GB),
         ({"kept_bytes": 0, "is_one_disk": True}, 0),
+        ({"adopts": True}, 0),
+        ({"adopts": True, "is_one_disk": False, "out_free_bytes": 50 * GB}, 10 * GB),
         ({"done_bytes": 15 * GB}, 5 * GB),
         ({"done_bytes": 90 * GB}, 0),
     ],

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from peagle.compiler.console.progress import Quiet
-from peagle.compiler.store import atomic_files, publish
+from peagle.compiler.store import atomic_files, publish, stages
 from peagle.compiler.store.atomic_files import require_space, writing
 from peagle.compiler.store.leftovers import clear_leftovers
 from peagle.compiler.store.publish import assembling
@@ -210,13 +210,19 @@ def test_folder_removed_by_a_concurrent_build_is_recreated(out: Path, monkeypatc
     assert content(out) == "new"
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    def make(folder: Path) -> None:
-        (folder / "sub").mkdir()
-        (folder / "sub" / "model.onnx").write_bytes(b"x" * 99)
+def write_model(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "model.onnx").write_bytes(b"x" * 99)
 
-    return StageStore(tmp_path / "cache").run("attach", [], make)
+
+@pytest.fixture
+def store(tmp_path: Path) -> StageStore:
+    return StageStore(tmp_path / "cache")
+
+
+@pytest.fixture
+def stage(store: StageStore) -> Stage:
+    return store.run("attach", [], write_model)
 
 
 @pytest.mark.parametrize("take", [False, True])
@@ -242,6 +248,119 @@ def test_stage_is_copied_across_disks(out: Path, stage: Stage, monkeypatch: pyte
         assembly.take_stage(stage, "target", Quiet())
     assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
     assert not stage.path.exists()
+
+
+def adopt(out: Path, stage: Stage, error: BaseException | None = None) -> None:
+    with assembling(out, SIZES) as assembly:
+        assembly.adopt_stage(stage, "target", Quiet())
+        assembly.check(Quiet())
+        if error:
+            raise error
+
+
+def remake(store: StageStore) -> Stage:
+    return store.run("attach", [], write_model)
+
+
+@pytest.fixture
+def without_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk whose copies take space, as ext4."""
+    monkeypatch.setattr(publish, "shares_blocks", lambda *_: False)
+
+
+@pytest.mark.usefixtures("without_sharing")
+def test_adopted_files_have_one_copy_and_are_made_again_when_needed(out: Path, stage: Stage, store: StageStore) -> None:
+    inode = (stage.path / "sub" / "model.onnx").stat().st_ino
+    adopt(out, stage)
+    placed = out / "target" / "sub" / "model.onnx"
+    assert (placed.stat().st_ino, placed.stat().st_nlink) == (inode, 1)
+    assert [*stage.path.parent.iterdir()] == []  # neither the stage nor its lock
+    again = remake(store)
+    assert (again.reused, again.files) == (False, stage.files)
+    placed.write_bytes(b"edited")
+    assert remake(store).reused
+
+
+@pytest.mark.usefixtures("without_sharing")
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+def test_interrupted_adoption_leaves_the_stage(
+    out: Path, stage: Stage, store: StageStore, error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        adopt(out, stage, error)
+    assert beside(out) == []
+    assert (stage.path / "sub" / "model.onnx").stat().st_nlink == 1
+    assert remake(store).reused
+
+
+@pytest.mark.usefixtures("without_sharing")
+def test_adoption_that_cannot_be_published_loses_only_time(
+    out: Path, stage: Stage, store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(publish, "move_into_place", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        adopt(out, stage)
+    assert beside(out) == []
+    assert not remake(store).reused
+
+
+@pytest.mark.usefixtures("without_sharing")
+def test_process_killed_while_a_stage_leaves_lets_the_next_build_clear_it(
+    out: Path, stage: Stage, store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "remove", lambda _: None)
+        patched.setattr(Path, "unlink", lambda *_, **__: None)
+        assert stages.give_away(stage)
+    assert not stage.path.exists()
+    assert not remake(store).reused
+    assert [path.name for path in stage.path.parent.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.usefixtures("without_sharing")
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM])
+def test_adopted_stage_is_copied_where_links_are_impossible(
+    out: Path, stage: Stage, store: StageStore, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    adopt(out, stage)
+    assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
+    assert not stage.path.exists()
+    assert not remake(store).reused
+
+
+@pytest.mark.usefixtures("without_sharing")
+def test_stage_that_another_build_uses_is_copied(out: Path, stage: Stage, store: StageStore) -> None:
+    other = remake(store)
+    adopt(out, stage)
+    placed = out / "target" / "sub" / "model.onnx"
+    assert placed.stat().st_nlink == 1
+    assert (other.path / "sub" / "model.onnx").stat().st_nlink == 1
+    assert beside(placed) == ["model.onnx"]
+    assert remake(store).reused
+
+
+def test_stage_stays_where_copies_take_no_space(
+    out: Path, stage: Stage, store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "shares_blocks", lambda *_: True)
+    adopt(out, stage)
+    assert (out / "target" / "sub" / "model.onnx").stat().st_nlink == 1
+    assert remake(store).reused
+
+
+@pytest.mark.usefixtures("without_sharing")
+def test_dropped_stage_is_not_adopted(out: Path, stage: Stage, store: StageStore) -> None:
+    with assembling(out, SIZES) as assembly:
+        assembly.adopt_stage(stage, "target", Quiet())
+        assembly.drop_stage(stage, "target")
+    assert remake(store).reused
 
 
 @pytest.mark.parametrize("shares", [False, True])

@@ -19,6 +19,7 @@ from peagle.compiler.store import stages
 from peagle.compiler.store.locks import locked, locked_if_free
 from peagle.compiler.store.made_for import MadeFor
 from peagle.compiler.store.stages import StageStore
+from peagle.engines.folder.records import FileEntry
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 
 
@@ -63,6 +64,18 @@ def test_different_inputs_are_a_different_stage(store: StageStore, monkeypatch: 
     monkeypatch.setattr(stages, "code_digest", lambda make: "other code")
     paths.add(store.run("trace", ["x"], make).path)
     assert len(paths) == make.calls == 6
+
+
+def test_hashes_that_the_maker_knows_are_not_computed_again(store: StageStore) -> None:
+    known = FileEntry(1, "0" * 64)
+
+    def make(folder: Path) -> dict[str, FileEntry]:
+        Maker()(folder)
+        return {"b": known}
+
+    found = store.run("trace", ["x"], make).files
+    assert found["b"] == known
+    assert found["sub/a"] == FileEntry(1000, hashlib.sha256(b"a" * 1000).hexdigest())
 
 
 def test_force_rebuilds(store: StageStore) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from peagle.engines.folder.checks import check_files, check_gpu, check_runtime
+from peagle.engines.folder.checks import LARGE, Check, check_files, check_gpu, check_runtime, files_to_hash
 from peagle.engines.folder.manifest import FILE_NAME, FORMAT_VERSION, Manifest
 from peagle.engines.folder.records import (
     BackendRecord,
@@ -209,6 +209,21 @@ def test_a_version_of_very_many_digits_is_compared(engine: Path) -> None:
         check_runtime(
             dataclasses.replace(manifest.backend, versions={"onnxruntime": "9" * 5000}), {"onnxruntime": "1.31.0"}
         )
+
+
+@pytest.mark.parametrize(
+    ("check", "large", "hashed"),
+    [
+        ("auto", False, ["cpu_kernels.so", "model.onnx", "model.onnx.data"]),
+        ("auto", True, ["cpu_kernels.so", "model.onnx"]),
+        ("hashes", True, ["cpu_kernels.so", "model.onnx", "model.onnx.data"]),
+        ("sizes", False, []),
+    ],
+)
+def test_only_the_weights_of_large_engines_are_not_hashed_on_load(check: Check, large: bool, hashed: list[str]) -> None:
+    sizes = {"cpu_kernels.so": 10, "model.onnx": 20, "model.onnx.data": LARGE if large else LARGE - 31}
+    files = {name: FileEntry(size, "0" * 64) for name, size in sizes.items()}
+    assert [*files_to_hash(files, check)] == hashed
 
 
 def test_sizes_alone_can_be_checked(engine: Path) -> None:
