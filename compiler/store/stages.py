@@ -30,7 +30,7 @@ from .locks import Hold, locked_file, locked_if_free
 from .made_for import FILE_NAME as MADE_FOR
 from .made_for import MadeFor
 
-Make = Callable[[Path], Mapping[str, FileEntry] | None]
+Make = Callable[[Path], object]  # may return hashes that it knows, by file: a mapping to `FileEntry`
 _RECORD, _SEAL = "stage.json", "stage.sha256"  # the list of files, and its hash
 _log = logging.getLogger(__name__)
 
