@@ -33,8 +33,8 @@ backends and GPUs; `--show-completion` prints the completion script instead.
 `build`, `export` and `quantize` read options from a YAML or JSON file with `--config FILE`. In the file, an option has
 the name of its flag, with `_` in place of `-`. Options can be grouped under these keys:
 {{groups}}.
-The `resolved_config.yaml` of an engine is such a file and reproduces its build. `--set NAME=VALUE` sets one option. The
-command line overrides `--set`, which overrides the file; the file overrides the defaults.
+The `resolved_config.yaml` of an engine is such a file for `build` and reproduces the engine. `--set NAME=VALUE` sets
+one option. The command line overrides `--set`, which overrides the file; the file overrides the defaults.
 
 ```yaml
 model: demo

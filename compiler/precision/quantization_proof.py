@@ -92,12 +92,15 @@ class QuantizedGraph:
         roles = {name: weight.role for name, weight in selection.weights.items()}
         head = next((why for name, why in wide.items() if roles[name] == LM_HEAD), "")
         if counted.stored < recipe.share:
-            flag = "--draft-precision" if DRAFTER_ROLE in roles.values() else "--precision"
+            is_drafter = DRAFTER_ROLE in roles.values()
+            flag = "--draft-precision" if is_drafter else "--precision"
             raise BuildError(
                 f"only {counted.stored:.1%} of the weights that {flag} {recipe.name} quantizes are {recipe.title} in "
                 f"the graph; at least {recipe.share:.0%} is required",
                 why=_reasons(wide) or "the graph has no such weights",
-                fix=f"exclude the other weights with --exclude, or build in {recipe.wide}",
+                fix=f"omit {flag}"
+                if is_drafter
+                else f"exclude the other weights with --exclude, or build in {recipe.wide}",
             )
         if counted.accepted < recipe.share:
             raise too_little(selection, lowering, counted.multiplied, self.computed_wide)

@@ -219,8 +219,18 @@ QUANTIZE = VerbOptions(
         declare_options("precision", "name", help="Type of the quantized matrices: fp8. (default: fp8)"),
         declare_options("calibration", "data"),
         declare_options("calibration", "method", former="--method"),
-        declare_options("calibration", "num_samples", former="--num-samples"),
-        declare_options("calibration", "max_length", former="--max-length"),
+        declare_options(
+            "calibration",
+            "num_samples",
+            help="Maximum number of samples. (default: 128)",
+            former="--num-samples",
+        ),
+        declare_options(
+            "calibration",
+            "max_length",
+            help="Maximum sample length in tokens. (default: 512)",
+            former="--max-length",
+        ),
         declare_options("calibration", "device"),
         declare_options(
             "precision",

@@ -88,7 +88,7 @@ def run(
         typer.Option("--ignore-eos", help="Continue past the end-of-text token.", rich_help_panel=SAMPLING),
     ] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Print speed and acceptance statistics on standard error.")
+        bool, typer.Option("--stats", help="Print the seed, and speed and acceptance statistics, on standard error.")
     ] = False,
     threads: Threads = None,
     check: Check = "auto",

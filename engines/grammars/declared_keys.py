@@ -206,7 +206,7 @@ class _Rewriter:
         if self._steps > MOST_STEPS:
             raise UsageError(
                 f"{self._name} combines its parts in too many ways",
-                why="an object allows the keys that all its parts declare (allOf, anyOf, oneOf, $ref), "
+                why="an object allows every key that any of its parts (allOf, anyOf, oneOf, $ref) declares, "
                 f"and collecting them takes more than {MOST_STEPS:,} steps",
                 fix="combine fewer parts, or set additionalProperties in them",
             )

@@ -31,7 +31,9 @@ def geometry(op: OpSpec, sm: int, dims: Mapping[str, int]) -> Geometry:
     blocks = int(evaluate_dim(kernel.blocks, dims))
     if blocks < 0 or blocks * cluster not in _INT32:
         raise BuildError(
-            f"{op.name}: cannot launch {blocks} blocks", why=f"the number is {kernel.blocks}, for {dict(dims)}"
+            f"{op.name}: cannot launch {blocks} blocks",
+            why=f"the number of blocks is computed as {kernel.blocks}, with "
+            + ", ".join(f"{name} = {size}" for name, size in dims.items()),
         )
     return Geometry(blocks * cluster, kernel.threads, cluster)
 

@@ -24,8 +24,9 @@ _OWN = {
         Path | None,
         typer.Option(
             "--config",
-            help="Read options from a YAML or JSON file, such as the resolved_config.yaml of a build. Option names "
-            "of TensorRT-LLM and vLLM also work. The command line overrides --set, which overrides the file.",
+            help="Read options from a YAML or JSON file; `build` also takes the resolved_config.yaml of an engine. "
+            "Option names of TensorRT-LLM and vLLM also work. The command line overrides --set, which overrides the "
+            "file.",
             show_default=False,
             rich_help_panel=RUN,
         ),
@@ -35,7 +36,7 @@ _OWN = {
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Set one option by its name in the file, for example sizes.max_seq_len=4096. Can be repeated.",
+            help="Set one option by its name in the file, for example calib_samples=64. Can be repeated.",
             show_default=False,
             rich_help_panel=RUN,
         ),

@@ -96,7 +96,7 @@ MinP = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Random seed; one seed gives the same text with and without drafts. (default: random, shown by --stats)",
+        help="Random seed; one seed gives the same text with and without drafts. (default: random)",
         show_default=False,
         rich_help_panel=SAMPLING,
     ),

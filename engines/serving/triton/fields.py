@@ -102,7 +102,7 @@ def parse_tensors(inputs: InputTensors) -> TensorOptions:
     given = [name for name in _PROMPTS if name in inputs]
     if len(given) != 1:
         raise UsageError(
-            f"the request has both {' and '.join(given)}" if given else "the request has no prompt",
+            f"the request has {len(given)} prompts: {', '.join(given)}" if given else "the request has no prompt",
             fix=f"send exactly one of {', '.join(_PROMPTS)}",
         )
     params, drafts = _sampling(inputs)

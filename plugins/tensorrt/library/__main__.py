@@ -10,6 +10,8 @@ from ...kernels.sources import TARGETS
 from . import LIBRARY
 from .pack import write_plugin_library
 
+_COMMAND = "python -m peagle.plugins.tensorrt.library FOLDER [sm_100 ...]"
+
 
 def main() -> int:
     """Write the library for the named GPUs, or for those of the shipped kernels; return the exit status."""
@@ -17,7 +19,7 @@ def main() -> int:
         folder, *gpus = sys.argv[1:]
         sms = [int(gpu.removeprefix("sm_")) for gpu in gpus] or TARGETS
     except ValueError:
-        print(UsageError("invalid arguments: expected a folder and GPUs", fix=f"{__doc__}"), file=sys.stderr)
+        print(UsageError("invalid arguments: expected a folder and GPUs", fix=f"run `{_COMMAND}`"), file=sys.stderr)
         return UsageError.exit_code
     try:
         library = write_plugin_library(Path(folder), sms)

@@ -184,7 +184,7 @@ def test_a_cancelled_grpc_stream_frees_its_slot(triton: TritonProcess) -> None:
             {"text_input": "a", "temprature": 1},
             "temprature is not an input of this model; fix: did you mean temperature?",
         ),
-        ({"text_input": "a", "input_ids": [1]}, "the request has both text_input and input_ids"),
+        ({"text_input": "a", "input_ids": [1]}, "the request has 2 prompts: text_input, input_ids"),
         ({"max_tokens": 3}, "the request has no prompt; fix: send exactly one of text_input, messages, input_ids"),
         ({"input_ids": [-1]}, "-1"),
         ({"text_input": ""}, "empty"),
