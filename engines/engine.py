@@ -28,6 +28,7 @@ from .requests.results import RequestOutput
 from .requests.structured_outputs import StructuredOutputsParams
 from .running.request import Request
 from .running.submission import AsyncSubmission, Delivery, Stream, Submission
+from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .text.answer_styles import Style
 from .text.channels import spoken
 from .text.messages import Message
@@ -57,7 +58,7 @@ class Engine:
         draft: str | None = None,
         policy: Policy | None = None,
         max_queue_size: int = MAX_QUEUE_SIZE,
-        max_prefill_tokens: int | None = None,
+        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
         checked: Check | None = None,
     ) -> None:
@@ -83,7 +84,7 @@ class Engine:
         threads: int | None = None,
         check: Check = "auto",
         max_queue_size: int = MAX_QUEUE_SIZE,
-        max_prefill_tokens: int | None = None,
+        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
@@ -97,9 +98,8 @@ class Engine:
                 only the sizes of the files with weights.
             max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that; calls
                 that return a text wait instead.
-            max_prefill_tokens: Prompt tokens that are read between two rounds of running requests. None reads as many
-                as take almost the time of two rounds (on TensorRT, 128). A smaller number gives running requests a
-                steadier token rate; a larger one lets long prompts start sooner.
+            max_prefill_tokens: Prompt tokens that are read between two rounds of running requests. A smaller number
+                gives running requests a steadier token rate; a larger one lets long prompts start sooner.
             prefix_cache_bytes: Memory for the caches of prompts, reused by prompts with the same beginning; 0 keeps
                 none.
 
@@ -112,8 +112,7 @@ class Engine:
         if not isinstance(check, str) or check not in get_args(Check):
             raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
-        if max_prefill_tokens is not None:
-            max_prefill_tokens = integer("max_prefill_tokens", max_prefill_tokens, 1)
+        prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
         kept = integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         try:
             folder = Path(path)
@@ -131,7 +130,7 @@ class Engine:
             backend,
             tokenizer,
             max_queue_size=queue,
-            max_prefill_tokens=max_prefill_tokens,
+            max_prefill_tokens=prefill,
             prefix_cache_bytes=kept,
             checked="hashes" if hashed.keys() == manifest.files.keys() else check,
         )

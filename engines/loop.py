@@ -26,7 +26,6 @@ from .policy.misfit import MisfitWatch
 from .running.request import Request
 from .running.submission import wait_for
 from .scheduling.prefix_cache import PrefixCache
-from .scheduling.prompt_pace import pace_of
 from .scheduling.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ _OPEN: weakref.WeakSet[Loop] = weakref.WeakSet()
 class Load:
     """The load: running and waiting requests, and the tokens that the caches hold and have room for.
 
-    ``prefill_tokens`` is the size of the last piece of a prompt. ``warnings`` are those of the engine, as in results.
+    ``warnings`` are those of the engine, as in results.
     """
 
     running: int
@@ -48,7 +47,6 @@ class Load:
     cached_tokens: int = 0
     cache_tokens: int = 0
     warnings: tuple[str, ...] = ()
-    prefill_tokens: int = 0
 
     @property
     def cache_share(self) -> float:
@@ -66,8 +64,7 @@ class _ExclusiveCall:
 class Loop:
     """Runs requests on a backend until it is closed. ``limit`` is the maximum number of waiting and running requests.
 
-    ``max_prefill_tokens`` is the number of prompt tokens read between two rounds of running requests; None sizes them
-    by time.
+    ``max_prefill_tokens`` is the number of prompt tokens read between two rounds of running requests.
     ``prefix_cache_bytes`` is the memory for prompts that later prompts can share.
     """
 
@@ -76,14 +73,14 @@ class Loop:
         backend: Backend,
         max_seq_len: int,
         max_queue_size: int,
-        max_prefill_tokens: int | None,
+        max_prefill_tokens: int,
         prefix_cache_bytes: int = 0,
     ) -> None:
         self.limit = backend.num_slots + max_queue_size
         self.slots, self._max_seq_len, self._misfit = backend.num_slots, max_seq_len, MisfitWatch()
-        prefixes, self._pace = PrefixCache(prefix_cache_bytes), pace_of(backend, max_prefill_tokens)
+        prefixes = PrefixCache(prefix_cache_bytes)
         self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(
-            backend, max_seq_len, self._pace, prefixes, self._misfit
+            backend, max_seq_len, max_prefill_tokens, prefixes, self._misfit
         )
         self._scheduler: Scheduler | None = None
         self._inbox: SimpleQueue[Request | _ExclusiveCall | None] = SimpleQueue()  # None: close
@@ -161,8 +158,7 @@ class Loop:
         scheduler, count = self._scheduler, self._count
         running, held = (0, 0) if scheduler is None else (scheduler.num_running, scheduler.num_committed)
         room = self.slots * self._max_seq_len
-        waiting = max(0, count - running)
-        return Load(running, waiting, self.slots, min(held, room), room, self.warnings, self._pace.last)
+        return Load(running, max(0, count - running), self.slots, min(held, room), room, self.warnings)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Scheduler: admission in order, slots, and chunked prefill between rounds.
 
-Each step launches one pass. While requests run, prompts are read in small pieces between two rounds, so that a long
-prompt delays each of their tokens only a little. One prompt is read at a time, oldest first.
+Each step launches one pass. While requests run, a limited number of prompt tokens is read between two rounds, so that a
+long prompt delays each of their tokens only a little. One prompt is read at a time, oldest first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..requests.results import FinishReason
 from ..running.request import Request
 from .passes import Flight, PromptReading
 from .prefix_cache import PrefixCache
-from .prompt_pace import PromptPace, pace_of
 from .round_policies import choose_drafts, draft_limits, first_k, most_emitted
 from .shared_rounds import SharedRounds
 
 PREFILL_CHUNK = 512  # columns; longer passes are not faster
+MAX_PREFILL_TOKENS = 128  # prompt tokens between two rounds of running requests
 
 
 class Scheduler:
@@ -39,17 +39,17 @@ class Scheduler:
         self,
         backend: Backend,
         max_seq_len: int,
-        pace: PromptPace | None = None,
+        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefixes: PrefixCache | None = None,
         misfit: MisfitWatch | None = None,
     ) -> None:
         self.admits = True
         self._prefixes, self._misfit = prefixes or PrefixCache(0), misfit or MisfitWatch()
-        self._backend, self._max_seq_len = backend, max_seq_len
-        self._pace = pace or pace_of(backend)
+        self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
         self._reading: PromptReading | None = None
+        self._read_since = 0  # prompt tokens read since the last round
         self._flights: deque[Flight] = deque()
         self._read_at = 0.0  # when the last pass was known to have ended
         self._rounds = SharedRounds(self._slots)
@@ -132,9 +132,9 @@ class Scheduler:
         if self._reading is not None:
             width = min(PREFILL_CHUNK, self._backend.prefill_columns, self._reading.most)
             if can_go_on:
-                width = self._pace.piece(width)
-            if width:
-                self._launch_piece(self._reading, width, beside=can_go_on)
+                width = min(width, self._most_read)
+            if not can_go_on or not self._read_since or self._read_since + width <= self._most_read:
+                self._launch_piece(self._reading, width)
                 return True
         strategy = self._rounds.running_strategy()
         if not can_go_on or (self._flights and not strategy.enqueues_only):
@@ -164,11 +164,10 @@ class Scheduler:
             self._backend.restore(free, kept, request.cached)
             self._reading.position = request.cached
 
-    def _launch_piece(self, reading: PromptReading, width: int, *, beside: bool) -> None:
+    def _launch_piece(self, reading: PromptReading, width: int) -> None:
         request, slot, piece = reading.request, reading.slot, reading.next(width)
-        began = time.perf_counter()
+        self._read_since += width
         self._backend.prompt(slot, piece, self._rounds.of(request.method).prompt, reading.k)
-        self._pace.add_piece(len(piece.ids), time.perf_counter() - began, beside=beside)
         if not piece.is_last:
             self._flights.append(Flight())
             return
@@ -179,7 +178,7 @@ class Scheduler:
             self._prefixes.add(request.prompt, self._backend.keep(slot, len(request.prompt)), drafts=drafts)
 
     def _launch_round(self) -> None:
-        self._pace.begin_round()
+        self._read_since = 0
         policies, began = choose_drafts(self._slots), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
@@ -226,12 +225,9 @@ class Scheduler:
         """Report a round to its policies; it lasted from its launch, or from the end of the previous pass, until
         now."""
         began, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
-        seconds = self._read_at - began if began < inf else None
-        if flight.policies and seconds is not None:
-            self._pace.add_round(seconds)
         if flight.emission is not None:
             for each in flight.policies:
-                each.learn(flight.emission, num_tokens, seconds)
+                each.learn(flight.emission, num_tokens, self._read_at - began if began < inf else None)
 
     def _free(self, slot: int) -> None:
         self._slots[slot] = None

@@ -163,7 +163,6 @@ class _Load(Collector):
             ("peagle:num_slots", "Maximum number of concurrent requests.", load.slots),
             ("vllm:kv_cache_usage_perc", "KV cache usage, 1 is full.", load.cache_share),
             ("peagle:kv_cache_tokens", "Tokens in the KV caches.", load.cached_tokens),
-            ("peagle:prefill_piece_tokens", "Prompt tokens of the last prefill pass.", load.prefill_tokens),
             ("peagle:drafter_misfit", "1 if the drafter does not match its target.", len(load.warnings)),
         )
         for name, text, value in gauges:
