@@ -288,7 +288,7 @@ def test_non_integer_k_is_rejected(tiny_engine: Engine, k: Any) -> None:
     [
         *[({"threads": threads}, "threads must be an integer from 1 to") for threads in (10**6, -1, 0, 1.0, "1", True)],
         *[({"max_batch_size": size}, "max_batch_size must be an integer of 1 or more") for size in (0, 1.5, "2", None)],
-        *[({"check": check}, "check must be 'hashes' or 'sizes'") for check in ("no", True, None, ["sizes"])],
+        *[({"check": check}, "check must be 'auto' or 'hashes' or 'sizes'") for check in ("no", True, None, ["sizes"])],
         ({"path": None}, "path must be a str or a Path"),
         ({"path": b"engine"}, "path must be a str or a Path"),
     ],

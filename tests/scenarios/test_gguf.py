@@ -173,7 +173,7 @@ def test_folder_with_only_a_gguf_file_suggests_it(cli: Run, tiny_file: Path, tmp
     [
         (("build", "--model", "{file}", "--revision", "main"), 2, "does not apply to"),
         (("build", "demo", "--draft", "{file}"), 2, "a drafter must be a folder"),
-        (("build", "--model", "{text}"), 2, "GGUF is the only supported format"),
+        (("build", "--model", "{text}"), 2, "GGUF is the only supported single-file format"),
         (("build", "--model", "{gone}"), 2, "unknown --model"),
         (("quantize", "--model", "{file}"), 5, "is a GGUF file"),
     ],
