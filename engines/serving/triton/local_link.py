@@ -152,6 +152,7 @@ def send_request(
             raise EnvironmentProblem(
                 f"model {model} has stopped", why="it was unloaded, or it failed", fix="retry the request"
             )
+        time.sleep(LOOK_SECONDS)
 
 
 def _responses(
