@@ -127,7 +127,7 @@ def _standard_translations() -> dict[Any, Callable[..., Any]]:
         return op.Softmax(x if dtype == -1 else op.Cast(x, to=dtype), axis=dim)
 
     def linear(x, weight, bias=None):  # type: ignore[no-untyped-def]
-        # onnxscript's own is a Gemm for two dimensions and a bias (the router of GPT-OSS), which no rule here matches.
+        # onnxscript's own is a Gemm for two dimensions (routers), which no rule here matches.
         product = op.MatMul(x, op.Transpose(weight, perm=[1, 0]))
         return product if bias is None else op.Add(product, bias)
 
