@@ -58,7 +58,10 @@ def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, A
     values = spec.check_attributes(op_attributes)
     for name in spec.kernel.scalars if spec.kernel else ():
         if values.get(name, 0) not in _INT32:
-            raise BuildError(f"{spec.name}: {name} is {values[name]}, but its kernel takes 32-bit integers")
+            raise BuildError(
+                f"{spec.name}: {name} is {values[name]}, but its kernel takes 32-bit integers",
+                fix="use a value that fits in 32 bits",
+            )
     return values
 
 
