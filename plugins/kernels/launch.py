@@ -211,5 +211,7 @@ def _checked(driver: Any, answer: tuple[Any, ...], what: str) -> Any:
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)
         words = text.decode() if text else "unknown error"
-        raise EnvironmentProblem(what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor`")
+        raise EnvironmentProblem(
+            what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor` to check driver and GPU"
+        )
     return values[0] if values else None

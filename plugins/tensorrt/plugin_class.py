@@ -136,7 +136,9 @@ class _Answers(_HasSpec):
             copy._not_loaded = error
         except Exception as error:
             copy._not_loaded = EnvironmentProblem(
-                f"the kernel of {self.spec.name} cannot be loaded", why=repr(error), fix="run `peagle-compile doctor`"
+                f"the kernel of {self.spec.name} cannot be loaded",
+                why=repr(error),
+                fix="run `peagle-compile doctor` to check driver and GPU",
             )
         return copy
 
