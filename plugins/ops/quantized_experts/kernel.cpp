@@ -166,9 +166,9 @@ class QuantizedExperts : public Kernel {
       switch (phase) {
         case kRound: return number == 0 ? group() : round_token(number - 1);
         case kSort: return sort_choice(number);
-        case kGateUp: return gate_up(number / of_gate_up_.count, number % of_gate_up_.count);
+        case kGateUp: return share(of_gate_up_, number, [this](auto slot, auto part) { gate_up(slot, part); });
         case kRoundInner: return round_inner(number);
-        case kDown: return down(number / of_down_.count, number % of_down_.count);
+        case kDown: return share(of_down_, number, [this](auto slot, auto part) { down(slot, part); });
         default: return combine(number);
       }
     }
@@ -267,8 +267,42 @@ class QuantizedExperts : public Kernel {
       for (std::int64_t b = 0; b < blocks; b++) target[b * to.stride(row)] = source[b * from.stride(token)];
     }
 
+    // Does what a piece has of all parts of all used slots.  Pieces are as many as if every slot were used; they share
+    // the parts evenly, by what these cost: so that threads end together, however few experts the tokens chose, and
+    // however unevenly.
+    template <class Do>
+    void share(const Pieces& parts, std::int64_t piece, Do each) const {
+      if (used_slots_ == 0) return;
+      const std::int64_t pieces = slots_ * parts.count, all = parts.count * cost_before(used_slots_);
+      const std::int64_t last = all * (piece + 1) / pieces;
+      for (Part at = first_part(parts, all * piece / pieces); at.slot < used_slots_ && at.cost < last;) {
+        each(at.slot, at.part);
+        at.cost += cost_before(at.slot + 1) - cost_before(at.slot);
+        if (++at.part == parts.count) at.slot++, at.part = 0;
+      }
+    }
+    struct Part {
+      std::int64_t slot, part, cost;  // of all that is before it
+    };
+    // The first part before which there is this much or more.
+    Part first_part(const Pieces& parts, std::int64_t cost) const {
+      std::int64_t slot = 0, behind = used_slots_;
+      while (behind - slot > 1) {
+        const std::int64_t middle = (slot + behind) / 2;
+        (parts.count * cost_before(middle) <= cost ? slot : behind) = middle;
+      }
+      const std::int64_t before = parts.count * cost_before(slot), one = cost_before(slot + 1) - cost_before(slot);
+      const std::int64_t part = (cost - before + one - 1) / one;
+      if (part < parts.count) return {slot, part, before + part * one};
+      return {slot + 1, 0, parts.count * cost_before(slot + 1)};
+    }
+    // Of the slots before one, in rows: to read an expert costs as much as to multiply it with so many.
+    std::int64_t cost_before(std::int64_t slot) const {
+      constexpr std::int64_t kRead = 12;
+      return at_.first[slot] + slot * kRead;
+    }
+
     void gate_up(std::int64_t slot, std::int64_t piece) {
-      if (slot >= used_slots_) return;
       const ExpertStack& stack = op_.gate_up_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_gate_up_.tiles_at_once;
       const std::int64_t last = std::min(tile + of_gate_up_.tiles_at_once, of_gate_up_.tiles);
@@ -283,9 +317,11 @@ class QuantizedExperts : public Kernel {
           if (gate_up_bias_ != nullptr) {
             add_bias(gate_up_bias_ + expert * stack.rows + each * kTile, columns, count, pairs, kTile);
           }
+          float gated[kStrip * kTile / 2];
+          op_.gate_function_(op_.gate_, pairs, gated, int(count) * kTile / 2);
           float* inner = at_.inner + (at_.first[slot] + from) * op_.inner_ + each * kTile / 2;
           for (std::int64_t i = 0; i < count; i++) {
-            op_.gate_function_(op_.gate_, pairs + i * kTile, inner + i * op_.inner_, columns / 2);
+            std::memcpy(inner + i * op_.inner_, gated + i * kTile / 2, std::size_t(columns / 2) * sizeof(float));
           }
         }
       }
@@ -301,7 +337,6 @@ class QuantizedExperts : public Kernel {
     }
 
     void down(std::int64_t slot, std::int64_t piece) {
-      if (slot >= used_slots_) return;
       const ExpertStack& stack = op_.down_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_down_.tiles_at_once;
       const std::int64_t last = std::min(tile + of_down_.tiles_at_once, of_down_.tiles);
