@@ -44,19 +44,18 @@ struct ExpertStack {
 
 // inner = (up + beta) * gate * sigmoid(alpha * gate) of gate and up that alternate.
 struct Gate {
-  float alpha, beta, limit;
-  bool is_limited;
+  float alpha, beta, limit;  // infinity: no limit
 
+  // No branch and no memory but the rows': compilers turn this into vectors.
   __attribute__((always_inline)) static inline void work(const Gate& gate, const float* __restrict pairs,
                                                          float* __restrict inner, int count) {
+    const float alpha = gate.alpha, beta = gate.beta, limit = gate.limit;
     for (int i = 0; i < count; i++) {
       float of_gate = pairs[2 * i], up = pairs[2 * i + 1];
-      if (gate.is_limited) {  // a comparison with NaN is false, and leaves it
-        of_gate = of_gate > gate.limit ? gate.limit : of_gate;
-        up = up > gate.limit ? gate.limit : up;
-        up = up < -gate.limit ? -gate.limit : up;
-      }
-      inner[i] = (up + gate.beta) * (of_gate / (1.0f + exponential(-(gate.alpha * of_gate))));
+      of_gate = of_gate > limit ? limit : of_gate;  // a comparison with NaN is false, and leaves it
+      up = up > limit ? limit : up;
+      up = up < -limit ? -limit : up;
+      inner[i] = (up + beta) * (of_gate / (1.0f + exponential(-(alpha * of_gate))));
     }
   }
 };
@@ -89,7 +88,8 @@ class QuantizedExperts : public Kernel {
         down_(attributes.down_format, attributes.hidden, node.constant(5, "down_codes"),
               node.constant(6, "down_scales")),
         inner_(attributes.inner),
-        gate_{attributes.alpha, attributes.beta, attributes.limit, attributes.limit != 0},
+        gate_{attributes.alpha, attributes.beta,
+              attributes.limit != 0 ? attributes.limit : std::numeric_limits<float>::infinity()},
         gate_up_form_(form_of(gate_up_.weights.format, instructions())),
         down_form_(form_of(down_.weights.format, instructions())),
         gate_function_(gate_function(instructions())) {
