@@ -81,7 +81,7 @@ def build(
         lm_head_precision: Type of the LM head.
         draft_precision: Type of the drafter's matrices.
         exclude: Modules of the target not to quantize.
-        allow_wide: Weights that may be stored in the recipe's type and computed in a wider one.
+        allow_wide: Weights that the GPU may expand to FP16 or BF16 before it multiplies them: ``"experts"``.
         calib_data: JSON Lines file to calibrate with.
         calib_method: Method that chooses activation ranges.
         calib_samples: Maximum number of samples.

@@ -94,11 +94,11 @@ class Engine:
             max_batch_size: The maximum number of requests that run at once.
             threads: CPU threads; None chooses a number.
             check: ``"hashes"`` compares the hash of every file with the manifest, which reads all files; ``"sizes"``
-                compares only their sizes. ``"auto"`` compares all hashes of an engine below 1 GB; in a larger engine,
-                it compares the weights of ONNX graphs only by size.
-            max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that; calls
-                that return a text wait instead.
-            max_prefill_tokens: Prompt tokens that are read between two rounds of running requests. A smaller number
+                compares only their sizes. ``"auto"`` compares all hashes of an engine below 1 GB; from
+                1 GB on, it compares the weights of ONNX graphs only by size.
+            max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that;
+                ``generate``, ``stream`` and ``chat`` wait for room instead.
+            max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running requests. A smaller number
                 gives running requests a steadier token rate; a larger one lets long prompts start sooner.
             prefix_cache_bytes: Memory for the caches of prompts, reused by prompts with the same beginning; 0 keeps
                 none.

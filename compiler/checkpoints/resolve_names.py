@@ -237,7 +237,8 @@ def _id_of_drafter(model: str) -> str:
         )
         raise UsageError(
             f"--model {model} needs a drafter",
-            why=f"only the short names and Hub ids of known targets select a drafter: {known}",
+            why="without --draft, a target gets the head that is known for it, and none is known for this one; heads are "
+            f"known for {known}",
             fix=_add_draft(),
         )
     source = _drafter(pair)

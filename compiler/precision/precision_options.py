@@ -44,9 +44,8 @@ class PrecisionOptions:
 
     name: str | None = option(
         "--precision",
-        f"Recipe: {_or(NUMBER_FORMATS)}. {_CALIBRATED}, {_CALIBRATED_ON_GPUS} for TensorRT, and {_FITTED} for this "
-        "project's CPU kernels are calibrated. "
-        f"{_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
+        f"Recipe: {_or(NUMBER_FORMATS)}. These are calibrated: {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} on "
+        f"TensorRT, {_FITTED} with this project's CPU kernels. {_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",
@@ -56,12 +55,12 @@ class PrecisionOptions:
     lm_head: str | None = option(
         "--lm-head-precision",
         f"Type of the LM head: {_QUANTIZED}, or unquantized (the type of the model: fp32, fp16 or bf16). (default: "
-        "unquantized; int8 with int8 and int4 on ONNX Runtime; stored with stored)",
+        "unquantized; on ONNX Runtime, int8 if --precision is int8 or int4, and stored if it is stored)",
     )
     drafter: str | None = option(
         "--draft-precision",
         f"Type of the drafter's matrices: {_DRAFTERS}, {_DRAFTERS_ON_CPUS} (onnxruntime only), or unquantized "
-        "(the type of the model). (default: unquantized; int8 with int8, int4 and stored on ONNX Runtime)",
+        "(the type of the model). (default: unquantized; on ONNX Runtime, int8 if --precision is int8, int4 or stored)",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",
@@ -70,9 +69,9 @@ class PrecisionOptions:
     )
     allow_wide: tuple[str, ...] = option(
         "--allow-wide",
-        "Weights that may be stored in the recipe's type but computed unquantized if the GPU cannot compute in the "
-        "recipe's type: experts. Every report then starts with the actual share. (default: none; such a build "
-        "fails)",
+        "Weights that the GPU may expand to FP16 or BF16 before it multiplies them, if it cannot multiply in the recipe's "
+        "type; the only value is experts. Every report then starts with the share of the weights that is multiplied in "
+        "that type. (default: none; a build with such weights fails)",
         (),
         split=True,
     )

@@ -74,7 +74,7 @@ class QuantizedGraph:
         if not how.packed:
             return runs
         row = (how.scale[len(shape) - 1 :] or (1,)) if stream.scales else shape[-1:]
-        return packed_runs(how.packed, runs, row, scales=stream.scales, each=_on_threads)
+        return packed_runs(how.packed, runs, row, scales=stream.scales, each=_on_threads, weight=stream.weight)
 
     def prove(self, lowered: Lowered, lowering: Lowering, cuts: Mapping[str, Cut] | None = None) -> None:
         """Raise ``BuildError`` if the recipe's share is not reached, or a requested lm_head is not quantized.

@@ -81,8 +81,8 @@ class BackendOptions:
     )
     experts: str | None = option(
         "--experts",
-        "Routed experts on SM 10.x: layer uses TensorRT's own layer, which computes only a token's experts; dense "
-        "computes all of them. (default: layer, if it supports the model)",
+        "Routed experts on SM 10.x: layer uses TensorRT's own layer, which computes for each token only the experts that "
+        "its router chose; dense computes every expert for every token. (default: layer, if it supports the model)",
     )
     lowering: str | None = option(
         "--lowering",

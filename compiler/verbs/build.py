@@ -34,7 +34,8 @@ def build(
 ) -> None:
     """Build an engine from a model and its P-EAGLE or EAGLE-3 head, or from a model alone.
 
-    A repeated build skips steps whose inputs have not changed. An interrupted build publishes nothing and resumes.
+    A repeated build skips steps whose inputs have not changed. An interrupted build writes no
+    engine; run the same command again to resume it.
 
     Example: peagle-compile build --model demo --out demo-engine
     """

@@ -98,15 +98,15 @@ def verify(
 ) -> None:
     """Check that speculation does not change the output, and measure the accuracy cost of the precision.
 
-    losslessness: compares output with speculation on and off, greedy and with seeded sampling, alone and in batches.
-    text: compares tokenizer, token ids, chat template and end-of-text tokens with the checkpoint. parity: compares
-    logits with torch, for FP32 engines. precision: for all other engines, compares perplexity, logits, layers, greedy
-    text and acceptance length with the same pair in FP32; for GPU engines only perplexity and logits, unless
-    --reference pair.
+    There are four checks. losslessness compares the output with and without speculation, greedy and with seeded
+    sampling, of single prompts and of batches. text compares the tokenizer, token ids, chat template and end-of-text
+    tokens with those of the checkpoint. parity compares the logits of an FP32 engine with those of torch. precision
+    compares any other engine with the same pair in FP32, by perplexity, logits, layers, greedy text and acceptance
+    length; a GPU engine only by perplexity and logits, unless you pass --reference pair.
 
     All checks except losslessness need the checkpoints that the engine was built from. The exit code is 4 if a check
-    fails, and 3 if one cannot run; --only skips checks. After each check, verify.json in the engine folder and its hash
-    in engine.json are updated.
+    fails, and 3 if one cannot run; --only limits which checks run. After each check, the command updates verify.json in
+    the engine folder and the hash of verify.json in engine.json.
 
     Example: peagle-compile verify demo-engine
     """

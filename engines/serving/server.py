@@ -83,7 +83,9 @@ class Server:
         self._thread.join(seconds)
         if self._error is not None:
             raise EnvironmentProblem(
-                "the server stopped unexpectedly", why=f"{self._error}", fix="fix the cause and restart the server"
+                "the server stopped unexpectedly",
+                why=f"{type(self._error).__name__}: {self._error}",
+                fix="start it again; if too many files are open, raise the limit first (ulimit -n)",
             ) from self._error
         return not self._thread.is_alive()
 

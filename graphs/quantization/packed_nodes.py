@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,20 @@ def packed_streams(
 
 
 def packed_runs(
-    form: str, runs: Iterable[Any], row: tuple[int, ...], *, scales: bool, each: Callable[..., Iterable[Any]] = map
+    form: str,
+    runs: Iterable[Any],
+    row: tuple[int, ...],
+    *,
+    scales: bool,
+    each: Callable[..., Iterable[Any]] = map,
+    weight: str = "a matrix",
 ) -> Iterator[Any]:
     """Pack runs of rows of whole codes, or of their scales, as they come. ``row`` is the shape of a row.
 
-    ``each`` applies a function to the runs, in order: ``map``, or one that uses several threads.
+    ``each`` applies a function to the runs, in order: ``map``, or one that uses several threads. ``weight`` is the
+    matrix's name, for errors.
     """
-    pack: Callable[[str, Any], Any] = pack_scales if scales else pack_codes
+    pack: Callable[[str, Any], Any] = partial(pack_scales, weight=weight) if scales else pack_codes
     yield from each(lambda rows: pack(form, rows), whole_tiles(run.reshape(-1, *row) for run in runs))
 
 

@@ -58,11 +58,22 @@ def _by_layer(facts: GgufFacts, key: str) -> list[Any]:
 
 def _rotated(divisors: tuple[float, ...]) -> float:
     """Return the fraction of a full layer's frequencies that rotate; huge divisors disable the others."""
-    kept = sum(divisor == 1 for divisor in divisors)
-    if not kept or any(1 < divisor < _NEVER or divisor < 1 for divisor in divisors):
+    if not divisors:
         raise BuildError(
-            "rope_freqs.weight is invalid: for Gemma-4, each value must be 1, or at least 1e20",
+            "rope_freqs.weight is missing, or is not one row of F32 values",
+            why="it says which frequencies rotate",
             fix=_OTHER,
+        )
+    kept = sum(divisor == 1 for divisor in divisors)
+    if other := [divisor for divisor in divisors if not (divisor == 1 or divisor >= _NEVER)]:
+        raise BuildError(
+            f"rope_freqs.weight has the value {other[0]:g}",
+            why="for Gemma-4, each value must be 1 or at least 1e20",
+            fix=_OTHER,
+        )
+    if not kept:
+        raise BuildError(
+            "rope_freqs.weight has no value that is 1", why="no frequency of a full layer would rotate", fix=_OTHER
         )
     return kept / len(divisors)
 

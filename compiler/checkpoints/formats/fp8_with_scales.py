@@ -120,12 +120,15 @@ class ScaledFp8:
 
 
 def read_scale(name: str, entry: TensorEntry, *, why: str, fix: str) -> float:
-    """Read a scale stored as one number; ``why`` and ``fix`` complete the error for another shape or type.
+    """Read a scale stored as one number; ``why`` completes the error for another shape, ``fix`` also for another type.
 
     Raises ``BuildError`` unless it is one positive number.
     """
-    if entry.dtype not in _SCALE_TYPES or entry.shape not in ((), (1,)):
-        raise BuildError(f"{entry.file}: {name} is {entry.dtype} {list(entry.shape)}", why=why, fix=fix)
+    if entry.shape not in ((), (1,)):
+        raise BuildError(f"{entry.file}: {name} has shape {list(entry.shape)}", why=why, fix=fix)
+    if entry.dtype not in _SCALE_TYPES:
+        known = f"the supported types of scales are {', '.join(_SCALE_TYPES)}"
+        raise BuildError(f"{entry.file}: {name} has type {entry.dtype}", why=known, fix=fix)
     scales = as_numbers(entry.dtype, read_rows(name, entry, 0, 1)).astype(np.float32, copy=False)
     check_scales(name, entry, scales)
     return float(scales.reshape(-1)[0])

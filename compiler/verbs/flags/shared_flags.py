@@ -37,8 +37,8 @@ Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=
 Check = Annotated[
     Literal["auto", "hashes", "sizes"],
     typer.Option(
-        help="Check the engine's files against the manifest by hash, or only by size, which is faster; auto compares "
-        "weights of an engine above 1 GB by size and everything else by hash.",
+        help="How to check the engine's files against the manifest: hashes, or only sizes, which is faster; auto "
+        "compares hashes, but only the sizes of weights if the engine has 1 GB or more.",
         rich_help_panel=RUN,
     ),
 ]
@@ -132,5 +132,9 @@ def requested_drafts(text: str | None) -> int | Literal["auto"] | None:
     try:
         return int(text)
     except ValueError:
-        why, fix = "expected a number or auto", "use 0 for plain decoding, or omit it for the engine's own setting"
-        raise UsageError(f"--num-speculative-tokens {text} is not valid", why=why, fix=fix) from None
+        raise UsageError(
+            f"--num-speculative-tokens {text} is not valid",
+            why="it is neither a whole number nor auto",
+            fix="pass the number of drafts per round, for example 4 (0 for plain decoding), or auto; or omit the option "
+            "for the engine's own setting",
+        ) from None

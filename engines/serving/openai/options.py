@@ -210,7 +210,10 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
     for token, amount in given.items():
         if not (token.isascii() and token.isdigit() and len(token) < _DIGITS):
             raise HttpRefusal(
-                400, f"logit_bias: {token[:100]!r} is not a token id; fix: send ids in digits", param="logit_bias"
+                400,
+                f"logit_bias: {token[:100]!r} is not a token id; each key must be the number of a token; "
+                'fix: send an object such as {"11": -5.0}',
+                param="logit_bias",
             )
         found[int(token)] = amount
     return found

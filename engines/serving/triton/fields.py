@@ -182,7 +182,11 @@ def _biases(value: Any) -> Any:
     found = {}
     for token, amount in value.items():
         if not (token.isascii() and token.isdigit() and len(token) < _DIGITS):
-            raise UsageError(f"logit_bias: {token[:100]!r} is not a token id", fix="send ids in digits")
+            raise UsageError(
+                f"logit_bias: {token[:100]!r} is not a token id",
+                why="each key must be the number of a token",
+                fix='send an object such as {"11": -5.0}',
+            )
         found[int(token)] = amount
     return found
 

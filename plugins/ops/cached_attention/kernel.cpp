@@ -101,7 +101,7 @@ class CachedAttention : public Kernel {
       const auto* starts = start_.data<const std::int64_t>();
       for (std::int64_t b = 0; b < start_.shape.sizes[0]; b++) {
         if (starts[b] >= 0 && starts[b] <= length_ - columns_) continue;
-        refuse("row %lld: %lld positions from %lld leave a cache of %lld", static_cast<long long>(b),
+        refuse("row %lld: %lld positions from %lld do not fit in a cache of %lld", static_cast<long long>(b),
                static_cast<long long>(columns_), static_cast<long long>(starts[b]), static_cast<long long>(length_));
       }
       const std::int64_t batch = columns_ > 0 && heads_ > 0 ? start_.shape.sizes[0] : 0;

@@ -40,7 +40,7 @@ def cached_attention(
     for b in range(batch):
         begin = int(start[b])
         if not 0 <= begin <= k_cache.shape[2] - length:
-            raise ValueError(f"row {b}: {length} positions from {begin} leave a cache of {k_cache.shape[2]}")
+            raise ValueError(f"row {b}: {length} positions from {begin} do not fit in a cache of {k_cache.shape[2]}")
         k_out[b, :, begin : begin + length] = _kept(k[b], k_scale, k_out.dtype)
         v_out[b, :, begin : begin + length] = _kept(v[b], v_scale, v_out.dtype)
         for h in range(heads):

@@ -124,16 +124,26 @@ def pack_codes(name: str, codes: Array) -> Array:
     return _grouped(blocks if form.bits == 8 else _planes(form, blocks))
 
 
-def pack_scales(name: str, scales: Array) -> Array:
-    """Pack scales of rows, [N, *row_scale_shape].
+def pack_scales(name: str, scales: Array, weight: str = "a matrix") -> Array:
+    """Pack scales of rows, [N, *row_scale_shape]; ``weight`` is the name of their matrix, for errors.
 
     Raises ``BuildError`` for scales that are not finite in their stored type.
     """
     layout = PACKED_FORMATS[name].scales
     with np.errstate(over="ignore"):
         stored = scales.astype(layout.dtype)
+    if not layout.is_finite(scales):
+        raise BuildError(
+            f"{weight} has a scale that is NaN or infinite",
+            why="every product with this matrix would be NaN or infinite",
+            fix="download the checkpoint again; if the error persists, the checkpoint itself is broken",
+        )
     if not layout.is_finite(stored):
-        raise BuildError("a scale of the weights is not finite", fix="download the checkpoint again")
+        raise BuildError(
+            f"{weight} has a scale that is too large for its type, {layout.dtype}",
+            why=f"{name} stores its scales as {layout.dtype}",
+            fix="leave this matrix unquantized (--exclude)",
+        )
     return layout.pack(stored)
 
 

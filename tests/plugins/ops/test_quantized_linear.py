@@ -341,15 +341,17 @@ def test_scales_that_are_not_finite_are_not_packed(name: str) -> None:
     for at, byte in [(at + 1, 0x7C) for at in kind.halves] + [(at, 0xFF) for at in kind.exponents]:
         among = rows.copy()
         among[1, len(rows[1]) - kind.size + at] = byte  # infinity or NaN
-        with pytest.raises(BuildError, match="not finite"):
+        with pytest.raises(BuildError, match="a scale that is NaN or infinite"):
             pack_gguf(name, among)
 
 
-def test_scales_too_large_for_their_type_are_not_packed() -> None:
-    with pytest.raises(BuildError, match="not finite"):
-        pack_scales("int8", np.array([[1], [np.nan]]))
-    with pytest.raises(BuildError, match="not finite"):
-        pack_scales("q4_0", np.array([[65520.0]]))
+def test_the_error_says_whose_scale_is_wrong_and_how() -> None:
+    with pytest.raises(BuildError, match="layers.3.up has a scale that is NaN or infinite") as damaged:
+        pack_scales("int8", np.array([[1], [np.nan]]), "layers.3.up")
+    assert "download" in damaged.value.fix
+    with pytest.raises(BuildError, match="layers.3.up has a scale that is too large for its type, float16") as large:
+        pack_scales("q4_0", np.array([[65520.0]]), "layers.3.up")
+    assert "--exclude" in large.value.fix
 
 
 def test_the_spec_knows_the_shapes() -> None:

@@ -168,7 +168,7 @@ def test_control_values_are_read_every_run(cpu_library: Path) -> None:
     rng = np.random.default_rng(0)
     fed = window(rng.normal(size=(1, 2, WIDTH)).astype(np.float32), np.array([3])) | caches(rng, 1)
     run(**fed)
-    with pytest.raises(Exception, match="leave a cache of 80"):
+    with pytest.raises(Exception, match="do not fit in a cache of 80"):
         run(**fed | {"start": np.array([79])})
     with pytest.raises(Exception, match="position 80 is not one of 80"):
         run(**fed | {"at": np.array([[79, 80]])})

@@ -201,9 +201,9 @@ def test_aliased_caches_are_written_in_place(cpu_library: Path) -> None:
 
 CACHES = ("k_cache", "v_cache")
 REFUSED: dict[str, tuple[Arrays, str]] = {
-    "a start before the cache": ({"start": np.array([-1])}, "row 0: 2 positions from -1 leave a cache of 8"),
-    "a start at its end": ({"start": np.array([7])}, "row 0: 2 positions from 7 leave a cache of 8"),
-    "a huge start": ({"start": np.array([2**62])}, "leave a cache of 8"),
+    "a start before the cache": ({"start": np.array([-1])}, "row 0: 2 positions from -1 do not fit in a cache of 8"),
+    "a start at its end": ({"start": np.array([7])}, "row 0: 2 positions from 7 do not fit in a cache of 8"),
+    "a huge start": ({"start": np.array([2**62])}, "do not fit in a cache of 8"),
     "a start too many": ({"start": np.array([1, 1])}, "start does not have a number for each of 1 rows"),
     "heads that cannot be shared": ({"q": np.zeros((1, 5, 2, 16))}, "5 query heads cannot share 2 key heads evenly"),
     "no heads": ({"k_cache": np.zeros((1, 0, 8, 16))}, "do not fit"),
