@@ -68,8 +68,8 @@ def fp8_pair(pair: Pair, folder: Path, form: str = "modelopt-fp8", **options: An
     return Pair(fp8_target(pair.target, folder / "target", form, **options), pair.head)
 
 
-def fake_quantised(folder: Path, work: Path, scales: Mapping[str, float]) -> Any:
-    """The target in ``transformers``: weights dequantised, the inputs of the modules in ``scales`` rounded to E4M3.
+def fake_quantized(folder: Path, work: Path, scales: Mapping[str, float]) -> Any:
+    """The target in ``transformers``: weights dequantized, the inputs of the modules in ``scales`` rounded to E4M3.
 
     Modules go by the names that the graph has for their weights.
     """

@@ -24,7 +24,7 @@ def tap_layers(layers: int) -> tuple[int, int, int]:
 
 
 def new_drafter(target: Qwen3ForCausalLM, mask_id: int, ids: Tensor) -> tuple[Drafter, float]:
-    """Return an initialised drafter, and the scale of the tapped states.  `ids` int64 [B, T]: text to measure them on.
+    """Return an initialized drafter, and the scale of the tapped states.  `ids` int64 [B, T]: text to measure them on.
 
     Embedding, head and final norm start as the target's. `fc` starts as the highest tap divided by the scale of the
     states: the blocks add vectors of norm about one to its output.
@@ -67,7 +67,7 @@ def new_drafter(target: Qwen3ForCausalLM, mask_id: int, ids: Tensor) -> tuple[Dr
 
 
 def look_back(drafter: Drafter, aux: Tensor) -> None:
-    """Initialise one head of each key group in the first block to attend to the nearest real rows.
+    """Initialize one head of each key group in the first block to attend to the nearest real rows.
 
     A placeholder has no information of its own; until some head brings it the last real row, nothing from that row can
     be learned. So one feature is set to +1 in real rows and -1 in placeholders, for the keys, and one to +1 in both,

@@ -101,7 +101,7 @@ def write(spec: Spec) -> Path:
                 (made / "head").mkdir()
                 write_file(made / "head" / SINGLE, head, advance)
                 _write_json(made / "head" / "config.json", head_config(config, spec.head_layers, spec.head, spec.depth))
-        _write_json(made / "target" / "config.json", config | _quantisation(spec, target))
+        _write_json(made / "target" / "config.json", config | _quantization(spec, target))
         if spec.format == "modelopt-fp8":
             _write_json(made / "target" / "hf_quant_config.json", hf_quant_config(excluded=_left_wide(target)))
         _write_json(made / "target" / "generation_config.json", _token_ids(config))
@@ -199,7 +199,7 @@ def _distribution(name: str, matrix: Sequence[int], text: dict[str, Any]) -> tup
     return 0.0, matrix[-1] ** -0.5
 
 
-def _quantisation(spec: Spec, target: Sequence[Source]) -> dict[str, Any]:
+def _quantization(spec: Spec, target: Sequence[Source]) -> dict[str, Any]:
     """Return the storage entry of config.json: GPT-OSS's own, or one that lists the unquantized modules."""
     if spec.format == "bf16":
         return {}

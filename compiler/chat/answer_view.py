@@ -1,4 +1,4 @@
-"""Display of an answer while it is generated: accepted drafts in color, and a running token count."""
+"""Display of an answer while it is generated: accepted drafts in colour, and a running token count."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _DRAFTED, _DIM, _PLAIN = "\x1b[32m", "\x1b[2m", "\x1b[0m"
 # Save the cursor, write without wrapping, and restore the cursor; the text after it is cleared later.
 _ASIDE, _BACK, _CLEAR = "\x1b7\x1b[?7l", "\x1b[?7h\x1b8", "\x1b[K"
 _TAB = 8
-# Model output must not move the cursor, change colors or ring the bell.
+# Model output must not move the cursor, change colours or ring the bell.
 _HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"} | {13: ""}
 
 
 def use_colours(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if the terminal supports colors and NO_COLOR (no-color.org) is not set."""
+    """Return True if the terminal supports colours and NO_COLOR (no-color.org) is not set."""
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
 
 
@@ -61,7 +61,7 @@ class AnswerView:
         return (self.tokens - 1) / self._rounds if self._rounds else 0.0
 
     def dimmed(self, text: str) -> str:
-        """Return a secondary text, dimmed if the terminal has colors."""
+        """Return a secondary text, dimmed if the terminal has colours."""
         return f"{_DIM}{text}{_PLAIN}" if self._colours else text
 
     def _coloured(self, text: str, *, is_drafted: bool) -> str:

@@ -120,7 +120,7 @@ class Checkpoint:
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """The quantised types of a GGUF file."""
+        """The quantized types of a GGUF file."""
         return rounded_types(self.tensors) if self.gguf else ()
 
     @property

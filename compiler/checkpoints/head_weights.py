@@ -33,7 +33,7 @@ def open_head(source: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class TensorRows:
-    """Rows ``begin`` to ``end`` of a fused tensor as a separate tensor, dequantised."""
+    """Rows ``begin`` to ``end`` of a fused tensor as a separate tensor, dequantized."""
 
     whole: StoredTensor
     begin: int

@@ -165,8 +165,8 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     if isinstance(error, errors.GatedRepoError):
         return EnvironmentProblem(
             f"access to {repo} is restricted",
-            why="its owner requires users to accept the license",
-            fix=f"accept the license at {page}, and set HF_TOKEN to a token of that account",
+            why="its owner requires users to accept the licence",
+            fix=f"accept the licence at {page}, and set HF_TOKEN to a token of that account",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return UsageError(

@@ -138,7 +138,7 @@ def _require_rtx(sms: Sequence[int]) -> None:
         alike = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
         raise UsageError(
             f"TensorRT-RTX does not support {', '.join(map(sm_name, refused))}",
-            why=f"it supports {', '.join(map(sm_name, RTX_SMS))}; data-center GPUs need the full TensorRT",
+            why=f"it supports {', '.join(map(sm_name, RTX_SMS))}; data-centre GPUs need the full TensorRT",
             fix=f"use --backend tensorrt on a host with {_whose(refused[0])}, "
             f"or build for another GPU, for example --gpu {sm_name(alike[-1])}",
         )

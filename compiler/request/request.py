@@ -68,7 +68,7 @@ class BackendOptions:
     name: str | None = option(
         "--backend",
         "Runtime of the engine: onnxruntime, tensorrt-rtx (builds on any machine) or tensorrt (builds on the GPU that "
-        "runs it). (default: tensorrt on a data-center GPU where it is installed, onnxruntime without a GPU; required "
+        "runs it). (default: tensorrt on a data-centre GPU where it is installed, onnxruntime without a GPU; required "
         "otherwise)",
     )
     gpus: tuple[str, ...] = option(

@@ -38,7 +38,7 @@ _SHARED = "the drafter shares the target's embedding, which is stored once"
 _LIBRARIES = 600_000_000
 _NODE = 100_000
 _PIECES_AT_ONCE = 4  # as stored, in FP32, joined with its partner, as written
-_TABLE_COPIES = 4  # angles, values, the graph that holds them, its serialised form
+_TABLE_COPIES = 4  # angles, values, the graph that holds them, its serialized form
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ ONE = "one"  # profile of rounds with one row, in plans for several rows
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes that an optimisation profile of a TensorRT plan covers, each (min, opt, max).
+    """Sizes that an optimization profile of a TensorRT plan covers, each (min, opt, max).
 
     ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1, and ``positions`` R of the caches that are read,
     empty if the plan always reads whole caches.

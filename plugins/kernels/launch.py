@@ -74,7 +74,7 @@ def current_sm() -> int:
 
 
 def load_driver() -> Any:
-    """Return ``cuda.bindings.driver``, initialised. Raises ``EnvironmentProblem`` without it, a driver or a GPU."""
+    """Return ``cuda.bindings.driver``, initialized. Raises ``EnvironmentProblem`` without it, a driver or a GPU."""
     try:
         from cuda.bindings import driver
 

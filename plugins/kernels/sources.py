@@ -9,7 +9,7 @@ from ..errors import BuildError
 from ..op_spec import Kernel, OpSpec
 from ..ops import OPS
 
-# Compiled ahead of time: Ada, Hopper, data-center Blackwell, workstation Blackwell.
+# Compiled ahead of time: Ada, Hopper, data-centre Blackwell, workstation Blackwell.
 TARGETS = (89, 90, 100, 120)
 
 # Options of both compilers. Fast math stays off: the tokens sampled for a seed must not depend on it.

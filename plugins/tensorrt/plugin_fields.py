@@ -16,7 +16,7 @@ from ..errors import BuildError
 from ..op_spec import DOMAIN, OpSpec
 from .check_call import check_attributes
 
-# The parser converts an ONNX INT to INT32; a serialised plan holds INT64.
+# The parser converts an ONNX INT to INT32; a serialized plan holds INT64.
 _ACCEPTED = {int: ("INT32", "INT64"), float: ("FLOAT32", "FLOAT64"), str: ("CHAR",)}
 _DECLARED = {int: "INT32", float: "FLOAT32", str: "CHAR"}
 

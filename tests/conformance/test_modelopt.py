@@ -22,7 +22,7 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS
-from tests.fp8_pairs import fake_quantised
+from tests.fp8_pairs import fake_quantized
 from tests.graphs.running import Graph, target_inputs
 
 HERE = Path(__file__).parent
@@ -75,7 +75,7 @@ def test_graph_matches_fake_quantization_in_torch(folder: Path, tmp_path: Path) 
         if name.endswith("input_scale"):
             module = _in_graph(name)
             scales[module] = max(float(entry), scales.get(module, 0.0))
-    model = fake_quantised(folder, tmp_path / "plain", scales)
+    model = fake_quantized(folder, tmp_path / "plain", scales)
     rows, width = 16, 3
     ids = np.random.default_rng(5).integers(2, spec.vocab_size, (rows, width))
     graph = Graph(done.attached.path / graph_stages.MODEL, spec.caches, CACHE, rows=rows)

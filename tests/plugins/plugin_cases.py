@@ -125,7 +125,7 @@ def with_emitted(batch: Arrays) -> Arrays:
 
 
 def processed(logits: Any, temperature: float, top_k: int, top_p: float, min_p: float) -> Any:
-    """p float64 [V] as textbooks have it: temperature, min-p, top-k, top-p, each on the renormalised softmax."""
+    """p float64 [V] as textbooks have it: temperature, min-p, top-k, top-p, each on the renormalized softmax."""
     z = logits.astype(np.float64) / temperature
     p = np.exp(z - z.max())
     p /= p.sum()

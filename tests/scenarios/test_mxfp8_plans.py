@@ -124,7 +124,7 @@ def target_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 @pytest.mark.slow
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_every_family_becomes_a_plan(family: str, target_of: Callable[[str], Path], tmp_path: Path) -> None:
-    """With a layer for each node that quantises, which the build counts."""
+    """With a layer for each node that quantizes, which the build counts."""
     asked = request(target_of(family), name="target", gpus=("sm_89", "sm_120"))
     layers = survey(asked.graph, asked.gpus, asked.profiles).layers
     assert layers["DYNAMIC_QUANTIZE"] >= 2 * LAYERS

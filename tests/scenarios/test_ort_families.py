@@ -1,4 +1,4 @@
-"""INT4 and INT8 targets of every family on ONNX Runtime, held against the same codes dequantised."""
+"""INT4 and INT8 targets of every family on ONNX Runtime, held against the same codes dequantized."""
 
 from __future__ import annotations
 

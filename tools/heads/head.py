@@ -118,7 +118,7 @@ def start_head(
     draft_ids: Tensor,
     aux: Tensor,
 ) -> Head:
-    """Return an initialised head; aux [R, taps * hidden]: tapped states of some real rows, to measure their scale.
+    """Return an initialized head; aux [R, taps * hidden]: tapped states of some real rows, to measure their scale.
 
     The output matrix and the final norm start as the target's. `fc` starts as the highest tap divided by its scale: the
     blocks add vectors of norm about one to its output.

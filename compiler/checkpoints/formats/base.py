@@ -20,7 +20,7 @@ _TELLING = ("quant_method", "quant_algo", "format", "weight_block_size", "transf
 
 
 class StoredTensor(Protocol):
-    """A tensor of the model, read and dequantised some rows at a time."""
+    """A tensor of the model, read and dequantized some rows at a time."""
 
     @property
     def entry(self) -> TensorEntry:
@@ -56,7 +56,7 @@ class Format:
 
 
 def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: Problems) -> Settings:
-    """Return the quantisation settings, empty if none. ``modelopt`` is the content of hf_quant_config.json."""
+    """Return the quantization settings, empty if none. ``modelopt`` is the content of hf_quant_config.json."""
     text = config.get("text_config")
     places = (config, text if isinstance(text, Mapping) else {})
     entry: Any = next((description for place in places for key in _KEYS if (description := place.get(key))), {})

@@ -63,9 +63,9 @@ class ScaledFp8:
         return several or (scale is not None and bool(np.any(self.row_scales() != np.float32(scale))))
 
     def codes(self, begin: int, end: int, loss: Loss | None = None, scale: float | None = None) -> Array:
-        """Rows as E4M3 codes, uint8: as stored, or requantised to one scale per row or to the common ``scale``.
+        """Rows as E4M3 codes, uint8: as stored, or requantized to one scale per row or to the common ``scale``.
 
-        ``loss`` accumulates the error of requantising.
+        ``loss`` accumulates the error of requantizing.
         """
         if not self.rescaled(scale):
             codes = read_rows(self.name, self.entry, begin, end)
@@ -135,7 +135,7 @@ def read_scale(name: str, entry: TensorEntry, *, why: str, fix: str) -> float:
 
 
 class Loss:
-    """Relative error of requantising: the norm of the differences divided by the norm of the values."""
+    """Relative error of requantizing: the norm of the differences divided by the norm of the values."""
 
     def __init__(self) -> None:
         self._moved = self._length = 0.0

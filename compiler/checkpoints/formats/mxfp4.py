@@ -18,7 +18,7 @@ _BYTES = 16  # of a block of 32
 class Mxfp4:
     """``blocks`` [E, rows, cols / 32, 16] and ``scales`` [E, rows, cols / 32], both uint8, give [E, cols, rows].
 
-    Transposed, as in an unquantised checkpoint of the model; it is a view without copying.
+    Transposed, as in an unquantized checkpoint of the model; it is a view without copying.
     """
 
     name: str

@@ -28,7 +28,7 @@ _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """``cut`` creates the pre-tokenizer of ``tokenizers``; ``nfc``: the text is NFC-normalised first.
+    """``cut`` creates the pre-tokenizer of ``tokenizers``; ``nfc``: the text is NFC-normalized first.
 
     ``whole``: a word that is a token itself is not merged from parts (``ignore_merges``). ``bos``: a text begins with
     the BOS token unless the file says otherwise.

@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file, dequantised and with their rows in the model's order."""
+"""Tensors of a GGUF file, dequantized and with their rows in the model's order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .header import damaged
 
 FLOATS = ("F32", "F16", "BF16")
 ROUNDED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
-"""Block-quantised types: codes with one scale per block."""
+"""Block-quantized types: codes with one scale per block."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def shares(tensors: Mapping[str, StoredTensor]) -> str:
 
 
 def rounded_types(tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
-    """Return the quantised types among some tensors, by name."""
+    """Return the quantized types among some tensors, by name."""
     return tuple(sorted({tensor.entry.dtype for tensor in tensors.values()} & {*ROUNDED}))
 
 

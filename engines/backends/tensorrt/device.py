@@ -52,7 +52,7 @@ class Device(Protocol):
         ...
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Return uninitialised page-locked host memory, for asynchronous copies."""
+        """Return uninitialized page-locked host memory, for asynchronous copies."""
         ...
 
     def upload(self, address: int, source: np.ndarray) -> None:

@@ -202,7 +202,7 @@ def test_inconsistent_header_is_rejected(folder: Path, header: Any, data: bytes,
         (b"<!DOCTYPE html><html></html>" + b" " * 60, "web page"),
     ],
 )
-def test_other_formats_are_recognised(folder: Path, content: bytes, complaint: str) -> None:
+def test_other_formats_are_recognized(folder: Path, content: bytes, complaint: str) -> None:
     (folder / "model.safetensors").write_bytes(content)
     problem = refusal(folder)
     assert complaint in problem.why

@@ -1,4 +1,4 @@
-"""Quantised checkpoints: read as an independent dequantisation says, some rows at a time, and refused when unclear."""
+"""Quantized checkpoints: read as an independent dequantization says, some rows at a time, and refused when unclear."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_weight_matches_an_independent_dequantization(tmp_path: Path, case: str)
     checkpoint, stored = make(tmp_path, form, shape, **options)
     name = name_of(form)
     assert checkpoint.format == ("plain" if form == "bf16" else form)
-    turned = form == "mxfp4"  # stored [E, out, in], and held [E, in, out] where it is not quantised
+    turned = form == "mxfp4"  # stored [E, out, in], and held [E, in, out] where it is not quantized
     assert checkpoint.shapes == {name: (3, 64, 6) if turned else shape, NORM: (3,)}
     found = checkpoint.read(name)
     assert found.dtype == np.float32
@@ -256,7 +256,7 @@ def test_two_declarations_must_agree(tmp_path: Path) -> None:
         (["gptq"], ["not an object"]),
     ],
 )
-def test_other_quantisations_are_refused_by_name(tmp_path: Path, settings_: Any, words: list[str]) -> None:
+def test_other_quantizations_are_refused_by_name(tmp_path: Path, settings_: Any, words: list[str]) -> None:
     problem = refusal(write(tmp_path, {NAME: torch.zeros(2, 2)}, settings_))
     assert all(word in problem.what for word in words)
     assert problem.fix

@@ -148,7 +148,7 @@ def test_ids_and_revisions_that_do_not_exist_are_named(server: FakeHub) -> None:
 
 def test_gated_model_error_explains_how_to_get_access(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = refusal(EnvironmentProblem, "owner/gated")
-    assert "accept the license" in problem.fix
+    assert "accept the licence" in problem.fix
     assert f"{server.endpoint}/owner/gated" in problem.fix
     assert "HF_TOKEN" in problem.fix
     monkeypatch.setenv("HF_TOKEN", "hf_secret")

@@ -54,15 +54,15 @@ def test_a_published_checkpoint_has_every_weight_of_the_graph(folder: Path, mode
 def test_quantized_checkpoint_gives_the_same_graph_and_nearly_equal_weights(
     folder: Path, model: str, form: str
 ) -> None:
-    quantised = weights(synthetic.written(folder, model, form) / "target")
+    quantized = weights(synthetic.written(folder, model, form) / "target")
     wide = published(folder, model)
-    assert quantised.keys() == wide.keys()
+    assert quantized.keys() == wide.keys()
     # Relative to the largest value: MXFP4 cuts what is between 6 and 8 times a block's scale, FP8 has 3 mantissa bits.
     allowed = 0.25 if form == "mxfp4" else 0.07
-    changed = [name for name in wide if not np.array_equal(quantised[name], wide[name])]
+    changed = [name for name in wide if not np.array_equal(quantized[name], wide[name])]
     assert changed
     for name in changed:
-        assert np.abs(quantised[name] - wide[name]).max() <= allowed * np.abs(wide[name]).max(), name
+        assert np.abs(quantized[name] - wide[name]).max() <= allowed * np.abs(wide[name]).max(), name
 
 
 @pytest.mark.parametrize("model", FORMATS)

@@ -92,7 +92,7 @@ ALTERNATIVES = (
         (H200, None, "int8", ("b200",), ("--backend onnxruntime and no --gpu builds in int8",)),
         (CPU, "tensorrt", "fp16", (), ("no NVIDIA GPU", *ALTERNATIVES)),
         (B200_BARE, "tensorrt", None, (), (f"TensorRT is not installed ({install('tensorrt')})", *ALTERNATIVES)),
-        (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-center GPU", *ALTERNATIVES)),
+        (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
         (H200, None, "fp8", ("b200",), ("NVIDIA H200 (sm_90), not sm_100", *ALTERNATIVES)),
         (
             H200,
@@ -226,7 +226,7 @@ def test_detection_finds_installed_packages(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_data_center_gpu_is_preferred() -> None:
+def test_data_centre_gpu_is_preferred() -> None:
     machine = Machine((LocalGpu("Ada", 89), LocalGpu("H100", 90)), {"tensorrt": "10.15.1"})
     assert choose_backend(None, None, (), machine) == BackendChoice(
         "tensorrt", ("sm_90",), "this machine has H100 and TensorRT"

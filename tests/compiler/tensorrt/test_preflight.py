@@ -18,8 +18,8 @@ Spoil = Callable[[onnx.ModelProto], None]
 
 def test_a_good_graph_is_counted(tmp_path: Path) -> None:
     found = survey(written(tmp_path), ("sm_120",), profiles())
-    quantised = dict.fromkeys(("QUANTIZE", "DEQUANTIZE", "DYNAMIC_QUANTIZE"), 0)
-    assert found.layers == {"PLUGIN_V3": 1, "KV_CACHE_UPDATE": 1, "ATTENTION_INPUT": 1, "MOE": 0, **quantised}
+    quantized = dict.fromkeys(("QUANTIZE", "DEQUANTIZE", "DYNAMIC_QUANTIZE"), 0)
+    assert found.layers == {"PLUGIN_V3": 1, "KV_CACHE_UPDATE": 1, "ATTENTION_INPUT": 1, "MOE": 0, **quantized}
     assert found.plugins == {"AcceptPrefix": 1}
     assert found.others == ("Attention", "MatMul", "TensorScatter")
     assert found.graph.weight_bytes == 16 * 32 * 2

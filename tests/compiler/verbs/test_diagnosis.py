@@ -144,7 +144,7 @@ def test_every_cpu_precision_is_described(cli: Run, monkeypatch: pytest.MonkeyPa
     assert f"yes: fp32, int8, int4; {rest}; not stored (only this project's CPU kernels multiply" in of_doctor()
 
 
-def test_data_center_gpu_lists_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_centre_gpu_lists_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
     found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA A100", 80),), BOTH))
     table = {each.precision: each for each in found["tensorrt"].precisions}
     assert table["int8"].gpus == ("sm_80",)

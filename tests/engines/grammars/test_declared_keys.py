@@ -106,7 +106,7 @@ def test_open_objects_stay_open(name: str) -> None:
     assert takes(schema, text)
 
 
-def test_standard_behavior_can_be_requested() -> None:
+def test_standard_behaviour_can_be_requested() -> None:
     assert takes(ONE, '{"a":1,"z":2}', disable_additional_properties=False)
     assert takes({"properties": {"x": ONE}}, '{"x":{"a":1,"z":2},"y":3}', disable_additional_properties=False)
 

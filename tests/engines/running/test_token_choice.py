@@ -63,7 +63,7 @@ def told(output: Any) -> Any:
 
 @settings(max_examples=25, deadline=None)
 @given(prompts=st.lists(PROMPT, min_size=1, max_size=4), data=st.data())
-def test_drafts_and_neighbors_do_not_change_output(
+def test_drafts_and_neighbours_do_not_change_output(
     engine: Engine, prompts: list[list[int]], data: st.DataObject
 ) -> None:
     params = [data.draw(policies()) for _ in prompts]
@@ -210,7 +210,7 @@ def test_logprobs_are_the_targets_and_change_nothing(engine: Engine, k: int, dra
     assert engine.generate([prompt], plain)[0].logprobs == ()
 
 
-def test_neighboring_request_is_unaffected(engine: Engine) -> None:
+def test_neighbouring_request_is_unaffected(engine: Engine) -> None:
     plain = SamplingParams(max_tokens=10, ignore_eos=True)
     (alone,) = engine.generate([[5, 9]], plain)
     beside, _ = engine.generate([[5, 9], [3]], [plain, SamplingParams(max_tokens=10, logit_bias={3: 100.0})])

@@ -78,7 +78,7 @@ def test_parallel_draft_trees_are_recognized_in_any_form(served_engine: Engine, 
     assert told.startswith("--speculative-config: ignored: parallel_drafting_spec (the engine chooses the shape")
 
 
-def test_default_behavior_settings_are_accepted_silently(served_engine: Engine) -> None:
+def test_default_behaviour_settings_are_accepted_silently(served_engine: Engine) -> None:
     same = '{"draft_tensor_parallel_size": 1, "rejection_sample_method": "standard", "model": null, "method": "EAGLE3"}'
     assert speculation_of(same, {}, served_engine.manifest) == SpeculationSettings()
 

@@ -38,7 +38,7 @@ def test_every_fault_of_a_vocabulary_is_named_at_once(small: tuple[DrafterSpec, 
         assert part in str(caught.value)
 
 
-def test_target_ids_in_the_place_of_offsets_are_recognised(small: tuple[DrafterSpec, np.ndarray, np.ndarray]) -> None:
+def test_target_ids_in_the_place_of_offsets_are_recognized(small: tuple[DrafterSpec, np.ndarray, np.ndarray]) -> None:
     head, d2t, t2d = small
     with pytest.raises(BuildError, match="contains target ids"):
         check_vocabulary(head, d2t + np.arange(len(d2t)), t2d)

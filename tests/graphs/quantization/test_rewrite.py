@@ -1,4 +1,4 @@
-"""FP8 in the graph: it computes what fake quantisation in torch computes, and says what it did and what it did not."""
+"""FP8 in the graph: it computes what fake quantization in torch computes, and says what it did and what it did not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from peagle.graphs.lowering import LOWERINGS, GraphWeight, Lowered
 from peagle.graphs.quantization import GraphProduct, QuantizedWeight, Rounding, products_of, quantize
 from peagle.graphs.stream_weights import attach
 from peagle.plugins.errors import BuildError
-from tests.fp8_pairs import LINEAR, fake_quantised, fp8_target, input_scale, rounded
+from tests.fp8_pairs import LINEAR, fake_quantized, fp8_target, input_scale, rounded
 from tests.graphs.checking import check
 from tests.graphs.forced import forced, rounded_inputs, showing
 from tests.graphs.running import Graph, target_inputs
@@ -125,7 +125,7 @@ def _compare(quantized: QuantizedPair, lowering: str, rng: np.random.Generator, 
     prompts, width = 24, 3
     scales = _rounded(quantized, lowering)
     experts = {name: scale for name, scale in scales.items() if ".experts." in name}
-    model = fake_quantised(quantized.target, tmp_path / "plain", experts)
+    model = fake_quantized(quantized.target, tmp_path / "plain", experts)
     caches, spec = quantized.traced.target.caches, quantized.traced.target
     inputs = rounded_inputs(quantized.graph(lowering))
     assert inputs.keys() == scales.keys() - experts.keys()

@@ -1,6 +1,7 @@
 """The rotary table of Gemma-4 in a GGUF file: the share of frequencies that rotate, and what is refused."""
 
 import pytest
+
 from peagle.graphs.targets.gemma4_gguf import NAMING
 from peagle.graphs.targets.gguf_naming import GgufFacts
 from peagle.plugins.errors import BuildError

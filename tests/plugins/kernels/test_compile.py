@@ -97,7 +97,7 @@ def test_make_kernels_without_a_compiler_fails_cleanly(tmp_path: Path) -> None:
     assert not (tmp_path / "packed").exists()
 
 
-def test_no_spills_on_data_center_blackwell() -> None:
+def test_no_spills_on_data_centre_blackwell() -> None:
     assert not {key for key in MAY_SPILL if key[1] == 100}
 
 

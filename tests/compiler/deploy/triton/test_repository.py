@@ -95,7 +95,7 @@ def test_foreign_files_are_replaced_only_with_force(demo_engine: Path, tmp_path:
     assert not (model / "notes.txt").exists()
 
 
-def test_neighboring_models_are_untouched(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
+def test_neighbouring_models_are_untouched(demo_engine: Path, tmp_path: Path, cli: Run) -> None:
     other = tmp_path / "other" / "1"
     other.mkdir(parents=True)
     (other / "model.py").write_text("mine")

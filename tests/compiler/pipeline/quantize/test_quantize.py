@@ -88,7 +88,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(weight: torch.Tensor, amax: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Quantised and dequantised, as ml_dtypes does it."""
+    """Quantized and dequantized, as ml_dtypes does it."""
     scale = np.float32(float(amax) / 448)
     return (weight.float().numpy() / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
 
@@ -292,7 +292,7 @@ def test_pattern_without_a_match_is_rejected(patterns: tuple[str, ...], tiny: Ti
         quantized(tiny("qwen3").target, tmp_path / "out", exclude=patterns)
 
 
-def test_a_quantised_checkpoint_is_not_quantised_again(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_quantized_checkpoint_is_not_quantized_again(tiny: Tiny, tmp_path: Path) -> None:
     once = quantized(tiny("qwen3").target, tmp_path / "once")
     with pytest.raises(BuildError, match=r"already quantized \(modelopt-fp8\)"):
         quantized(once, tmp_path / "twice")

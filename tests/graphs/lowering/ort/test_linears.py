@@ -38,7 +38,7 @@ from tests.graphs.traced import CACHE
 
 @settings(max_examples=12, deadline=None)
 @given(kind=KINDS, block=st.sampled_from([16, 32, 64]), tokens=st.integers(1, 7), seed=st.integers(0, 99))
-def test_a_linear_differs_from_its_dequantised_weight_by_how_its_input_is_rounded(
+def test_a_linear_differs_from_its_dequantized_weight_by_how_its_input_is_rounded(
     kind: Codes, block: int, tokens: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("linear") / "model.onnx"

@@ -1,4 +1,4 @@
-"""MXFP8 in the graph: every lowering computes what fake quantisation in torch computes, from weights of a byte each."""
+"""MXFP8 in the graph: every lowering computes what fake quantization in torch computes, from weights of a byte each."""
 
 from __future__ import annotations
 
