@@ -9,7 +9,7 @@ nothing of a GPU's speed, and nothing of what ``ptxas`` makes of the text.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,10 @@ def entry_of(op: str, inputs: Sequence[Any]) -> str:
     return "_".join([kernel.entry, *typed])
 
 
-def run(op: str, inputs: Sequence[Any], sm: int, *, shift: int = 0, **attributes: Any) -> list[Any]:
+def run(op: str, inputs: Sequence[Any], sm: int, *, shift: int | Mapping[str, int] = 0, **attributes: Any) -> list[Any]:
     """Return the outputs of the op's kernel on a GPU of that generation, from arrays in the order of its spec.
 
-    ``shift`` moves inputs of more than one dimension that many numbers off their alignment, and writable ones too.
+    ``shift`` moves operands that many numbers off their alignment: those that it names, or all of several dimensions.
     """
     code = program(op, sm, entry_of(op, inputs))
     return launch_program(code, op, inputs, sm, shift=shift, **attributes).outputs
@@ -63,7 +63,7 @@ def launch_program(
     inputs: Sequence[Any],
     sm: int,
     *,
-    shift: int = 0,
+    shift: int | Mapping[str, int] = 0,
     most_steps: int = MOST_STEPS,
     **attributes: Any,
 ) -> Result:
@@ -82,7 +82,7 @@ def launch_program(
     names = [operand.name for operand in spec.inputs]
     aliased = {output.aliases for output in spec.outputs}
     for name, array in zip(names, inputs, strict=True):
-        off = shift * array.dtype.itemsize if array.ndim > 1 else 0
+        off = _shift(shift, name, array.ndim) * array.dtype.itemsize
         as_output = Output(array.shape, array.dtype, np.asarray(array), off)
         arguments.append(as_output if name in aliased else Input(np.asarray(array), off))
     arguments += scalars(spec, dims, filled)
@@ -91,10 +91,17 @@ def launch_program(
         if operand.aliases:
             aliases[len(arguments)] = names.index(operand.aliases)
         kind = np.asarray(inputs[names.index(operand.aliases)]).dtype if operand.aliases else np.dtype(dtype)
-        arguments.append(Output(tuple(size), kind, None, shift * kind.itemsize if len(size) > 1 else 0))
+        off = _shift(shift, operand.name, len(size)) * kind.itemsize
+        arguments.append(Output(tuple(size), kind, None, off))
     result = launch(code, shape, arguments, most_steps, aliases)
     skipped = len(aliased - {None})
     result.outputs, result.written = result.outputs[skipped:], result.written[skipped:]
     for operand, written in zip(spec.outputs, result.written, strict=True):
         assert written.all(), f"{code.kernel.name} leaves {int((~written).sum())} bytes of {operand.name} unwritten"
     return result
+
+
+def _shift(shift: int | Mapping[str, int], name: str, rank: int) -> int:
+    if isinstance(shift, int):
+        return shift if rank > 1 else 0
+    return shift.get(name, 0)

@@ -100,6 +100,11 @@ def funnel_right(low: Array, high: Array, by: Array) -> Array:
     return (wide >> (by & np.uint32(31)).astype(np.uint64)).astype(np.uint32)
 
 
+def choose(a: Array, b: Array, which: Array) -> Array:
+    """Return ``a`` where the predicate holds, otherwise ``b``."""
+    return np.where(which, a, b)
+
+
 def table() -> Table:
     """Return all integer instructions by their full name."""
     found: Table = {}
@@ -152,7 +157,7 @@ def table() -> Table:
     add("shf.l.wrap.b32", ("b32", "b32", "u32"), "b32", funnel_left)
     add("shf.r.wrap.b32", ("b32", "b32", "u32"), "b32", funnel_right)
     for t in (*(f"{k}{w}" for k in "bus" for w in (16, 32, 64)), "f32", "f64"):
-        add(f"selp.{t}", (t, t, "pred"), t, lambda a, b, p: np.where(p, a, b))
+        add(f"selp.{t}", (t, t, "pred"), t, choose)
     for t in (*(f"{k}{w}" for k in "bus" for w in (16, 32, 64)), "f32", "f64", "pred"):
         add(f"mov.{t}", (t,), t, np.copy)  # registers are changed in place: none may share an array
     return found

@@ -13,6 +13,7 @@ from .races import ATOMIC, KINDS, READ, WRITE, Shadow
 from .threads import Shape, Threads
 
 REGION_BITS = 36  # global arrays lie so far apart that no small mistake leads from one into another
+MARGIN = 1 << 20  # before the first byte of each
 PADDING = 64
 
 
@@ -125,7 +126,7 @@ class GlobalMemory:
         if not isinstance(content, int):
             memory.fill(content, shift)
         self.regions.append((memory, shift))
-        return (len(self.regions) << REGION_BITS) + shift
+        return (len(self.regions) << REGION_BITS) + MARGIN + shift
 
     def read(self, address: int) -> bytes:
         """Return the bytes of the array at an address that ``add`` returned."""
@@ -141,7 +142,7 @@ class GlobalMemory:
         """Return (memory, indices into the addresses, offsets) for each array that is accessed."""
         require_aligned(address, width, site)
         region = (address >> np.uint64(REGION_BITS)).astype(np.int64)
-        offset = (address & np.uint64((1 << REGION_BITS) - 1)).astype(np.int64)
+        offset = (address & np.uint64((1 << REGION_BITS) - 1)).astype(np.int64) - MARGIN
         found = []
         first = int(region[0])
         for each in (first,) if (region == first).all() else np.unique(region).tolist():

@@ -107,9 +107,8 @@ def uses(instruction: Instruction) -> tuple[set[Register], set[Register]]:
 
 def _code(block: Block, reads: set[Register]) -> Code:
     gate = _gate(block.body[0]) if block.waits else None
-    steps = () if gate and gate.kind != "warp" else tuple(_guarded_step(each, reads) for each in block.body)
-    if gate and gate.orders:
-        steps = ()
+    exchanges = gate is None or (gate.kind == "warp" and not gate.orders)
+    steps = tuple(_step(each, reads) for each in block.body) if exchanges else ()
     return Code(steps, block.line, gate, block.guard, block.target, block.next)
 
 
@@ -131,7 +130,7 @@ def _gate(instruction: Instruction) -> Gate:
     raise UnsupportedPtxError(f"line {line}: unknown instruction {opcode} with {len(operands)} operands")
 
 
-def _guarded_step(instruction: Instruction, reads: set[Register]) -> Step:
+def _step(instruction: Instruction, reads: set[Register]) -> Step:
     try:
         step = memory_step(instruction, reads) or warp_step(instruction) or _compute(instruction)
     except ValueError as error:

@@ -2,8 +2,8 @@
 
 Accesses are ordered by barriers of a warp (``bar.warp.sync``), a block or a cluster that both threads pass, and by
 nothing else: shuffles, votes and reductions exchange registers, and CUDA promises no order of memory for them. Two
-atomics never race with each other. Readers of a cell are kept as one group: the smallest of thread, warp, block, cluster
-and grid that has them all; no precision is lost, because those that a later reader is ordered after are dropped.
+atomics never race with each other. Readers of a cell are kept as one group: the smallest of thread, warp, block,
+cluster and grid that has them all; nothing is lost, because those that a later reader is ordered after are dropped.
 """
 
 from __future__ import annotations
