@@ -1,4 +1,4 @@
-"""Runs the kernels on a CPU as they ship: the PTX that NVRTC makes of them, instruction by instruction.
+"""Runs the kernels on a CPU as they ship: the PTX that NVRTC or nvcc makes of them, instruction by instruction.
 
 Unlike the emulator, which compiles their C++ for a CPU, this runs what ``ptxas`` gets: the compiler's unrolled and
 reordered code, clusters, shuffles and atomics, whole grids with the launch of the spec. It also finds what a GPU would
@@ -19,9 +19,10 @@ from peagle.plugins.kernels.sources import kernel_of
 from peagle.plugins.ops import OPS
 from tests.plugins.emulator import name_of
 
+from .compilers import NVRTC, ptx_of
+from .errors import UnwrittenError
 from .launch import Argument, Input, Output, Result, launch
 from .machine import MOST_STEPS
-from .nvrtc import ptx_of
 from .parse import parse
 from .program import Program, program_of
 from .syntax import Module
@@ -29,15 +30,15 @@ from .threads import Shape
 
 
 @functools.cache
-def module(op: str, sm: int) -> Module:
+def module(op: str, sm: int, compiler: str = NVRTC) -> Module:
     """Return the parsed PTX of an op."""
-    return parse(ptx_of(op, sm))
+    return parse(ptx_of(op, sm, compiler))
 
 
 @functools.cache
-def program(op: str, sm: int, entry: str) -> Program:
+def program(op: str, sm: int, entry: str, compiler: str = NVRTC) -> Program:
     """Return a kernel of an op, ready to run."""
-    return program_of(module(op, sm), entry)
+    return program_of(module(op, sm, compiler), entry)
 
 
 def entry_of(op: str, inputs: Sequence[Any]) -> str:
@@ -67,7 +68,10 @@ def launch_program(
     most_steps: int = MOST_STEPS,
     **attributes: Any,
 ) -> Result:
-    """Run a program as the op's kernel, with the geometry of its spec. What it leaves unwritten is an error."""
+    """Run a program as the op's kernel, with the geometry of its spec.
+
+    Raises ``UnwrittenError`` for a result that lacks bytes, and a ``Fault`` for what no kernel may do.
+    """
     spec = OPS[op]
     filled = spec.check_attributes(attributes)
     shapes = spec.infer_shapes([array.shape for array in inputs], filled)
@@ -97,7 +101,8 @@ def launch_program(
     skipped = len(aliased - {None})
     result.outputs, result.written = result.outputs[skipped:], result.written[skipped:]
     for operand, written in zip(spec.outputs, result.written, strict=True):
-        assert written.all(), f"{code.kernel.name} leaves {int((~written).sum())} bytes of {operand.name} unwritten"
+        if not written.all():
+            raise UnwrittenError(f"{code.kernel.name} leaves {int((~written).sum())} bytes of {operand.name} unwritten")
     return result
 
 

@@ -51,6 +51,10 @@ class NoEnd(Fault):
     """The kernel takes more steps than the limit."""
 
 
+class UnwrittenError(PtxError):
+    """The kernel ends without having written all bytes of an output."""
+
+
 class Undefined(Exception):
     """Raised by arithmetic: the operands are undefined at index ``at``. The machine turns it into a fault."""
 

@@ -1,4 +1,4 @@
-"""Mistakes for tests of the tests: a text of PTX with one instruction changed, of a kind that people and compilers make.
+"""Mistakes to test the tests with: a text of PTX with one instruction changed, as people and compilers err.
 
 Every kind lists the places where it applies; a mutant is a kind and the number of a place in a shuffled order.
 """

@@ -93,7 +93,9 @@ def test_fused_multiply_and_add(x: int, y: int, z: int) -> None:
 
 
 @many
-@given(st.integers(0x3F000000, 0x40000000), st.integers(0x3F000000, 0x40000000), st.integers(-24, 24), st.integers(0, 1))
+@given(
+    st.integers(0x3F000000, 0x40000000), st.integers(0x3F000000, 0x40000000), st.integers(-24, 24), st.integers(0, 1)
+)
 def test_products_close_to_a_tie(x: int, y: int, shift: int, sign: int) -> None:
     """The addend is chosen so that the sum lies next to the middle of two numbers, as far as 48 bits go."""
     a, b = of_bits(x), of_bits(y)
@@ -228,7 +230,9 @@ def wrapped(value: int, kind: str) -> int:
 def test_integers(kind: str, data: st.DataObject) -> None:
     bits = int(kind[1:])
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind[0] == "s" else (0, 2**bits - 1)
-    numbers = st.one_of(st.sampled_from([low, low + 1, high, 0, 1]), st.integers(low, high), st.integers(max(low, -9), 9))
+    numbers = st.one_of(
+        st.sampled_from([low, low + 1, high, 0, 1]), st.integers(low, high), st.integers(max(low, -9), 9)
+    )
     a, b, c = (data.draw(numbers) for _ in range(3))
 
     def same(name: str, value: int, result: str, *operands: int) -> None:
@@ -354,11 +358,17 @@ LANES = np.arange(32)
         ("setp.gt.u32 %p1, %r0, 2;\n vote.sync.all.pred %p2, %p1, -1;\n selp.u32 %r10, 1, 0, %p2;", np.zeros(32)),
         ("setp.gt.u32 %p1, %r0, 2;\n vote.sync.any.pred %p2, %p1, -1;\n selp.u32 %r10, 1, 0, %p2;", np.ones(32)),
         ("st.local.u32 [local], %r0;\n mov.u64 %d1, local;\n ld.local.u32 %r10, [%d1];", LANES),
-        ("mov.u64 %d1, local;\n cvta.local.u64 %d2, %d1;\n st.u32 [%d2+4], %r0;\n ld.local.u32 %r10, [local+4];", LANES),
+        (
+            "mov.u64 %d1, local;\n cvta.local.u64 %d2, %d1;\n st.u32 [%d2+4], %r0;\n ld.local.u32 %r10, [local+4];",
+            LANES,
+        ),
         ("mov.u64 %d1, seven;\n cvta.const.u64 %d1, %d1;\n ld.u32 %r10, [%d1];", np.full(32, 7)),
         ("st.shared.s8 [%r3], -2;\n ld.shared.s8 %r10, [%r3];", np.full(32, 2**32 - 2)),
         ("st.shared.u32 [%r3], 5;\n atom.shared.exch.b32 %r10, [%r3], 9;", np.full(32, 5)),
-        ("st.shared.u32 [%r3], 5;\n atom.shared.cas.b32 %r4, [%r3], 5, 8;\n ld.shared.u32 %r10, [%r3];", np.full(32, 8)),
+        (
+            "st.shared.u32 [%r3], 5;\n atom.shared.cas.b32 %r4, [%r3], 5, 8;\n ld.shared.u32 %r10, [%r3];",
+            np.full(32, 8),
+        ),
         ("st.shared.u32 [%r3], 0;\n bar.sync 0;\n atom.shared.add.u32 %r10, [shared], 1;", LANES),
         ("mov.u32 %r10, %ntid.x;", np.full(32, 32)),
         ("mov.u32 %r10, %laneid;", LANES),

@@ -134,7 +134,11 @@ def test_shared_memory_of_a_cluster() -> None:
     with pytest.raises(DataRace):
         run(PEER.replace("st.shared.u32 [%r3], %r0;", "").format(before=stale, after=CLUSTER), grid=2, cluster=2)
     with pytest.raises(InvalidOperand, match="maps an address to block 2"):
-        run(PEER.format(before=CLUSTER, after=CLUSTER).replace("xor.b32 %r4, %r4, 1", "mov.u32 %r4, 2"), cluster=2, grid=2)
+        run(
+            PEER.format(before=CLUSTER, after=CLUSTER).replace("xor.b32 %r4, %r4, 1", "mov.u32 %r4, 2"),
+            cluster=2,
+            grid=2,
+        )
 
 
 def test_shared_memory_of_a_block_that_has_ended() -> None:
@@ -154,7 +158,9 @@ def test_shared_memory_of_a_block_that_has_ended() -> None:
     ],
 )
 def test_memory_that_nothing_wrote(bad: str, good: str) -> None:
-    with pytest.raises(UninitializedRead, match=r"tiny, line \d+, block 0, thread 0: reads .* memory that nothing wrote"):
+    with pytest.raises(
+        UninitializedRead, match=r"tiny, line \d+, block 0, thread 0: reads .* memory that nothing wrote"
+    ):
         run(bad)
     run(good)
 
@@ -209,11 +215,13 @@ SOME = "setp.lt.u32 %p1, %r0, {};\n"
 
 
 def test_barriers_that_some_threads_miss() -> None:
-    with pytest.raises(BarrierFault, match=r"line 23, block 0, thread 5: waits at bar.sync for block 0, thread 0, which"):
+    with pytest.raises(
+        BarrierFault, match=r"line 23, block 0, thread 5: waits at bar.sync for block 0, thread 0, which"
+    ):
         run(SOME.format(5) + "@%p1 ret;\nbar.sync 0;")
     with pytest.raises(BarrierFault, match=r"which waits elsewhere \(32 do not come\)"):
         run(SOME.format(32) + "@%p1 bra LOW;\nbar.sync 0;\nbra END;\nLOW: bar.sync 1;\nEND:")
-    with pytest.raises(BarrierFault, match="waits at barrier.cluster.wait for block 1, thread 0"):
+    with pytest.raises(BarrierFault, match=r"waits at barrier\.cluster\.wait for block 1, thread 0"):
         run("mov.u32 %r4, %cluster_ctarank;\n setp.eq.s32 %p1, %r4, 1;\n @%p1 ret;\n" + CLUSTER, grid=2, cluster=2)
 
 

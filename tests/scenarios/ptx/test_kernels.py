@@ -6,6 +6,7 @@ nothing wrote, accesses out of bounds and barriers that some threads miss.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.plugins.graph_contract import MAX_DRAFTS
-from peagle.plugins.kernels.sources import TARGETS, entries, kernel_ops
+from peagle.plugins.kernels.sources import TARGETS, entries, kernel_of, kernel_ops
 from tests.plugins import ptx
 from tests.plugins.emission_cases import ACCEPT, batch_of, column, partings
 from tests.plugins.ops.test_numbers_at import tables
@@ -33,11 +34,12 @@ from tests.plugins.plugin_cases import (
     with_wild_lengths,
     writes,
 )
-from tests.plugins.ptx import nvrtc
+from tests.plugins.ptx.compilers import NVCC, NVRTC, missing
 from tests.plugins.ptx.floats import EX2_ULP, Approximation
+from tests.scenarios.ptx.cases import cases, steps_of
 
 pytestmark = [
-    pytest.mark.skipif(nvrtc.missing() is not None, reason=f"needs NVRTC: {nvrtc.missing()}"),
+    pytest.mark.skipif(missing() is not None, reason=f"needs NVRTC: {missing()}"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the references compute with NaN and infinity on purpose
 ]
 
@@ -52,6 +54,13 @@ def kernel(batch: Arrays, sm: int = 100, shift: int = 0) -> list[Any]:
     return ptx.run(ACCEPT, inputs_of(ACCEPT, batch), sm, shift=shift)
 
 
+def every_kernel() -> Iterator[tuple[str, str]]:
+    """Yield (op, dtype) of every kernel; the dtype is empty where one kernel serves all."""
+    for op in kernel_ops():
+        for entry in entries(op):
+            yield op.name, entry.removeprefix(kernel_of(op).entry).lstrip("_")
+
+
 def as_reference(name: str, batch: Arrays, sm: int, **attributes: int) -> None:
     wanted = reference(name, batch, **attributes)
     for ours, theirs in zip(ptx.run(name, inputs_of(name, batch), sm, **attributes), wanted, strict=True):
@@ -63,6 +72,28 @@ def test_the_interpreter_knows_every_instruction_of_every_kernel(sm: int) -> Non
     for op in kernel_ops():
         for entry in entries(op):
             assert ptx.program(op.name, sm, entry).code
+
+
+def passes_the_cases(op: str, dtype: str, sm: int, compiler: str) -> None:
+    if (problem := missing(compiler)) is not None:
+        pytest.skip(f"needs {compiler}: {problem}")
+    for number in range(len(cases(op, dtype))):
+        assert steps_of(op, dtype, sm, number, compiler)
+
+
+@pytest.mark.parametrize(("sm", "compiler"), [(100, NVCC), (90, NVRTC)])
+@pytest.mark.parametrize(("op", "dtype"), [each for each in every_kernel() if each[1] in ("", "float16")])
+def test_texts_of_both_compilers(op: str, dtype: str, sm: int, compiler: str) -> None:
+    """nvcc compiles ahead of time, NVRTC on the GPU's machine; their PTX differs where a kernel is large."""
+    passes_the_cases(op, dtype, sm, compiler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [NVCC, NVRTC])
+@pytest.mark.parametrize("sm", TARGETS)
+@pytest.mark.parametrize(("op", "dtype"), [*every_kernel()])
+def test_texts_for_every_generation(op: str, dtype: str, sm: int, compiler: str) -> None:
+    passes_the_cases(op, dtype, sm, compiler)
 
 
 @pytest.mark.parametrize("sm", SMS)
@@ -114,8 +145,7 @@ def test_cache_write_fp8_rounds_every_half_and_every_tie(sm: int) -> None:
         same_codes(ptx.run("CacheWriteFp8", inputs_of("CacheWriteFp8", batch), sm), reference("CacheWriteFp8", batch))
 
 
-@pytest.mark.parametrize("sm", SMS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("sm", "dtype"), [(90, np.float16), *((100, dtype) for dtype in DTYPES)])
 def test_every_policy_over_a_vocabulary_of_odd_size(sm: int, dtype: Any) -> None:
     """Columns start off the 16-byte grid, and the blocks of the cluster share them."""
     batch = batch_of(1, sorted(POLICIES), vocab=1003, k=2, dtype=dtype)

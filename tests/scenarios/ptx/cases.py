@@ -1,20 +1,26 @@
-"""Small batches that together reach what the kernels do, and whether a changed kernel still passes them."""
+"""Small batches that together reach all that the kernels do, and the check of a changed kernel with them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from peagle.plugins.kernels.sources import kernel_of
+from peagle.plugins.ops import OPS
 from tests.plugins import ptx
-from tests.plugins.emission_cases import ACCEPT, batch_of, partings
+from tests.plugins.emission_cases import ACCEPT, batch_of
 from tests.plugins.ops.test_numbers_at import table
 from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, reference, same_codes
-from tests.plugins.ptx.errors import Fault
+from tests.plugins.ptx.compilers import NVRTC, ptx_of
+from tests.plugins.ptx.errors import Fault, UnwrittenError
+from tests.plugins.ptx.mutants import KINDS, Mutant, kernel_text, mutant
 from tests.plugins.ptx.parse import parse
 from tests.plugins.ptx.program import program_of
 
@@ -96,7 +102,9 @@ def _emissions(dtype: Any) -> Iterator[Case]:
     odd["window_len"][3], odd["forced_next"][4], odd["draft_len"][5] = 0, 55, 99
     odd["logits"][6, :, 9], odd["logits"][6, 1, 70] = np.nan, np.inf
     yield Case(odd)
-    near = batch_of(5, ["top-p"] * 4, vocab=500, k=1, dtype=np.float32, spread=0.01)  # many in one bin of the first histogram
+    near = batch_of(
+        5, ["top-p"] * 4, vocab=500, k=1, dtype=np.float32, spread=0.01
+    )  # many in one bin of the first histogram
     near["logits"][2:] += 0.5
     near["logits"] = near["logits"].astype(dtype)
     near["top_p"][:], near["top_k"][:] = [0.5, 0.7, 0.2, 0.9], [70, 0, 149, 0]
@@ -118,33 +126,70 @@ def cases(op: str, dtype: str) -> tuple[tuple[Case, tuple[Any, ...]], ...]:
     return tuple((case, tuple(reference(op, case.batch, **case.attributes))) for case in each)
 
 
-def complaint(text: str, op: str, dtype: str, entry: str, sm: int, steps: list[int] | None = None) -> str | None:
-    """Return how a kernel's text fails the cases: a fault, or the first output that differs; None if it passes.
+@functools.cache
+def steps_of(op: str, dtype: str, sm: int, number: int, compiler: str = NVRTC) -> int:
+    """Return how many steps the kernel as it ships takes for a case, after checking that it passes."""
+    case, wanted = cases(op, dtype)[number]
+    code, inputs = ptx.program(op, sm, entry_of(op, dtype), compiler), inputs_of(op, case.batch)
+    result = ptx.launch_program(code, op, inputs, sm, shift=case.shift, **case.attributes)
+    assert same(result.outputs, wanted), f"{op} for sm_{sm} by {compiler} differs in case {number}"
+    return result.steps
 
-    ``steps`` are those of the kernel as it ships, of which a changed one may take four times as many.
+
+def entry_of(op: str, dtype: str) -> str:
+    """Return the entry point of an op for a dtype; ops that have one for all ignore it."""
+    kernel = kernel_of(OPS[op])
+    return f"{kernel.entry}_{dtype}" if kernel.typed_by else kernel.entry
+
+
+def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Return True if all outputs are equal, bit for bit; codes of NaN count as one."""
+    try:
+        for one, other in zip(ours, theirs, strict=True):
+            same_codes([one], [other]) if one.dtype == EVERY.dtype else np.testing.assert_array_equal(one, other)
+    except AssertionError:
+        return False
+    return True
+
+
+def complaint(text: str, op: str, dtype: str, sm: int) -> str | None:
+    """Return how a changed kernel fails the cases: by a fault or another result; None if it passes them all.
+
+    It may take four times as many steps as the kernel that ships.
     """
-    code = program_of(parse(text), entry)
+    code = program_of(parse(text), entry_of(op, dtype))
     for i, (case, wanted) in enumerate(cases(op, dtype)):
-        most = 4 * steps[i] if steps else 10**6
-        inputs = inputs_of(op, case.batch)
+        most, inputs = 4 * steps_of(op, dtype, sm, i), inputs_of(op, case.batch)
         try:
             result = ptx.launch_program(code, op, inputs, sm, shift=case.shift, most_steps=most, **case.attributes)
-        except (Fault, AssertionError) as error:
+        except (Fault, UnwrittenError) as error:
             return f"{type(error).__name__}: {error}"
-        if steps is None:
-            assert op != ACCEPT or partings(case.batch, result.outputs) == 0
-        for ours, theirs in zip(result.outputs, wanted, strict=True):
-            try:
-                same_codes([ours], [theirs]) if ours.dtype == EVERY.dtype else np.testing.assert_array_equal(ours, theirs)
-            except AssertionError:
-                return f"case {i}: another result than the reference"
+        if not same(result.outputs, wanted):
+            return f"case {i}: another result than the reference"
     return None
 
 
-def steps_of(text: str, op: str, entry: str, dtype: str, sm: int) -> list[int]:
-    """Return how many steps the kernel takes for each case."""
-    code = program_of(parse(text), entry)
-    return [
-        ptx.launch_program(code, op, inputs_of(op, case.batch), sm, shift=case.shift, **case.attributes).steps
-        for case, _ in cases(op, dtype)
-    ]
+def fate(op: str, dtype: str, sm: int, kind: str, number: int) -> tuple[Mutant, str | None] | None:
+    """Return a mutant and how it fails; None if there are fewer of the kind."""
+    made = mutant(ptx_of(op, sm), entry_of(op, dtype), kind, number)
+    return None if made is None else (made, complaint(made.text, op, dtype, sm))
+
+
+def digest(op: str, dtype: str, sm: int) -> str:
+    """Return what identifies a kernel's text: mutants chosen for one text are others in another."""
+    text = re.sub(r"//[^\n]*", "", kernel_text(ptx_of(op, sm), entry_of(op, dtype)))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def choose(op: str, dtype: str, sm: int, tries: int = 4) -> tuple[list[tuple[str, int]], list[Mutant]]:
+    """Return the first mutant of each kind that fails, as (kind, number), and those before it that pass."""
+    caught, passed = list[tuple[str, int]](), list[Mutant]()
+    for kind in KINDS:
+        for number in range(tries):
+            if (found := fate(op, dtype, sm, kind, number)) is None:
+                break
+            if found[1]:
+                caught.append((kind, number))
+                break
+            passed.append(found[0])
+    return caught, passed

@@ -1,0 +1,82 @@
+"""Changed copies of the kernels' PTX are caught by another result or a fault: the cases and detectors are not blind.
+
+A mutant has one instruction changed: a comparison, a constant, a barrier dropped, operands swapped, and so on
+(``tests/plugins/ptx/mutants.py``). A place is drawn with a seed from all where the change applies. The mutants below
+were drawn so, and each that the cases caught was chosen; those that passed before it were left out, because nothing
+proves whether they mean something else. ``python -m tests.scenarios.ptx.test_mutants`` draws anew and prints both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.plugins.ptx.compilers import missing
+from tests.plugins.ptx.mutants import KINDS
+from tests.scenarios.ptx.cases import choose, digest, fate
+
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=f"needs NVRTC: {missing()}"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the references compute with NaN and infinity on purpose
+]
+
+LEAST = 10  # mutants of a kernel
+
+# For each kernel (op, dtype, SM) what identifies the text that its mutants were chosen for, and the mutants: a kind and
+# the number of the place.
+CHOSEN: dict[tuple[str, str, int], tuple[str, str]] = {
+    ("NumbersAt", "", 90): ("x", "comparison 0"),
+}
+
+
+def described(chosen: str) -> list[tuple[str, int]]:
+    """Return the mutants that a line of the table names."""
+    return [(kind, int(number)) for kind, _, number in (each.rpartition(" ") for each in chosen.split(", "))]
+
+
+def check(op: str, dtype: str, sm: int, record: Callable[[str, object], None]) -> None:
+    """Require that all chosen mutants are caught; for another text than they were chosen for, choose anew."""
+    text, chosen = CHOSEN[op, dtype, sm]
+    if digest(op, dtype, sm) != text:
+        caught, passed = choose(op, dtype, sm)
+        record("mutants", f"another text: {len(caught)} of {len(caught) + len(passed)} caught")
+        assert len(caught) >= LEAST, [(each.before, each.after) for each in passed]
+        return
+    fates = [(kind, number, fate(op, dtype, sm, kind, number)) for kind, number in described(chosen)]
+    passing = [(kind, number, found and found[0]) for kind, number, found in fates if not found or not found[1]]
+    record("mutants", f"{len(fates) - len(passing)} of {len(fates)} caught")
+    assert not passing
+    assert len(fates) >= LEAST
+
+
+@pytest.mark.parametrize(("op", "dtype", "sm"), [key for key in CHOSEN if key[0] != "AcceptPrefix" or key[2] == 100])
+def test_every_chosen_mutant_is_caught(
+    op: str, dtype: str, sm: int, record_property: Callable[[str, object], None]
+) -> None:
+    check(op, dtype, sm, record_property)
+
+
+@pytest.mark.slow
+def test_every_chosen_mutant_of_the_large_kernel_is_caught(record_property: Callable[[str, object], None]) -> None:
+    check("AcceptPrefix", "float32", 90, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", [90, 100])
+@pytest.mark.parametrize(("op", "dtype"), [("NumbersAt", ""), ("PlaceholderDraft", ""), ("CacheWriteFp8", "float32")])
+def test_nearly_every_mutant_is_caught(op: str, dtype: str, sm: int) -> None:
+    """Of up to 60 mutants of each kind at most 7% pass. Those looked at mean the same: a guard that no launch of the
+    spec reaches, a slow path for what the fast one can do too, a bit that nobody reads."""
+    fates = [fate(op, dtype, sm, kind, number) for kind in KINDS for number in range(60)]
+    found = [each for each in fates if each is not None]
+    passing = [each[0] for each in found if each[1] is None]
+    assert len(passing) <= 0.07 * len(found), [(each.line, each.before, each.after) for each in passing]
+
+
+if __name__ == "__main__":
+    for key in CHOSEN:
+        new, passed = choose(*key)
+        print(f'    {key}: ("{digest(*key)}", "{", ".join(f"{kind} {number}" for kind, number in new)}"),')
+        for one in passed:
+            print(f"    # passes: {one.kind}, line {one.line}: {one.before} => {one.after}")
