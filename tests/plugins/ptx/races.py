@@ -56,7 +56,10 @@ class Shadow:
         number, passed = threads.number[lane], threads.passed[:, lane]
         for other in CONFLICTS[kind]:
             old = self.records[other][cell]
-            bad = (old[:, _THREAD] >= 0) & ~self._ordered(old, number, passed)
+            known = old[:, _THREAD] >= 0
+            if not known.any():
+                continue
+            bad = known & ~self._ordered(old, number, passed)
             if bad.any():
                 i = int(np.flatnonzero(bad)[0])
                 return Race(int(lane[i]), int(cell[i]), other, int(old[i, _THREAD]), int(old[i, _LINE]))
@@ -93,7 +96,7 @@ class Shadow:
 
     def _ordered(self, old: Array, number: Array, passed: Array) -> Array:
         """Return where the recorded group precedes a thread that has passed so many barriers."""
-        level, common = old[:, _LEVEL], common_level(old[:, _THREAD], number, self.shape)
+        level, common = old[:, _LEVEL], common_level(np.maximum(old[:, _THREAD], 0), number, self.shape)
         result = (level <= THREAD_LEVEL) & (common <= THREAD_LEVEL)
         result |= (level <= WARP_LEVEL) & (common <= WARP_LEVEL) & (old[:, _WARP] < passed[0])
         result |= (level <= BLOCK_LEVEL) & (common <= BLOCK_LEVEL) & (old[:, _BLOCK] < passed[1])
@@ -114,9 +117,10 @@ class Shadow:
     def _join(self, record: Array, cell: Array, number: Array, passed: Array, new: Array) -> None:
         """Note reads or atomics: the group grows by those that no barrier separates from it."""
         old = record[cell]
-        grows = (old[:, _THREAD] >= 0) & ~self._ordered(old, number, passed)
+        grows = old[:, _THREAD] >= 0
+        grows &= grows.any() and ~self._ordered(old, number, passed)
         if grows.any():
-            level = np.maximum(common_level(old[:, _THREAD], number, self.shape), old[:, _LEVEL])
+            level = np.maximum(common_level(np.maximum(old[:, _THREAD], 0), number, self.shape), old[:, _LEVEL])
             new[:, _LEVEL] = np.where(grows, np.maximum(new[:, _LEVEL], level), new[:, _LEVEL])
             counts = np.maximum(new[:, _WARP : _CLUSTER + 1], old[:, _WARP : _CLUSTER + 1])
             new[:, _WARP : _CLUSTER + 1] = np.where(grows[:, None], counts, new[:, _WARP : _CLUSTER + 1])

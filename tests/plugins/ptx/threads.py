@@ -25,9 +25,14 @@ class Shape:
     cluster: int = 1
 
     @property
+    def bits(self) -> int:
+        """Bits of a thread's number that are its own: a block begins at a power of two, and so with a new warp."""
+        return max((self.block - 1).bit_length(), 5)
+
+    @property
     def stride(self) -> int:
-        """Numbers of threads per block: a block begins a new warp."""
-        return -(-self.block // WARP) * WARP
+        """Numbers of threads per block."""
+        return 1 << self.bits
 
 
 class Threads:
@@ -60,11 +65,13 @@ class Threads:
 
 def common_level(one: Array, other: Array, shape: Shape) -> Array:
     """Return the smallest group that both threads, given by their numbers, belong to."""
-    stride = shape.stride
-    block, other_block = one // stride, other // stride
-    level = np.full(one.shape, GRID_LEVEL, np.int64)
-    level[block // shape.cluster == other_block // shape.cluster] = CLUSTER_LEVEL
-    level[block == other_block] = BLOCK_LEVEL
-    level[one // WARP == other // WARP] = WARP_LEVEL
-    level[one == other] = THREAD_LEVEL
+    differing = one ^ other  # numbers are not negative, so the highest bit that differs tells the group
+    level = np.full(one.shape, THREAD_LEVEL, np.int64)
+    level += differing != 0
+    level += differing >= WARP
+    outside = differing >> shape.bits != 0
+    if outside.any():
+        block, other_block = one >> shape.bits, other >> shape.bits
+        level += outside
+        level += block // shape.cluster != other_block // shape.cluster
     return level

@@ -26,7 +26,60 @@ LEAST = 10  # mutants of a kernel
 # For each kernel (op, dtype, SM) what identifies the text that its mutants were chosen for, and the mutants: a kind and
 # the number of the place.
 CHOSEN: dict[tuple[str, str, int], tuple[str, str]] = {
-    ("NumbersAt", "", 90): ("x", "comparison 0"),
+    ("NumbersAt", "", 90): (
+        "49a9fcc4ff1b",
+        "comparison 0, constant 1, float constant 0, swapped operands 0, removed guard 0, negated guard 0, "
+        "branch not taken 0, address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("NumbersAt", "", 100): (
+        "e784098d76a3",
+        "comparison 0, constant 0, float constant 0, swapped operands 0, removed guard 0, negated guard 0, "
+        "branch not taken 0, address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("PlaceholderDraft", "", 90): (
+        "b846c7f8dec3",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("PlaceholderDraft", "", 100): (
+        "b8f15774948b",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, shifted offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "float32", 90): (
+        "cad442a7e2b0",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "float32", 100): (
+        "a9c3ec09ca74",
+        "comparison 0, constant 1, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "bfloat16", 90): (
+        "2abcb3ee5d16",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, shifted offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "bfloat16", 100): (
+        "3f839c7d08cf",
+        "comparison 2, constant 0, swapped operands 1, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, shifted offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("AcceptPrefix", "float32", 90): (
+        "cb6ec67b047a",
+        "comparison 1, constant 2, float constant 2, dropped barrier 0, swapped operands 2, removed guard 0, "
+        "negated guard 0, branch not taken 2, address offset 0, shifted offset 0, dropped store 0, dropped "
+        "atomic 0, dropped instruction 0, other operation 0, other reduction 0, other lane 0, not atomic 0, "
+        "rank of another block 0",
+    ),
+    ("AcceptPrefix", "float32", 100): (
+        "d2b77cf79211",
+        "comparison 0, constant 3, float constant 2, dropped barrier 0, swapped operands 0, removed guard 0, "
+        "negated guard 0, branch not taken 0, address offset 1, shifted offset 1, dropped store 0, dropped "
+        "atomic 0, dropped instruction 0, other operation 0, other reduction 0, other lane 0, not atomic 0, "
+        "rank of another block 0",
+    ),
 }
 
 
