@@ -22,8 +22,8 @@ _STORE = re.compile(
     r"(?:\.v(?P<count>[24]))?\.(?P<type>[bus](?:8|16|32|64)|f32|f64)"
 )
 _ATOMIC = re.compile(
-    r"(?P<op>atom|red)(?:\.relaxed)?(?:\.(?:cta|cluster|gpu|sys))?"
-    r"(?:\.(?P<space>global|shared|shared::cta|shared::cluster))?(?:\.(?:cta|cluster|gpu|sys))?"
+    r"(?P<op>atom|red)(?:\.relaxed)?(?:\.(?:cluster|gpu|sys))?"
+    r"(?:\.(?P<space>global|shared|shared::cta|shared::cluster))?(?:\.(?:cluster|gpu|sys))?"
     r"\.(?P<do>add|min|max|and|or|xor|exch|cas)\.(?P<type>[bus](?:32|64))"
 )
 _ADDRESS = re.compile(r"(?:cvta(?P<to>\.to)?\.(?P<space>global|const|shared|local)|mapa\.shared::cluster)\.u(32|64)")

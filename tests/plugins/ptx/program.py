@@ -18,8 +18,8 @@ from .warps import warp_step
 
 OPERATIONS = integers.table() | floats.table() | conversions.table()
 _BARRIER = re.compile(r"(?:bar\.sync|barrier\.sync(?:\.aligned)?|barrier\.cta\.sync(?:\.aligned)?)")
-_ARRIVE = re.compile(r"barrier\.cluster\.arrive(?:\.release)?(?:\.aligned)?")
-_WAIT = re.compile(r"barrier\.cluster\.wait(?:\.acquire)?(?:\.aligned)?")
+_ARRIVE = re.compile(r"barrier\.cluster\.arrive(?:\.release)?")
+_WAIT = re.compile(r"barrier\.cluster\.wait(?:\.acquire)?")
 _COLLECTIVE = re.compile(r"(?:shfl|redux|vote)\.sync\..*")
 
 

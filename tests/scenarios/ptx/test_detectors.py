@@ -279,6 +279,8 @@ def test_a_loop_without_an_end() -> None:
         "ld.shared.nc.u32 %r4, [%r3];",
         "st.global.v3.u32 [%d1], {%r1, %r2, %r3};",
         "barrier.cluster.arrive.relaxed;",
+        "barrier.cluster.wait.aligned;",
+        "atom.relaxed.cta.shared.add.u32 %r4, [%r3], 1;",
         "bar.sync 0, 32;",
         "cvt.rn.satfinite.e5m2x2.f32 %h1, %f1, %f2;",
         "setp.lt.and.s32 %p1, %r4, %r5, %p2;",

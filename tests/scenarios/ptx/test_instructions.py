@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.scenarios.ptx.tiny import words
+from tests.scenarios.ptx.tiny import run, words
 
 LANES = np.arange(32)
 
@@ -72,3 +72,11 @@ SKIP:
     wanted = LANES * (LANES + 1) // 2
     wanted[9] = 0 + 2 + 4 + 6 + 8
     np.testing.assert_array_equal(words(body), wanted)
+
+
+def test_lanes_that_part_meet_again() -> None:
+    """A loop takes as many steps as its longest lane, and what follows it is done once, by all together."""
+    loop = "mov.u32 %r4, 0;\nLOOP: add.s32 %r4, %r4, 1;\n setp.le.u32 %p1, %r4, %r0;\n @%p1 bra LOOP;\n"
+    halves = "setp.lt.u32 %p2, %r0, 9;\n @%p2 bra LOW;\n mov.u32 %r5, 1;\n bra END;\nLOW: mov.u32 %r5, 2;\nEND:\n"
+    after = "".join("setp.lt.u32 %p3, %r0, 99;\n @!%p3 bra AWAY;\n" for _ in range(10)) + "AWAY: mov.u32 %r6, 3;"
+    assert run(loop + halves + after, block=64).steps == 1 + 64 + 3 + 10 + 1
