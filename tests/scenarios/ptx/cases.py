@@ -14,6 +14,7 @@ import numpy as np
 
 from peagle.plugins.kernels.sources import kernel_of
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.accept_prefix.reference import race_noise
 from tests.plugins import ptx
 from tests.plugins.emission_cases import ACCEPT, batch_of
 from tests.plugins.ops.test_numbers_at import table
@@ -92,7 +93,7 @@ def _emissions(dtype: Any) -> Iterator[Case]:
     for b, accepted in enumerate((40, 23, 9)):  # every load that is in flight at once is needed
         many["input_ids"][b, 2 : 2 + accepted] = many["logits"][b, :accepted].astype(np.float32).argmax(axis=-1)
     yield Case(many, shift=1)
-    columns = batch_of(1, ["greedy", "greedy", "plain"], vocab=1, k=4200, dtype=dtype)  # more than threads
+    columns = batch_of(1, ["greedy", "greedy", "plain"], vocab=1, k=7700, dtype=dtype)  # many turns of 512 threads
     columns["window_len"][0], columns["forced_next"][1], columns["draft_len"][:] = 0, 0, 20
     yield Case(columns)
     wide = 17_003 if np.dtype(dtype).itemsize == 4 else 33_003  # every block of the cluster has its part
@@ -112,9 +113,35 @@ def _emissions(dtype: Any) -> Iterator[Case]:
     far = batch_of(3, ["top-k then top-p", "top-p"], vocab=wide, k=1, dtype=dtype)
     far["top_k"][0], far["top_p"][:] = 20_000, [0.99, 0.9]
     yield Case(far)
+    yield Case(_at_the_edge(wide, dtype))
     policies = ["all", "min-p then top-p", "top-k", "top-p of nothing", "top-1", "min-p"]
     yield Case(batch_of(1, policies, vocab=1003, k=1, dtype=dtype), shift=1)
     yield Case(batch_of(4, ["plain", "hot"] * 8, vocab=1003, k=1, dtype=dtype, spread=0.3))
+
+
+def _at_the_edge(vocab: int, dtype: Any) -> Arrays:
+    """Rows whose winner of the race is the last token that top-k or top-p keeps, or the first that it drops.
+
+    So an error by one token shows. The logits of one half crowd into a few bins of the first histogram.
+    """
+    batch = batch_of(6, ["plain"] * 8, vocab=vocab, k=1, dtype=np.float32)
+    batch["draft_len"][:] = 0
+    batch["logits"][:4] = batch["logits"][0] * 0.005 + 0.5
+    batch["logits"][4:] = batch["logits"][4] * 0.3
+    batch["logits"] = batch["logits"].astype(dtype)
+    for first in (0, 4):
+        z = batch["logits"][first, 0].astype(np.float32)
+        for number in np.arange(1, 1000) / 1000:  # a draw that neither the best nor the last tokens win
+            winner = int(np.argmax(z + race_noise(number, vocab)))
+            better, equal = int((z > z[winner]).sum()), int((z == z[winner]).sum())
+            if 0.02 * vocab < better < 0.6 * vocab:
+                break
+        weights = np.exp((z - z.max()).astype(np.float64))
+        before, each = weights[z > z[winner]].sum() / weights.sum(), weights[winner] / weights.sum()
+        batch["uniform"][first : first + 4] = number
+        batch["top_k"][first : first + 2] = [better + equal, better]
+        batch["top_p"][first + 2 : first + 4] = [before + each / 2, before - each / 2]
+    return batch
 
 
 @functools.cache

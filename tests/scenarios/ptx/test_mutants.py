@@ -127,6 +127,16 @@ def test_nearly_every_mutant_is_caught(op: str, dtype: str, sm: int) -> None:
     assert len(passing) <= 0.07 * len(found), [(each.line, each.before, each.after) for each in passing]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dropped barrier", "other lane", "not atomic"])
+@pytest.mark.parametrize("sm", [90, 100])
+def test_everything_by_which_the_threads_of_a_cluster_work_together_is_needed(sm: int, kind: str) -> None:
+    """Every barrier, shuffle and atomic of AcceptPrefix: without it a race, an early end or another token."""
+    fates = [each for number in range(100) if (each := fate("AcceptPrefix", "float32", sm, kind, number))]
+    assert len(fates) >= LEAST
+    assert not [(each.line, each.before, each.after) for each, complaint in fates if complaint is None]
+
+
 if __name__ == "__main__":
     for key in CHOSEN:
         new, passed = choose(*key)
