@@ -154,6 +154,9 @@ def table() -> Table:
         add(f"clz.{t}", (t,), "u32", leading_zeros)
         add(f"popc.{t}", (t,), "u32", lambda x: np.bitwise_count(x).astype(np.uint32))
         add(f"bfi.{t}", (t, t, "u32", "u32"), t, insert_bits)
+    # .relu: what is negative becomes 0.
+    add("min.relu.s32", ("s32", "s32"), "s32", lambda a, b: np.maximum(np.minimum(a, b), np.int32(0)))
+    add("max.relu.s32", ("s32", "s32"), "s32", lambda a, b: np.maximum(np.maximum(a, b), np.int32(0)))
     add("shf.l.wrap.b32", ("b32", "b32", "u32"), "b32", funnel_left)
     add("shf.r.wrap.b32", ("b32", "b32", "u32"), "b32", funnel_right)
     for t in (*(f"{k}{w}" for k in "bus" for w in (16, 32, 64)), "f32", "f64"):

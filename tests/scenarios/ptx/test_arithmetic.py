@@ -258,6 +258,9 @@ def test_integers(kind: str, data: st.DataObject) -> None:
         wide = f"{kind[0]}{2 * bits}"
         same(f"mul.wide.{kind}", a * b, wide, a, b)
         same(f"mad.wide.{kind}", a * b + c, wide, a, b, c)
+    if kind == "s32":
+        same("min.relu.s32", max(min(a, b), 0), kind, a, b)
+        same("max.relu.s32", max(a, b, 0), kind, a, b)
     if bits == 32:
         same(f"mul.hi.{kind}", (a * b) >> 32, kind, a, b)
     by = data.draw(st.one_of(st.integers(0, 70), st.just(2**32 - 1)))
