@@ -106,18 +106,17 @@ def exponential(x: Array) -> Array:
     wide = np.exp2(x.astype(np.float64))
     y = wide.astype(np.float32)
     # Where float64 cannot tell on which side of the middle of two numbers the result lies, more digits do.
-    unsure = np.isfinite(wide) & (wide * (1 + 2.0**-50)).astype(np.float32).__ne__(
-        (wide * (1 - 2.0**-50)).astype(np.float32)
-    )
+    low, high = (wide * (1 + sign * 2.0**-50) for sign in (-1, 1))
+    unsure = np.isfinite(wide) & (low.astype(np.float32) != high.astype(np.float32))
     for i in np.flatnonzero(unsure & (x != np.rint(x))):
-        y[i] = _exponential_of(float(x[i]))
+        y[i] = exponential_of(float(x[i]))
     if Approximation.ulp:
         exact = (x == 0) | ~np.isfinite(y) | (y < LEAST_NORMAL)
         y = np.where(exact, y, (y.view(np.int32) + np.int32(Approximation.ulp)).view(np.float32))
     return canonical(np.where(y < LEAST_NORMAL, np.float32(0), y))
 
 
-def _exponential_of(x: float) -> np.float32:
+def exponential_of(x: float) -> np.float32:
     """Return 2^x with fifty digits, rounded to float32: the nearest of the float64 result's neighbours."""
     context = Context(prec=50)
     exact = context.power(Decimal(2), Decimal(x))

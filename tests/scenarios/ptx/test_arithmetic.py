@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.plugins.ptx.conversions import E4M3
 from tests.plugins.ptx.errors import Undefined
-from tests.plugins.ptx.floats import Approximation, exponential
+from tests.plugins.ptx.floats import Approximation, exponential, exponential_of
 from tests.plugins.ptx.operations import DTYPES
 from tests.plugins.ptx.program import OPERATIONS
 
@@ -201,6 +201,7 @@ def test_the_exponential_is_rounded_once_and_flushes() -> None:
         exact = context.power(Decimal(2), Decimal(float(value)))
         for other in np.nextafter(ours, [np.float32(0), np.float32(np.inf)]):
             assert abs(Decimal(float(ours)) - exact) <= abs(Decimal(float(other)) - exact)
+    assert [exponential_of(float(value)) for value in x[:50]] == got[:50].tolist()
     np.testing.assert_array_equal(
         run("ex2.approx.ftz.f32", [-127, -np.inf, np.inf, 128, 1e-40]), np.array([0, 0, np.inf, np.inf, 1], np.float32)
     )
