@@ -79,7 +79,8 @@ def _writes(dtype: Any) -> Iterator[Case]:
         batch["k"][0, 0, 0, :4] = [np.nan, np.inf, -0.0, -np.inf]
         batch |= {"start": starts, "k_scale": np.array(0.37, np.float32), "v_scale": np.array(2.0**-6, np.float32)}
         yield Case(batch, shift=shift)
-    for heads, size in ((60, 13), (45, 13), (50, 12 * each), (40, 10 * each)):  # every thread takes several pieces, whole or single
+    # Every thread takes several pieces, whole or single.
+    for heads, size in ((60, 13), (45, 13), (50, 12 * each), (40, 10 * each)):
         cache, new = (2, heads, 6, size), (2, heads, 3, size)
         batch = {name: rng.choice(EVERY, cache) for name in ("k_cache", "v_cache")}
         batch |= {name: rng.normal(size=new).astype(dtype) for name in ("k", "v")}
