@@ -35,6 +35,7 @@ from cpu.passes import Passes, milliseconds
 from peagle.engines import Engine, SamplingParams
 
 Turn = dict[str, float]  # measurement -> milliseconds
+_IK = "ik_llama.cpp"
 _DECODED = 32
 _WARM_UP = 96  # tokens of the passes that are not counted: they touch nearly all experts
 
@@ -142,7 +143,7 @@ def measure(file: Path, arguments: argparse.Namespace) -> None:
     columns, contexts, prompts = map(tuple, (arguments.columns, arguments.contexts, arguments.prompts))
     settings = Settings(columns, contexts, prompts, arguments.repeats, arguments.threads)
     engine = built(file, arguments.engines)
-    peers = {name: _binary(folder) for name, folder in (("llama.cpp", arguments.llama), ("ik_llama.cpp", arguments.ik))
+    peers = {name: _binary(folder) for name, folder in (("llama.cpp", arguments.llama), (_IK, arguments.ik))
              if folder}  # fmt: skip
     turns: dict[str, list[Turn]] = {}
     memory = []
@@ -150,7 +151,8 @@ def measure(file: Path, arguments: argparse.Namespace) -> None:
         memory.append(bandwidth(arguments.threads))
         turns.setdefault("peagle-compile", []).append(ours(engine, settings))
         for name, command in peers.items():
-            turns.setdefault(name, []).append(peer(command, file, settings))
+            flags = arguments.ik_flags.split() if name == _IK else ()
+            turns.setdefault(name, []).append(peer(command, file, settings, flags))
     print("\n".join(report(file, window_bytes(file), memory, turns)), flush=True)
 
 
@@ -209,6 +211,7 @@ def parse_arguments() -> Any:
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.gguf")
     parser.add_argument("--llama", type=Path, metavar="FOLDER", help="build folder of llama.cpp")
     parser.add_argument("--ik", type=Path, metavar="FOLDER", help="build folder of ik_llama.cpp")
+    parser.add_argument("--ik-flags", default="-rtr 1", help="for its llama-bench; default: %(default)s")
     parser.add_argument("--engines", type=Path, default=Path("build/bench-files"), help="default: %(default)s")
     parser.add_argument("--columns", type=int, nargs="*", default=[1, 2, 5, 8], help="default: 1 2 5 8")
     parser.add_argument("--contexts", type=int, nargs="+", default=[155, 1500], help="default: 155 1500")
