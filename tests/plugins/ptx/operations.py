@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 # How the bits of a register are seen. Half numbers are patterns; ``pred`` is a bool.
 DTYPES: Mapping[str, Any] = {
-    **{f"{kind}{bits}": np.dtype(f"u{bits // 8}") for kind in "bu" for bits in (8, 16, 32, 64)},
+    **{f"{kind}{bits}": np.dtype(f"u{bits // 8}") for kind in ("b", "u") for bits in (8, 16, 32, 64)},
     **{f"s{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
