@@ -88,9 +88,9 @@ class Pair:
     ``taps`` are the layers whose hidden states the head is expected to read. Only `models` shows them: a build reads
     them from the head's own configuration, or uses the default. ``taps_source`` says where the value comes from.
     ``licences`` are those of target and head according to their model cards; empty if unknown. ``eagle3`` is an EAGLE-3
-    head for the same target, if one is known. ``drafter_parameters`` is the head's published size, and
-    ``acceptance`` its published tokens per round by number of drafts. ``evidence`` lists the checks made with exactly these checkpoints, as (level, how); ``notes`` list the open points, and ``unknown`` the
-    facts that only the head's files provide.
+    head for the same target, if one is known. ``drafter_parameters`` is the head's published size, and ``acceptance``
+    its published tokens per round. ``evidence`` lists the checks made with exactly these checkpoints, as (level, how);
+    ``notes`` list the open points, and ``unknown`` the facts that only the head's files provide.
     """
 
     name: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,18 +12,25 @@ EXPERTS, CACHE, COPIES, LOGITS, LOOKED_UP = "experts", "KV cache", "copies", "lo
 class PassWork:
     """What a pass over ``columns`` tokens moves and computes.
 
-    ``bytes`` are read or written, by kind. ``operations`` are multiplications and additions, by number format.
+    ``bytes`` are read or written, by kind. ``operations`` are multiplications and additions, by number format;
+    ``first_operations`` are those of one column for each weight that is read.
     """
 
     columns: int
     bytes: Mapping[str, float]
     operations: Mapping[str, float]
+    first_operations: float
     kernels: int
 
     @property
     def total_bytes(self) -> float:
         """The bytes of all kinds."""
         return sum(self.bytes.values())
+
+    @property
+    def weight_bytes(self) -> float:
+        """The bytes of weights."""
+        return self.total_bytes - sum(self.bytes.get(kind, 0.0) for kind in (CACHE, COPIES, LOGITS, LOOKED_UP))
 
     @property
     def total_operations(self) -> float:
@@ -93,18 +99,24 @@ class GraphWork:
         every, logits = columns * rows, (columns if emitted is None else emitted) * rows
         cached = self.position_bytes * context * rows
         moved: dict[str, float] = dict(self.weights)
-        operations = Counter({kind: 2.0 * count * every for kind, count in self.products.items()})
+        operations = {kind: 2.0 * count * every for kind, count in self.products.items()}
+
+        def compute(kind: str, count: float) -> None:
+            operations[kind] = operations.get(kind, 0.0) + count
+
         for kind, count in self.head_products.items():
-            operations[kind] += 2.0 * count * logits
+            compute(kind, 2.0 * count * logits)
+        values = float(sum(self.products.values()) + sum(self.head_products.values()))
         if self.experts:
             experts = self.experts
+            values += experts.values * experts.distinct(every) / experts.count
             moved[EXPERTS] = experts.bytes * experts.distinct(every) / experts.count
             used = 1.0 if experts.dense else experts.chosen / experts.count
-            operations[experts.kind] += 2.0 * experts.values * used * every
-        operations[self.wide] += self.attended * (context + columns) * every
+            compute(experts.kind, 2.0 * experts.values * used * every)
+        compute(self.wide, float(self.attended * (context + columns) * every))
         moved[CACHE] = cached + self.position_bytes * every
         if self.copies_cache:
             moved[COPIES] = 2 * cached  # read and written once more
         moved[LOGITS] = 2 * self.logit_bytes * logits  # written, and read by the sampler
         moved[LOOKED_UP] = self.row_bytes * every
-        return PassWork(columns, moved, dict(operations), self.kernels)
+        return PassWork(every, moved, operations, 2 * values, self.kernels)
