@@ -74,7 +74,7 @@ class TargetSize:
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class PublishedAcceptance:
     """Published tokens per round by number of drafts (K), and their ``source``."""
 
     tokens: Mapping[int, float]
@@ -103,7 +103,7 @@ class Pair:
     size: TargetSize
     licences: tuple[str, str] = ("", "")
     drafter_parameters: int | None = None
-    acceptance: Acceptance | None = None
+    acceptance: PublishedAcceptance | None = None
     evidence: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ _NEVER_LOADED = (
     "never loaded by this project: only the architecture was compared with transformers, on small random weights"
 )
 
-_CODER_ACCEPTANCE = Acceptance(
+_CODER_ACCEPTANCE = PublishedAcceptance(
     {4: 4.30, 10: 6.66, 18: 7.51},
     "HumanEval with an instruction, the card of amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE",
 )
@@ -221,7 +221,7 @@ PAIRS = {
             size=TargetSize(20_914_757_184, 19_747_307_520, 13_761_264_768),
             licences=(_APACHE, ""),
             drafter_parameters=1_800_000_000,
-            acceptance=Acceptance({3: 3.02, 7: 3.94}, "HumanEval, vLLM's blog on P-EAGLE, March 2026"),
+            acceptance=PublishedAcceptance({3: 3.02, 7: 3.94}, "HumanEval, vLLM's blog on P-EAGLE, March 2026"),
             notes=(_NEVER_LOADED,),
             unknown=("the head's number of attention heads and MLP width", "the parameters of its rotary embedding"),
         ),
@@ -236,7 +236,7 @@ PAIRS = {
             size=TargetSize(116_829_156_672, 115_617_300_480, 65_248_815_744),
             licences=(_APACHE, _APACHE),
             drafter_parameters=1_700_000_000,
-            acceptance=Acceptance({5: 3.15}, "HumanEval, the card of amazon/gpt-oss-120b-p-eagle"),
+            acceptance=PublishedAcceptance({5: 3.15}, "HumanEval, the card of amazon/gpt-oss-120b-p-eagle"),
             notes=(_NEVER_LOADED,),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),

@@ -1,4 +1,4 @@
-"""Speeds of the known GPUs, from their datasheets, and what decoding reaches of them. Nothing here was measured."""
+"""Speeds of the known GPUs, from their datasheets, and the share that decoding attains. Nothing here was measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GpuSpeed:
 
 @dataclass(frozen=True)
 class Attained:
-    """What small kernels in a CUDA graph attain: the ``best`` and the ``worst`` case that an estimate assumes."""
+    """A rate that small kernels in a CUDA graph attain, in the ``best`` and the ``worst`` case that is assumed."""
 
     best: float
     worst: float

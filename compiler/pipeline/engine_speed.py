@@ -16,12 +16,11 @@ from ..checkpoints.target_and_drafter import Inputs
 from ..hardware.gpus import is_architecture
 from ..request.build_plan import BuildPlan
 from ..resources.speed.acceptance_lengths import AcceptanceLengths
-from ..resources.speed.cpu_device import cpu_device
 from ..resources.speed.cpu_probe import CpuSpeed, ProbeShape, measure_cpu
-from ..resources.speed.gpu_device import gpu_device
+from ..resources.speed.devices import cpu_device, gpu_device
 from ..resources.speed.model_speed import SpeedQuestion, drafter_of, speed_question
 from ..resources.speed.pass_work import GraphWork
-from ..resources.speed.round_estimate import CONTEXT, SHOWN, Device, SpeedEstimate, estimate_rounds
+from ..resources.speed.round_estimate import CONTEXT, SHOWN, SpeedEstimate, TimedDevice, estimate_rounds
 from ..resources.speed.target_work import GraphCounts, target_work
 from ..resources.workload import workload_of
 from .choose_k import KChoice
@@ -82,7 +81,7 @@ class EngineSpeed:
         """Estimate for this machine's CPU, beside the rounds measured while choosing K."""
         return self._on(cpu_device(speed), choice)
 
-    def _on(self, device: Device, choice: KChoice | None) -> SpeedEstimate:
+    def _on(self, device: TimedDevice, choice: KChoice | None) -> SpeedEstimate:
         question = self.question
         lengths = _measured_lengths(choice) if choice else question.lengths
         measured = _milliseconds(choice) if choice else {}

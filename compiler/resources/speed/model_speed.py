@@ -10,8 +10,8 @@ from ....engines.draft_methods import METHODS, DraftMethod, method_of_heads
 from ....engines.draft_methods.record import Passes
 from ...checkpoints.resolve_names import known_pair
 from .acceptance_lengths import AcceptanceLengths
+from .devices import gpu_device
 from .drafter_work import assumed_head, drafter_work
-from .gpu_device import gpu_device
 from .pass_work import GraphWork
 from .round_estimate import SHOWN, SpeedEstimate, estimate_rounds
 from .target_work import GraphCounts, target_work
@@ -37,7 +37,7 @@ _NOT_ESTIMATED = "times are estimated for GPUs, and for this project's kernels o
 
 @dataclass(frozen=True)
 class SpeedQuestion:
-    """What is asked of an estimate of speed: the draft method, the acceptance lengths, the numbers of drafts.
+    """The draft method, the acceptance lengths and the numbers of drafts to estimate.
 
     ``lengths`` is None if they are unknown. ``most`` is the maximum of drafts, ``asked`` the number requested, None if
     it adapts. ``head_parameters`` is the published size of a head whose checkpoint is not local.
@@ -92,6 +92,8 @@ def drafter_of(
     notes = [INTERPOLATED] if question.lengths else [NO_LENGTHS] if method.drafts else []
     if not method.needs_head:
         return None, notes
+    if question.most < SHOWN[-1]:
+        notes.append(f"the head was trained for K = {question.most}")
     if head is None:
         is_parallel = method.passes is Passes.ONE
         head, said = assumed_head(spec, text, question.head_parameters, parallel=is_parallel)

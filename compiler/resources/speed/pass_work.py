@@ -10,7 +10,7 @@ EXPERTS, CACHE, COPIES, LOGITS, LOOKED_UP = "experts", "KV cache", "copies", "lo
 
 @dataclass(frozen=True)
 class PassWork:
-    """What a pass over ``columns`` tokens moves and computes.
+    """The work of a pass over ``columns`` tokens.
 
     ``bytes`` are read or written, by kind. ``operations`` are multiplications and additions, by number format;
     ``first_operations`` are those of one column for each weight that is read.
@@ -65,7 +65,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class GraphWork:
-    """What every pass of a graph reads and computes, from which ``over`` computes one pass.
+    """The work that passes of a graph have in common, from which ``over`` computes that of one pass.
 
     ``weights``: bytes read in every pass, by role, with scales. ``products``: values multiplied with each column, by
     number format, without the experts; ``head_products``: those of the LM head, multiplied with emitted columns only.

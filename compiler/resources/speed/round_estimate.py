@@ -29,7 +29,7 @@ class PassTime:
 
 
 @dataclass(frozen=True)
-class Device:
+class TimedDevice:
     """A device: its name, the time that it takes for a pass, and the sources. Every pass waits for ``host_seconds``."""
 
     name: str
@@ -128,7 +128,7 @@ def estimate_rounds(
     target: GraphWork,
     drafter: GraphWork | None,
     method: DraftMethod,
-    device: Device | None,
+    device: TimedDevice | None,
     lengths: AcceptanceLengths | None,
     *,
     most: int,
@@ -166,7 +166,7 @@ def estimate_rounds(
     )
 
 
-def _round(k: int, passes: Sequence[PassWork], device: Device | None, tokens: float | None) -> RoundEstimate:
+def _round(k: int, passes: Sequence[PassWork], device: TimedDevice | None, tokens: float | None) -> RoundEstimate:
     work = RoundEstimate(
         k=k,
         bytes=round(sum(each.total_bytes for each in passes)),

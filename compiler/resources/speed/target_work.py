@@ -26,7 +26,7 @@ _EXPERTS, _OTHER = "experts", "other"
 
 @dataclass(frozen=True)
 class GraphCounts:
-    """What only a lowered graph tells: its kernels on a GPU, and whether it computes all experts and copies caches.
+    """Counts of a lowered graph: its kernels on a GPU, and whether it computes all experts and copies caches.
 
     A graph for CPUs has no kernels here: its time is measured with those of one node.
     """
