@@ -68,7 +68,7 @@ class EngineSpeed:
                 queries=int(text["num_attention_heads"]) * spec.caches[0].head_dim,
                 keys=spec.caches[0].heads * spec.caches[0].head_dim,
                 inner=int(text.get("moe_intermediate_size") or text["intermediate_size"]),
-                layers=spec.num_layers,
+                bytes=round(work.over(1, 0).weight_bytes),
                 columns=plan.speculation.max_num_speculative_tokens + 1,
             ),
         )

@@ -1,7 +1,7 @@
 """Measure the speed of this machine's CPU with the engine's own kernels, in about two seconds.
 
 The probe is one fused node of transformer layers without attention, with the widths and the number format of a target
-and random weights: as many layers as the target has, up to a size that no cache holds.
+and random weights: as many layers as have the bytes of a target's pass, up to a size that no cache holds.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from ....plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
 from ....plugins.ops.quantized_linear.packed_weights import code_shape, columns_multiple, scale_dtype, scale_shape
 from ....plugins.ops.wide_linear.packed_matrix import packed_shape
 
-_MOST_BYTES = 96 * 2**20
-_SECONDS, _LEAST_RUNS = 0.3, 5  # of each measurement
+_MOST_BYTES = 128 * 2**20
+_SECONDS, _LEAST_TURNS = 0.6, 5
+_LEAST_SHARE = 0.01  # of the time of one column: what further columns take at least, so that noise gives no rate of 0
 _EPSILON = "#3727c5ac"  # 1e-5
 
 
 @dataclass(frozen=True)
 class ProbeShape:
-    """The layers to measure: widths of the target, and the number format of its layers."""
+    """The layers to measure: ``bytes`` of weights in the number format ``kind``, with the widths of a target."""
 
     kind: str
     hidden: int
     queries: int
     keys: int
     inner: int
-    layers: int
+    bytes: int
     columns: int  # the larger of the two numbers of columns to measure
 
 
@@ -60,20 +61,20 @@ def measure_cpu(shape: ProbeShape, library: Path, threads: int) -> CpuSpeed:
     from ....engines.backends.onnxruntime.loaded_graphs import open_session
 
     packed = packed_name(shape.kind)
-    layers = [
-        _Layer(packed, shape) for _ in range(max(min(shape.layers, _MOST_BYTES // _layer_bytes(packed, shape)), 1))
-    ]
+    count = max(round(min(shape.bytes, _MOST_BYTES) / _layer_bytes(packed, shape)), 1)
+    layers = [_Layer(packed, shape) for _ in range(count)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "probe.onnx"
         path.write_bytes(_model(layers, shape))
         session = open_session(path, threads, library)
     size, values = sum(layer.bytes for layer in layers), sum(layer.values for layer in layers)
-    one, more = (_seconds(_run(session, columns, layers[0].hidden)) for columns in (1, shape.columns))
     workers = threads or len(_cores())
+    one, more = _seconds(*(_run(session, columns, layers[0].hidden) for columns in (1, shape.columns)))
+    (read,) = _seconds(_reading(size, workers))  # not in turn with the others: it empties the processor's cache
     return CpuSpeed(
         weight_rate=size / one,
-        operation_rate=2.0 * values * (shape.columns - 1) / max(more - one, 1e-9),
-        read_rate=_read_rate(size, workers),
+        operation_rate=2.0 * values * (shape.columns - 1) / max(more - one, _LEAST_SHARE * one),
+        read_rate=size / read,
         threads=workers,
     )
 
@@ -171,21 +172,25 @@ def _run(session: Any, columns: int, width: int) -> Callable[[], object]:
     return lambda: session.run(None, fed)
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    """Return the median seconds of runs, after one that is not counted."""
-    run()
-    times: list[float] = []
-    while len(times) < _LEAST_RUNS or sum(times) < _SECONDS:
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
+def _seconds(*runs: Callable[[], object]) -> list[float]:
+    """Return the median seconds of each run, taken in turn, so that a slow moment of the machine affects them all."""
+    times: list[list[float]] = [[] for _ in runs]
+    spent, turns = 0.0, -1  # the first turn is not counted
+    while turns < _LEAST_TURNS or spent < _SECONDS:
+        turns += 1
+        for each, run in zip(times, runs, strict=True):
+            began = time.perf_counter()
+            run()
+            each.append(time.perf_counter() - began)
+            spent += each[-1]
+    return [float(np.median(each[1:])) for each in times]
 
 
-def _read_rate(size: int, threads: int) -> float:
+def _reading(size: int, threads: int) -> Callable[[], object]:
+    """Return a function that sums an array of ``size`` bytes on ``threads`` threads."""
     parts = np.array_split(np.ones(max(size // 8, threads), np.int64), threads)
-    with ThreadPoolExecutor(threads) as pool:
-        return sum(part.nbytes for part in parts) / _seconds(lambda: list(pool.map(np.sum, parts)))
+    pool = ThreadPoolExecutor(threads)
+    return lambda: list(pool.map(np.sum, parts))
 
 
 def _cores() -> set[int]:

@@ -13,7 +13,7 @@ from peagle.compiler.resources.speed.cpu_probe import ProbeShape, measure_cpu, p
 @pytest.mark.parametrize("kind", ["fp32", "int8", "int4", "q4_k", "mxfp4"])
 def test_a_probe_of_every_kind_gives_rates(kind: str, cpu_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_probe, "_SECONDS", 0.0)
-    shape = ProbeShape(kind, hidden=72, queries=64, keys=32, inner=100, layers=3, columns=5)
+    shape = ProbeShape(kind, hidden=72, queries=64, keys=32, inner=100, bytes=200_000, columns=5)
     found = measure_cpu(shape, cpu_library, 2)
     assert found.threads == 2
     assert 1e6 < found.weight_rate < 1e13
