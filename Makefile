@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-attention bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,10 @@ bench-rounding: $(STAMP) ## measure the cost of rounding weights for every recip
 bench-experts: $(STAMP) ## measure the routed experts of one layer by the tokens in a window
 	@echo "Measuring (a minute; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/experts.py $(ARGS)
+
+bench-files: $(STAMP) ## measure GGUF files beside llama.cpp and ik_llama.cpp; ARGS="FILE.gguf --llama FOLDER --ik FOLDER"
+	@echo "Measuring (minutes a file; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/gguf_files.py $(ARGS)
 
 bench-attention: $(STAMP) ## measure the attention of all layers by columns and context; ARGS="--caches float16,int8"
 	@echo "Measuring (a minute; keep the machine idle) ..."

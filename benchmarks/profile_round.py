@@ -20,20 +20,17 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from cpu.bandwidth import bandwidth
 from cpu.passes import Passes, milliseconds
 from cpu.rounds import report_rounds
 
 from peagle.engines.folder.manifest import Manifest
 
 RUNS = 100
-_READ = 256 * 2**20  # bytes read to measure bandwidth: more than any cache holds
 _SHOWN = 8
 
 
@@ -48,19 +45,6 @@ def kernels(trace: Path) -> dict[str, tuple[int, float]]:
         count, total = kinds.get(kind, (0, 0.0))
         kinds[kind] = count + 1, total + statistics.median(values)
     return kinds
-
-
-def bandwidth(threads: int) -> float:
-    """Return the best bytes per second that ``threads`` threads read when each sums part of an array."""
-    array = np.ones(_READ // 8, np.int64)
-    parts = np.array_split(array, threads)
-    best = float("inf")
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(5):
-            began = time.perf_counter()
-            list(pool.map(np.sum, parts))
-            best = min(best, time.perf_counter() - began)
-    return array.nbytes / best
 
 
 def report(title: str, engine: Path, half: str, columns: int, emitted: int, arguments: argparse.Namespace) -> None:

@@ -93,9 +93,9 @@ class Engine:
             path: The engine folder.
             max_batch_size: The maximum number of requests that run at once.
             threads: CPU threads; None chooses a number.
-            check: ``"hashes"`` compares the files' hashes with the manifest's, which reads all files; ``"sizes"``
-                compares only their sizes. ``"auto"`` compares all hashes of an engine below 1 GB; of a larger one,
-                only the sizes of the files with weights.
+            check: ``"hashes"`` compares the hash of every file with the manifest, which reads all files; ``"sizes"``
+                compares only their sizes. ``"auto"`` compares all hashes of an engine below 1 GB; in a larger engine,
+                it compares the weights of ONNX graphs only by size.
             max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that; calls
                 that return a text wait instead.
             max_prefill_tokens: Prompt tokens that are read between two rounds of running requests. A smaller number

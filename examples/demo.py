@@ -1,8 +1,8 @@
-"""Compare plain decoding, drafts from the text and P-EAGLE on one engine: answers, speed, and token equality.
+"""Compare plain decoding, n-gram drafts and P-EAGLE on one engine: answers, speed, and equality of tokens.
 
     python examples/demo.py ENGINE_DIR
 
-All run in the same process and take turns on every question, so that disturbances affect all of them.
+All methods run in one process and take turns on every question, so that disturbances affect all of them.
 """
 
 from __future__ import annotations

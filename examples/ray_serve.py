@@ -5,8 +5,8 @@
 
 Every replica has the loop and the HTTP API of ``peagle-compile serve``. The proxy accepts requests, chooses a replica
 by the prompt's prefix and the replica's load, and forwards the response. If a replica dies, no answer is lost: the
-proxy asks another one with the same seed, which produces the same text, and skips the part of a stream that was already
-sent. docs/ray.md describes the guarantees and their limits.
+proxy repeats the request on another replica with the same seed, which produces the same text, and skips the part of a
+stream that was already sent. docs/ray.md describes the guarantees and their limits.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class Front:
         return StreamingResponse(_events(messages), 200, _headers(start))
 
     async def _messages(self, question: Question) -> AsyncIterator[Message]:
-        """Yield the messages of one replica; if it dies, those of the next from their start."""
+        """Yield the messages of one replica; if it dies, yield those of the next replica from the start."""
         for tries_left in reversed(range(TRIES)):
             try:
                 async for message in self._replicas.answer.remote(question):

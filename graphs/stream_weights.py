@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ..plugins.errors import BuildError
+from ..plugins.errors import REPORT, BuildError
 from ..plugins.number_types import BY_NUMPY, FLOAT16, UINT8
 from .lowering.lowering_result import GraphWeight, Lowered
 from .lowering.shared_passes import ROPE_METADATA, fill_rope_tables
@@ -211,7 +211,7 @@ def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtyp
     kind, found = BY_NUMPY[weight.dtype], BY_NUMPY.get(str(rows.dtype))
     dtype, packed = kind.dtype, found is not None and found.codes_per_byte == 2
     if kind.is_code and rows.dtype != dtype and not (packed and kind is UINT8):
-        raise BuildError(f"{part} should be stored as {weight.dtype}, but was read as {rows.dtype}")
+        raise BuildError(f"{part} should be stored as {weight.dtype}, but was read as {rows.dtype}", fix=REPORT)
     if packed:
         halves = np.ascontiguousarray(rows).reshape(-1).view(np.uint8) & np.uint8(15)
         low: np.ndarray[Any, np.dtype[np.uint8]] = halves[0::2].copy()

@@ -127,7 +127,7 @@ def _refuse_lost_buffers(model: nn.Module) -> None:
     lost = [n for n, b in model.named_buffers() if b.device.type == "meta" and n not in state and id(b) not in tables]
     if lost:
         raise BuildError(
-            f"buffers without a value: {', '.join(lost)}",
+            f"the model has buffers without a value: {', '.join(lost)}",
             why="the modelling code computes these buffers, but tracing runs without values",
             fix="let the family's `prepare` compute them (docs/add-a-model.md)",
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+# The fix of an error that no input of a user should cause.
+REPORT = "this is an internal error of peagle-compile: report it with the output of `peagle-compile doctor`"
+
 
 class PeagleError(Exception):
     """Base class of every error this project raises on purpose.

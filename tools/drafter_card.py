@@ -70,35 +70,36 @@ tags: [speculative-decoding, p-eagle, eagle3, tiny]
 {unfinished}
 A parallel drafting head with {parameters:,} parameters ({shape.num_hidden_layers} layers, hidden size
 {shape.hidden_size}) for the model in `../target`. One forward pass proposes up to {shape.num_speculative_tokens}
-tokens; the target verifies them, so the output stays the target's own.
+tokens. The target verifies them, so the output is the same as without the drafter.
 
 ## Layout
 
-Flat `config.json` and one `model.safetensors` in bfloat16. It reads the residual stream entering layers {taps} of the
-target (`hidden_states[i]` in Hugging Face numbering), low layer first. `midlayer` is layer 0 and takes
-[embedding, features]; `mask_hidden` is stored before `fc`; the placeholder token (`ptd_token_id`) is
-{shape.ptd_token_id}, `<|mask|>` of the target's tokenizer. The vocabulary is the target's, without reduction.
+The head has a flat `config.json` and one `model.safetensors` in bfloat16. It reads the residual stream entering layers
+{taps} of the target (`hidden_states[i]` in Hugging Face numbering), low layer first. `midlayer` is layer 0 and takes
+[embedding, features]; `mask_hidden` has the width of the input of `fc`. The placeholder token (`ptd_token_id`) is
+{shape.ptd_token_id}, `<|mask|>` in the target's tokenizer. The head uses the target's full vocabulary.
 
 ## Data
 
-* The target's own text, 192 tokens after every 64 tokens taken from the training files: {len(run.own.greedy)} greedy
-  continuations and {len(run.own.sampled)} sampled at temperature {TEMPERATURE}. Of the 6 windows of each step, 4 are
-  greedy, 1 is sampled and 1 is text of the training files. The files (Python standard library, PSF-2.0), their number
-  and digest are those of the target's card; held-out files were not used.
+* The training text was written by the target: continuations of 192 tokens after 64 tokens of the training files,
+  {len(run.own.greedy)} of them greedy and {len(run.own.sampled)} sampled at temperature {TEMPERATURE}. Of the 6 windows
+  of each step, 4 are greedy, 1 is sampled and 1 is text of the training files. The target's model card describes these
+  files (Python standard library, PSF-2.0). Held-out files were not used.
 * Licence of these weights: Apache-2.0.
 
 ## Recipe
 
-* Rows of a window: every real row, and for each deeper level d = 1..7 a nested random subset of at most
-  max(0.8^d, 0.2) of them as placeholders (trained depth {shape.num_speculative_tokens}). A placeholder sees the real
-  rows up to its anchor and its own chain.
-* Loss: cross-entropy against the target's distribution, plus half of that against its first choice, averaged over rows.
+* A window has a row for every real token. For each deeper level d = 1..7, a nested random subset of at most
+  max(0.8^d, 0.2) of these rows is added as placeholders (trained depth {shape.num_speculative_tokens}). A placeholder
+  sees the real rows up to its anchor and its own chain.
+* Loss: cross-entropy against the target's distribution plus, at half weight, the cross-entropy against its most likely
+  token, averaged over rows.
 * {run.steps} steps of 6 windows of 255 tokens. Muon (peak 0.02) for the matrices of the blocks and `fc`, AdamW (peak
   0.002) for embedding, head, norms and `mask_hidden`; warm-up of 30 steps, constant, linear decay to zero over the last
-  50 %. Embedding, head and final norm start as the target's and are trained; two heads of the first block start by
-  looking at the nearest real rows (`look_back` in `tools/drafter_start.py`).
-* Trained against the bfloat16-rounded target computed under bfloat16 autocast; sha256 of its `model.safetensors`:
-  `{run.target_digest}`.
+  50%. Embedding, head and final norm are initialized from the target and trained. Two attention heads of the first
+  block initially attend to the nearest real rows (`look_back` in `tools/drafter_start.py`).
+* The head was trained against the target in bfloat16, computed under bfloat16 autocast. SHA-256 of the target's
+  `model.safetensors`: `{run.target_digest}`.
 * Seed {run.seed}. Time: {run.own.seconds / 60:.0f} minutes to write the text, {run.seconds / 60:.0f} minutes to train,
   on a shared {processor()}.
 
@@ -108,8 +109,8 @@ python tools/train_drafter.py --steps {run.steps} --own-batches {run.own_batches
 
 ## Held-out files
 
-Tokens per round (accepted drafts and one token of the target's own), {PROMPTS} prompts of {PROMPT_TOKENS} tokens from
-the held-out files, {NEW_TOKENS} new tokens each, batch 1, float32 on the shipped weights:
+Tokens per round (accepted drafts plus one token of the target) on {PROMPTS} prompts of {PROMPT_TOKENS} tokens from the
+held-out files, with {NEW_TOKENS} new tokens each, at batch size 1, with these weights in float32:
 
 {table(rows, PROMPTS)}
 
@@ -123,8 +124,9 @@ python tools/evaluate_pair.py
 
 ## Limits
 
-* It fits this target only: another target, or the same one retrained, needs its own head.
-* Trained on windows of 255 tokens; acceptance falls on longer contexts and for K above {shape.num_speculative_tokens}.
-* Greedy text of so small a target repeats itself, which makes drafting easier than it is for a large one: the numbers
-  above say that the pair works, not how fast a real pair would be.
+* The head works only with this target. Another target, or a retrained one, needs its own head.
+* It was trained on windows of 255 tokens. Acceptance falls on longer contexts and for K above
+  {shape.num_speculative_tokens}.
+* Greedy text of such a small target repeats itself, which makes drafting easier than for a large target. The numbers
+  above show that the pair works, not how fast a real pair would be.
 """

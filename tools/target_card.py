@@ -69,40 +69,40 @@ tags: [python, code, tiny, qwen3]
 # Demo target: a tiny Python language model
 {unfinished}
 A Qwen3 decoder with {parameters:,} parameters ({shape.num_hidden_layers} layers, hidden size {shape.hidden_size}),
-trained from scratch on the source text of Python's standard library. It exists so that compiling, checking and running
-a target with its P-EAGLE drafter (`../drafter`) can be tried on any machine, without a download and without a GPU. Its
-text looks like Python; it is of no use for writing programs.
+trained from scratch on the source text of Python's standard library. With this model and its P-EAGLE drafter
+(`../drafter`), you can build, verify and run an engine on any machine, without a download or a GPU. The generated text
+looks like Python but is useless as a program.
 
 ## Data
 
 * Python {corpus.python_version} standard library, `.py` files: {len(corpus.train)} for training ({run.train_tokens:,}
   tokens), {len(corpus.held_out)} held out ({held_tokens:,} tokens).
-* Left out: tests, tables (`encodings`, `pydoc_data`, `html/entities.py`, ...), `lib2to3`, build-time files, files that
-  are not ASCII. `tools/corpus.py` holds the exact rule.
+* Excluded: tests, tables (`encodings`, `pydoc_data`, `html/entities.py`, ...), `lib2to3`, build-time files, files that
+  are not ASCII. `tools/corpus.py` has the exact rule.
 {held_files}
-* sha256 over file names and contents: `{corpus.digest}`.
+* SHA-256 of file names and contents: `{corpus.digest}`.
 * Licence of the text: PSF-2.0 (Python Software Foundation). Licence of these weights: Apache-2.0.
 
 ## Recipe
 
-* Tokenizer: byte-level BPE with {shape.vocab_size} entries, learned from the training files; lossless. `<|endoftext|>`
+* Tokenizer: lossless byte-level BPE with {shape.vocab_size} entries, trained on the training files. `<|endoftext|>`
   (0) ends a document and serves as bos, eos and pad; `<|mask|>` (1) is the drafter's placeholder and never occurs in
   text.
 * {run.steps} steps of 8 windows of 512 tokens ({run.steps * 4096 / run.train_tokens:.1f} epochs). Muon (peak 0.02) for
   the matrices of the blocks, AdamW (peak 0.004) for the embedding and the norms; warm-up of 60 steps, constant, linear
-  decay to zero over the last 35 %. bfloat16 autocast, float32 master weights, rounded to bfloat16 for shipping.
+  decay to zero over the last 35%. bfloat16 autocast; float32 master weights, rounded to bfloat16 at the end.
 * Seed {run.seed}. Time: {run.seconds / 60:.0f} minutes on a shared {processor()}.
 
 ```
 python tools/train_target.py --steps {run.steps} --seed {run.seed}
 ```
 
-The same corpus digest, seed, steps and library versions repeat the run; other hardware rounds differently and ends
-close by, not bit for bit.
+With the same corpus digest, seed, steps and library versions, the run can be repeated. Other hardware rounds
+differently, so its weights are close but not bit-identical.
 
 ## Held-out files
 
-Loss {loss:.3f} nats per token, perplexity {perplexity(loss):.2f} (windows of 512, float32 on the shipped weights):
+Loss {loss:.3f} nats per token, perplexity {perplexity(loss):.2f} (windows of 512 tokens, these weights in float32):
 
 ```
 python tools/evaluate_pair.py --loss-only
@@ -124,7 +124,7 @@ Temperature 0.8, after `{SAMPLE_PROMPTS[1]}`:
 
 ## Limits
 
-* Trained on windows of 512 tokens: expect the text to degrade beyond that, although 2,048 positions are allowed.
-* It repeats phrases of the standard library, including its names and comments. ASCII only in practice.
-* No instruction following, no safety training, no claim of correctness for anything it writes.
+* The model was trained on windows of 512 tokens. Expect longer texts to degrade, although 2,048 positions are allowed.
+* It repeats phrases of the standard library, including its names and comments. In practice it writes only ASCII.
+* It does not follow instructions and has no safety training. Nothing that it writes can be assumed to be correct.
 """

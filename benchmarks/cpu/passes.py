@@ -41,6 +41,7 @@ class Passes:
         self._bound: dict[tuple[int, int, int], Any] = {}
         self._stored = sum(entry.size for name, entry in manifest.files.items() if name == f"{part.file}.data")
         self._most = manifest.shapes.max_seq_len
+        self._vocabulary = manifest.shapes.vocab_size
 
     def bytes_read(self, context: int) -> int:
         """Return the least bytes read by a one-column pass: all stored weights, and the context's keys and values."""
@@ -59,6 +60,18 @@ class Passes:
         """Return a function that runs the graph once over this many columns after ``context`` tokens."""
         binding = self._binding(columns, context, columns if emitted is None else emitted)
         return lambda: self._session.run_with_iobinding(binding)
+
+    def over_random_tokens(self, columns: int, context: int) -> Callable[[], None]:
+        """Return a function that runs the target over new random tokens each time, so that experts differ."""
+        binding = self._binding(columns, context, columns)
+        random, shape = np.random.default_rng(columns), (1, columns)
+
+        def run() -> None:
+            ids = random.integers(0, self._vocabulary, shape, np.int64)
+            binding.bind_ortvalue_input("input_ids", onnxruntime.OrtValue.ortvalue_from_numpy(ids))
+            self._session.run_with_iobinding(binding)
+
+        return run
 
     def _binding(self, columns: int, context: int, emitted: int) -> Any:
         key = columns, context, emitted

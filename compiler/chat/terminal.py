@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...engines import Engine, RequestOutput, SamplingParams, Stream
 
 LEFT_BY_INTERRUPT = 130
-_HELP = '''/reset  clear the dialogue, except for the system message
+_HELP = '''/reset  clear the conversation, except for the system message
 /exit   leave the chat (or press Ctrl-D)
 /help   show this help
 """     begin and end a multi-line question
@@ -91,7 +91,7 @@ class TerminalChat:
             print(_HELP)
         elif question == "/reset":
             self._dialogue.reset()
-            print("the dialogue was cleared")
+            print("the conversation was cleared")
         elif question.startswith("/") and question[1:].isalpha():
             note(f"unknown command {question}; /help lists the commands")
         elif question:
@@ -127,11 +127,11 @@ class TerminalChat:
     def _cut(self, result: RequestOutput) -> str:
         """Return the reason why an answer is incomplete; empty if it is complete."""
         if result.finish_reason == "abort":
-            return "; interrupted" if result.text else "; interrupted, the question was removed"
+            return "; interrupted" if result.text else "; interrupted: the question was removed"
         if result.finish_reason == "stop":
             return ""
         at_most = self._params.max_tokens
-        return f"; cut at --max-tokens {at_most}" if len(result.token_ids) >= at_most else "; cut, the context is full"
+        return f"; cut at --max-tokens {at_most}" if len(result.token_ids) >= at_most else "; cut: the context is full"
 
     def _view(self) -> AnswerView:
         columns = shutil.get_terminal_size().columns

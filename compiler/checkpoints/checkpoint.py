@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graphs.targets.checkpoint_pieces import UnreadRows
-from ...plugins.errors import BuildError, EnvironmentProblem, nearest
+from ...plugins.errors import REPORT, BuildError, EnvironmentProblem, nearest
 from ...plugins.problems import Problems
 from ..console.progress import Advance, Progress
 from ..console.progress_lines import Bytes
@@ -162,7 +162,7 @@ class Checkpoint:
         """Read the E4M3 codes of such a tensor, uint8, in the slices of ``pieces``; see ``ScaledFp8.codes``."""
         tensor = self.fp8(name)
         if tensor is None:
-            raise BuildError(f"{self.source}: {name} is not stored as FP8 with scales")
+            raise BuildError(f"{self.source}: {name} is not stored as FP8 with scales", fix=REPORT)
         return (tensor.codes(*some, loss, scale) for some in _slices(tensor, limit))
 
     def position(self, name: str) -> tuple[str, int]:

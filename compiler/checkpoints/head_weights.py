@@ -129,5 +129,9 @@ def target_weight(target: Target, name: str) -> RoledWeight:
     by_role = {weight.role: weight for weight in reversed(target.skeleton.weights)}
     found = by_role.get(_ROLES[name]) or by_role.get("embedding")
     if found is None:
-        raise BuildError(f"the target has no weight for the drafter's {name}", fix="use a head that stores this weight")
+        raise BuildError(
+            f"the target has no weight for the drafter's {name}",
+            why="the head does not store this weight, so it must come from the target",
+            fix="use a head that stores this weight",
+        )
     return found

@@ -121,7 +121,7 @@ def check_additional_data(base: Path, manifest: Manifest) -> None:
 
 def _check_drafter(source: Path, manifest: Manifest) -> None:
     channel = f"the drafter on the channel {CHANNEL!r} ({source})"
-    leave_out = "remove the channel from AdditionalModelDataSources, since the engine does not need it"
+    leave_out = "remove the channel from AdditionalModelDataSources, because the engine does not need it"
     if manifest.drafter is None:
         raise EnvironmentProblem(
             f"{channel} cannot be used", why="the engine was built without a drafter",

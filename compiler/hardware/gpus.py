@@ -121,7 +121,11 @@ def require_targets(product: Product, gpus: Sequence[str], present: Sequence[int
     """
     sms = [sm_number(name) for name in gpus]
     if not sms:
-        raise UsageError("no GPU was specified", fix="specify one, for example --gpu sm_120")
+        raise UsageError(
+            "no GPU was specified",
+            why="a TensorRT plan is built for specific GPUs",
+            fix="specify one, for example --gpu sm_120",
+        )
     if product == "tensorrt-rtx":
         _require_rtx(sms)
     else:

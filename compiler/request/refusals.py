@@ -38,9 +38,7 @@ def check_export(request: CompileRequest) -> None:
     request.speed.check()
     decide(request.precision, export_lowering(request), gpus=sm_names(request.backend.gpus))
     request.calibration.check()
-    request.sizes.check(
-        fix="use the number of tokens drafted per round; the caches will have room for two rounds of drafts"
-    )
+    request.sizes.check(fix="use the largest number of drafts per round that the engine should support")
     _check_drafter(request)
     _check_out(request)
 

@@ -191,6 +191,8 @@ def _adopt(stage: Stage, files: Sequence[Path], progress: Progress) -> None:
     """Take a stage out of the store; ``files`` are second names of its files, which become independent."""
     give_away(stage)
     shared = [path for path in files if path.stat().st_nlink > 1]  # another process uses the stage
+    if not shared:
+        return
     size = sum(path.stat().st_size for path in shared)
     require_space(stage.path.parent, size)
     with progress.step("copy the weights, which another build uses", Bytes(size)) as advance:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...engines.folder.records import Profile
-from ...plugins.errors import BuildError, EnvironmentProblem
+from ...plugins.errors import REPORT, BuildError, EnvironmentProblem
 from ..hardware.gpus import sm_number
 from .lowered_graph import Value
 from .node_rules import dim_at, profile_sizes
@@ -105,5 +105,5 @@ def _shape(value: Value, profile: Profile, index: int) -> tuple[int, ...]:
     sizes = profile_sizes(profile, index)
     shape = tuple(dim_at(dim, sizes) for dim in value.shape or ())
     if None in shape:
-        raise BuildError(f"input {value.name} has sizes that no profile defines: {value.shape}")
+        raise BuildError(f"input {value.name} has sizes that no profile defines: {value.shape}", fix=REPORT)
     return tuple(dim for dim in shape if dim is not None)

@@ -109,7 +109,7 @@ def require_layers(layers: Mapping[str, int], expected: Mapping[str, int] | None
         f"{kind}: {layers.get(kind, 0)}, not {n}" for kind, n in (expected or {}).items() if layers.get(kind, 0) != n
     ]
     if wrong:
-        raise BuildError("the network does not have the expected layers", why="; ".join(wrong))
+        raise BuildError("the network does not have the expected layers", why="; ".join(wrong), fix=_FIX)
 
 
 def _flags(trt: Any) -> int:

@@ -67,7 +67,9 @@ class PlanRequest:
         if self.workspace_bytes is not None and self.workspace_bytes < 1:
             problems.append(f"the workspace of {self.workspace_bytes} bytes is too small")
         if problems:
-            raise UsageError(f"the request for the {self.name} plan is invalid", why="; ".join(problems))
+            raise UsageError(
+                f"the request for the {self.name} plan is invalid", why="; ".join(problems), fix="correct these values"
+            )
 
     def to_json(self) -> str:
         """Return the request as one line."""
@@ -116,7 +118,11 @@ class PlanFacts:
         problems: list[str] = []
         facts = decode(cls, record, problems)
         if facts is None:
-            raise BuildError("the process that builds plans sent an invalid answer", why="; ".join(problems))
+            raise BuildError(
+                "the process that builds plans sent an invalid answer",
+                why="; ".join(problems),
+                fix="run the same command again; if the error persists, report it with this message",
+            )
         return facts
 
 

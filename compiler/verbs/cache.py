@@ -26,14 +26,16 @@ cache = program(help="List or prune the build cache.")
 
 OlderThan = Annotated[
     str | None,
-    typer.Option(metavar="AGE", help="Remove entries unused for this long: 12h, 30d, 8w.", show_default=False),
+    typer.Option(
+        metavar="AGE", help="Remove entries unused for this long, such as 12h, 30d or 8w.", show_default=False
+    ),
 ]
 MaxSize = Annotated[
     int | None,
     typer.Option(
         metavar="SIZE",
         parser=size_option("--max-size"),
-        help="Remove the least recently used entries until at most this size is left: 50GB, 0.",
+        help="Remove the least recently used entries until at most this size is left, such as 50GB or 0.",
         show_default=False,
     ),
 ]

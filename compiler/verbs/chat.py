@@ -94,7 +94,8 @@ def chat(
         raise typer.Exit(code)
     for question in piped():
         if dropped := dialogue.ask(question):
-            note(f"warning: the context is full; the oldest {dropped} turns were dropped")
+            turns = "turn was" if dropped == 1 else "turns were"
+            note(f"warning: the context is full; the oldest {dropped} {turns} dropped")
         stream = loaded.stream_chat(dialogue.messages, params, num_speculative_tokens=k, draft=draft)
         for delta in stream:
             _print("" if as_json else delta.text)

@@ -35,21 +35,31 @@ def doctor(
         ),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(help="With --model: head or draft method, as for `build`.", show_default=False)
+        str | None, typer.Option(help="With --model: head or draft method, as in `build`.", show_default=False)
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="With --model: precision.", show_default=False, autocompletion=one_of(recipe_names)),
+        typer.Option(
+            help="With --model: precision of the build.", show_default=False, autocompletion=one_of(recipe_names)
+        ),
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="With --model: backend.", show_default=False, autocompletion=one_of(backend_names)),
+        typer.Option(
+            help="With --model: backend of the build.", show_default=False, autocompletion=one_of(backend_names)
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(help="With --model: GPU, for example b200.", show_default=False, autocompletion=one_of(gpu_names)),
+        typer.Option(
+            help="With --model: GPU of the build, for example b200.",
+            show_default=False,
+            autocompletion=one_of(gpu_names),
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="With --model: engine folder to write.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --model: engine folder that the build would write.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what this machine can build and run, or check with --model whether that model can be built here.

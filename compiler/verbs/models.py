@@ -65,7 +65,7 @@ def _named(name: str) -> Pair:
     if pair is None:
         raise UsageError(
             f"{name} is not a known model",
-            why="no known model has this short name",
+            why="only models with a short name can be shown",
             fix="run `peagle-compile models` for a list; for any other model, run `peagle-compile build --dry-run`",
         )
     return pair

@@ -23,7 +23,7 @@ from .verify import verify
 
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 internal error, 2 usage, 3 environment, "
-    "4 verification failed, 5 build failed, 130 interrupted."
+    "4 verification failed, 5 build failed, 130 interrupted (Ctrl-C), 128 + N ended by signal N."
 )
 _REFERENCE = "Full reference: docs/cli.md."
 

@@ -147,7 +147,9 @@ def run(
 
 def _one_prompt(text: str | None, prompt: str | None) -> str:
     if text is not None and prompt is not None:
-        raise UsageError("two prompts were given", fix="PROMPT and --prompt mean the same; give only one")
+        raise UsageError(
+            "two prompts were given", why="PROMPT and --prompt are the same option", fix="give only one of them"
+        )
     given = prompt if text is None else text
     if given is not None:
         return argument_text("the prompt" if prompt is None else "--prompt", given)

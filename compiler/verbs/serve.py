@@ -114,7 +114,7 @@ def serve(
         int, typer.Option(min=1, help="Maximum choices per request (prompts times n); more get HTTP 400.")
     ] = 16,
     request_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Time limit of a request in seconds; then it gets HTTP 408.")
+        float, typer.Option(min=0.001, help="Time limit of a request in seconds; after that, it gets HTTP 408.")
     ] = 600.0,
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that running and queued requests get to finish at shutdown.")
@@ -187,8 +187,8 @@ def serve(
     log("loaded", engine=str(folder), checked=loaded.checked)
     if tolerance := settings.drafts.acceptance_tolerance:
         log("decoding is lossy by default; requests can override acceptance_tolerance", acceptance_tolerance=tolerance)
-    answers = f"{server.url} answers for {settings.model}, from {folder}"
-    _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else answers)
+    ready = f"{server.url} serves {settings.model} from {folder}"
+    _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else ready)
 
 
 def _run(server: Server, said: str) -> None:

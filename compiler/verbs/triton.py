@@ -40,7 +40,9 @@ def triton(
     ] = False,
     engine_path: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Path of the engine on the server, instead of a copy.", show_default=False),
+        typer.Option(
+            metavar="PATH", help="Path of the engine on the server, to use instead of a copy.", show_default=False
+        ),
     ] = None,
     force: Annotated[
         bool,

@@ -79,7 +79,7 @@ def verify(
         str | None,
         typer.Option(
             metavar="streamed|pair",
-            help="FP32 reference: streamed runs the target layer by layer, one in memory at a time, and compares only "
+            help="FP32 reference: streamed runs the target with one layer in memory at a time and compares only "
             "logits; pair loads the whole pair. (default: streamed for GPU engines, else pair)",
             show_default=False,
             rich_help_panel=PRECISION,

@@ -118,7 +118,9 @@ def _reference(path: Path, texts: Sequence[str]) -> dict[str, list[int]]:
     except BaseException as error:  # the binding raises bare Exception, and may panic
         if not is_library_fault(error):
             raise
-        raise BuildError(f"{path} cannot be used as a tokenizer", why=reason_of(error)) from error
+        raise BuildError(
+            f"{path} cannot be used as a tokenizer", why=reason_of(error), fix="restore the checkpoint's original file"
+        ) from error
 
 
 def _templates(folder: Path, source: Path) -> Compared:
@@ -163,7 +165,7 @@ def _content(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise BuildError(f"cannot read {path}", why=str(error)) from None
+        raise BuildError(f"cannot read {path}", why=str(error), fix="check the file's permissions and size") from None
 
 
 def _canonical(content: bytes) -> str | None:

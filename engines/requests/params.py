@@ -29,21 +29,20 @@ class SamplingParams:
     """Sampling parameters of a request; names and meanings as in vLLM.
 
     ``temperature`` 0 is greedy, and so is any value below 1e-5. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off.
-    ``seed`` is any int, taken modulo 2**64; None draws one, which the result reports. ``stop``, a string or a list,
-    ends the text and is not part of it. ``stop_token_ids`` also end the text, even with ``ignore_eos``; the token is
-    the last of the result's, without text. ``acceptance_tolerance`` > 0 accepts a draft d if p(d) >= (1 -
-    acceptance_tolerance) * max p: a lossy policy that is off by default, and reported in the ``Acceptance`` of the
-    result.
+    ``seed`` is any int, taken modulo 2**64; None draws a seed, which the result reports. ``stop``, a string or a list
+    of strings, ends the text and is not part of it. ``stop_token_ids`` also end the text, even with ``ignore_eos``;
+    such a token is the last token id of the result, without text. ``acceptance_tolerance`` > 0 is a lossy policy: a
+    draft d is also accepted if p(d) >= (1 - acceptance_tolerance) * max p. The ``Acceptance`` of the result reports it.
 
     ``presence_penalty`` and ``frequency_penalty`` apply to tokens of the text, once and per occurrence.
-    ``repetition_penalty`` lowers the logits of tokens in the prompt or the text; 1 is off. ``logit_bias`` adds to
-    logits by token id; it is a dict or pairs. ``bad_token_ids`` are never chosen; with ``allowed_token_ids``, only
-    those are. The last token of one of ``bad_words`` is not chosen after the others, unless no other token is left;
-    words are matched by their tokens at the beginning of a text and after a space. Before ``min_tokens``, no token is
-    chosen that could end the text, even with ``ignore_eos``. ``logprobs`` reports that of each token and of that many
-    most likely ones, all from the target's unmodified logits; ``prompt_logprobs`` does the same for the prompt.
-    ``structured_outputs`` sets the format of the text; a dict of its fields is accepted. Such a text ends where its
-    grammar ends, before ``min_tokens`` too if nothing else may follow.
+    ``repetition_penalty`` lowers the logits of tokens in the prompt or the text; 1 is off. ``logit_bias``, a dict
+    or pairs, is added to the logits of token ids. ``bad_token_ids`` are never chosen; with ``allowed_token_ids``, only
+    those can be chosen. The last token of one of ``bad_words`` is not chosen after the others, unless no other token is
+    left; words are matched by their tokens at the beginning of a text and after a space. Before ``min_tokens``, no
+    token is chosen that could end the text, even with ``ignore_eos``. ``logprobs`` = n reports the logprob of each
+    token and of the n most likely tokens, from the target's unmodified logits; ``prompt_logprobs`` does the same for
+    the prompt. ``structured_outputs`` sets the format of the text; a dict of its fields is accepted. Such a text ends
+    where its grammar ends, even before ``min_tokens`` if nothing else may follow.
 
     An engine that cannot expose logits on the host refuses all parameters of the second paragraph by name. ``stop`` has
     at most 256 strings and ``bad_words`` 1,024, each of 65,536 characters in total; ``logit_bias`` has at most 65,536

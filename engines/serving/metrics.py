@@ -57,12 +57,18 @@ class ServerMetrics:
             "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens, by position.", "lossy", "position"
         )
         self.rounds = counter("num_rounds", "Decoding rounds of requests, with or without drafts.", owner="peagle")
-        self.later_rounds = counter("later_num_drafts", "Rounds with drafts after a request's 20th.", owner="peagle")
-        self.later_accepted = counter("later_num_accepted_tokens", "Drafts accepted in those rounds.", owner="peagle")
-        self.verify_seconds = counter("verify_seconds", "Target time, summed over requests' rounds.", owner="peagle")
-        self.draft_seconds = counter("draft_seconds", "Drafter time, summed over requests' rounds.", owner="peagle")
+        self.later_rounds = counter(
+            "later_num_drafts", "Rounds with drafts after a request's first 20 rounds.", owner="peagle"
+        )
+        self.later_accepted = counter(
+            "later_num_accepted_tokens", "Drafts accepted after a request's first 20 rounds.", owner="peagle"
+        )
+        self.verify_seconds = counter("verify_seconds", "Time of the target, summed over all rounds.", owner="peagle")
+        self.draft_seconds = counter("draft_seconds", "Time of the drafter, summed over all rounds.", owner="peagle")
         self.forced = counter("grammar_draft_tokens", "Draft tokens that a grammar forced.", owner="peagle")
-        self.forced_accepted = counter("grammar_accepted_tokens", "Accepted forced draft tokens.", owner="peagle")
+        self.forced_accepted = counter(
+            "grammar_accepted_tokens", "Draft tokens that a grammar forced and the target accepted.", owner="peagle"
+        )
         self.first_token = histogram("time_to_first_token_seconds", "Time from arrival to the first token.", _SECONDS)
         self.between = histogram("inter_token_latency_seconds", "Time between tokens of a request.", _BETWEEN)
         self.whole = histogram("e2e_request_latency_seconds", "Time from arrival to the last token.", _SECONDS)

@@ -1,7 +1,7 @@
-# A server of engines that ONNX Runtime runs, on a CPU:
+# Serves engines for ONNX Runtime on a CPU:
 #   docker build -f examples/deploy/cpu.Dockerfile -t peagle-compile .
 #   docker run --rm --read-only -v "$PWD/demo-engine:/engine:ro" -p 8000:8000 peagle-compile
-# For Amazon SageMaker: --target sagemaker. docs/containers.md has the rest.
+# For Amazon SageMaker, add --target sagemaker. See docs/containers.md.
 ARG PYTHON=3.13
 
 FROM python:${PYTHON}-slim-bookworm AS build
@@ -13,7 +13,7 @@ COPY engines engines
 COPY graphs graphs
 COPY plugins plugins
 COPY src src
-# The lock pins what is installed, and no more is: neither torch nor transformers.
+# This installs only the runtime, at the locked versions, without torch and transformers.
 RUN /opt/peagle/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock '.[serve]'
 
 FROM python:${PYTHON}-slim-bookworm AS runtime
@@ -21,7 +21,7 @@ COPY --from=build /opt/peagle /opt/peagle
 ENV PATH=/opt/peagle/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 ENTRYPOINT ["peagle-compile"]
 
-# SageMaker runs `IMAGE serve`, as root, and puts the engine into /opt/ml/model.
+# SageMaker runs `IMAGE serve` as root and puts the engine into /opt/ml/model.
 FROM runtime AS sagemaker
 EXPOSE 8080
 # hadolint ignore=DL3002

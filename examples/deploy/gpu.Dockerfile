@@ -1,11 +1,11 @@
-# A server of engines that TensorRT runs, on NVIDIA's image. A plan runs on the version that built it and no other:
-# `peagle-compile inspect ENGINE` prints it.
+# Serves engines of TensorRT plans, on NVIDIA's image. A plan runs only with the TensorRT version that built it;
+# `peagle-compile inspect ENGINE` prints that version.
 #   docker build -f examples/deploy/gpu.Dockerfile --build-arg EXTRA=tensorrt --build-arg RUNTIME=tensorrt==10.15.1.29 \
 #       -t peagle-compile-gpu .
 #   docker build -f examples/deploy/gpu.Dockerfile --build-arg EXTRA=rtx --build-arg RUNTIME=tensorrt-rtx==1.7.1.116 \
 #       -t peagle-compile-rtx .
 #   docker run --rm --gpus all --read-only -v "$PWD/engine:/engine:ro" -p 8000:8000 peagle-compile-gpu
-# For Amazon SageMaker: --target sagemaker. docs/containers.md has the rest.
+# For Amazon SageMaker, add --target sagemaker. See docs/containers.md.
 ARG CUDA=13.0.1
 
 FROM nvidia/cuda:${CUDA}-base-ubuntu24.04 AS python
@@ -25,16 +25,16 @@ COPY engines engines
 COPY graphs graphs
 COPY plugins plugins
 COPY src src
-# The lock pins what is installed, and no more is: neither torch nor transformers.
+# This installs only the runtime, at the locked versions, without torch and transformers.
 RUN /opt/peagle/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock \
-    ".[serve,${EXTRA:?is tensorrt or rtx}]" "${RUNTIME:?is that of the engine, such as tensorrt==10.15.1.29}"
+    ".[serve,${EXTRA:?must be tensorrt or rtx}]" "${RUNTIME:?must be the version that built the engine, such as tensorrt==10.15.1.29}"
 
 FROM python AS runtime
 COPY --from=build /opt/peagle /opt/peagle
 ENV PATH=/opt/peagle/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 ENTRYPOINT ["peagle-compile"]
 
-# SageMaker runs `IMAGE serve`, as root, and puts the engine into /opt/ml/model.
+# SageMaker runs `IMAGE serve` as root and puts the engine into /opt/ml/model.
 FROM runtime AS sagemaker
 EXPOSE 8080
 # hadolint ignore=DL3002

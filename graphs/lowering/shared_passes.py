@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from ...plugins.errors import BuildError
+from ...plugins.errors import REPORT, BuildError
 from ...plugins.number_types import BY_NUMPY
 from ...plugins.op_spec import DOMAIN
 from ..node_tape import Nodes
@@ -92,7 +92,9 @@ def finish(model: ir.Model) -> Lowered:
             continue
         dtype = tensor.dtype.numpy().name
         if dtype not in BY_NUMPY:
-            raise BuildError(f"weight {name} was traced as {dtype}", why=f"weights must be {', '.join(BY_NUMPY)}")
+            raise BuildError(
+                f"weight {name} was traced as {dtype}", why=f"weights must be {', '.join(BY_NUMPY)}", fix=REPORT
+            )
         parts = tuple(json.loads(value.metadata_props.pop(PARTS_METADATA, json.dumps([name]))))
         weights.append(GraphWeight(str(name), parts, tuple(int(d) for d in tensor.shape), dtype))
     return Lowered(model, tuple(weights))

@@ -93,14 +93,22 @@ def _require_unread(origin: ir.Value, versions: Iterable[ir.Value], layers: Coll
     """Raise ``BuildError`` if anything but attention reads a version of a cache, other than its sizes."""
     readers = {user for version in versions for user, _ in version.uses()} - {*layers}
     if any(user.op_type != "Shape" or user.attributes.get_int("end", 4) not in (1, 2, 3) for user in readers):
-        raise BuildError(f"{origin.name} cannot be quantized", why="a node other than attention reads it")
+        raise BuildError(
+            f"{origin.name} cannot be quantized",
+            why="a node other than attention reads it",
+            fix="omit --kv-cache-dtype",
+        )
 
 
 def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:
     """Return the graph input of a cache, through the layers that write to it."""
     while (node := cache.producer()) is not None:
         if node.op_type != "CachedAttention" or node.outputs[out] is not cache:
-            raise BuildError(f"{cache.name} cannot be quantized", why=f"it is the output of {node.op_type}")
+            raise BuildError(
+                f"{cache.name} cannot be quantized",
+                why=f"it is the output of {node.op_type}",
+                fix="omit --kv-cache-dtype",
+            )
         cache = node.inputs[place]
     return cache
 

@@ -176,8 +176,8 @@ def default_taps(num_layers: int) -> tuple[int, ...]:
     taps = (2, num_layers // 2, num_layers - 3)
     if list(taps) != sorted(set(taps)):
         raise BuildError(
-            f"a target of {num_layers} layers has no default taps",
-            why="the default taps are 2, L/2 and L-3, which are distinct only from 7 layers on",
+            f"a target of {num_layers} layers has no default auxiliary hidden-state layers (taps)",
+            why="the defaults are 2, L/2 and L-3 for L layers, which are distinct only for 7 or more layers",
             fix="list them in the head's config.json (eagle_aux_hidden_state_layer_ids), or build without a drafter: "
             "--draft none",
         )
@@ -189,7 +189,7 @@ def check_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
     if list(taps) != sorted(set(taps)) or not all(0 <= t < num_layers for t in taps) or not taps:
         raise BuildError(
             f"taps {list(taps)} are invalid for a target of {num_layers} layers",
-            why="taps must be distinct 0-based layer ids in ascending order",
+            why="taps (auxiliary hidden-state layers) must be distinct 0-based layer ids in ascending order",
             fix="correct the head's eagle_aux_hidden_state_layer_ids",
         )
     return tuple(taps)

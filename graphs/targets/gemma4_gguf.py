@@ -11,6 +11,7 @@ from .gguf_naming import IN_LAYERS, QK_NORMS, SIZES, GgufFacts, GgufNaming
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _PLAIN = {name: key for name, key in SIZES.items() if name not in ("head_dim", "num_key_value_heads", "rope_theta")}
 _OTHER = "use the model's safetensors checkpoint"
+_VARIANT = "such a variant of Gemma-4 is not supported in GGUF files"
 
 
 def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
@@ -19,11 +20,13 @@ def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
     full = [layer for layer, is_sliding in enumerate(sliding) if not is_sliding]
     kinds = {bool(is_sliding): count for is_sliding, count in zip(sliding, heads, strict=True)}
     if any(kinds[bool(is_sliding)] != count for is_sliding, count in zip(sliding, heads, strict=True)):
-        raise BuildError("layers of one kind have different numbers of key heads", fix=_OTHER)
+        raise BuildError("layers of one kind have different numbers of key heads", why=_VARIANT, fix=_OTHER)
     shared = [layer for layer in full if f"blk.{layer}.attn_v.weight" not in facts.names]
     if shared and shared != full:
         raise BuildError(
-            "some full-attention layers have a value projection of their own, while others reuse their keys", fix=_OTHER
+            "some full-attention layers have a value projection of their own, while others reuse their keys",
+            why=_VARIANT,
+            fix=_OTHER,
         )
     return {
         "layer_types": [_SLIDING if is_sliding else _FULL for is_sliding in sliding],

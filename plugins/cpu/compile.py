@@ -23,6 +23,7 @@ _COST = (
     "CPU kernels are compiled on each machine; without them, an engine verifies drafts more slowly, with ONNX "
     "Runtime's kernels or with standard operators"
 )
+_ANOTHER = "set CXX to another C++ compiler"
 _LIMIT_SECONDS = 900  # seconds; ziglang first compiles its own C++ library
 
 
@@ -114,7 +115,7 @@ def compile_shared(
             return _compiled(compiler, files, options)
         except BuildError as error:
             failures.append(f"{compiler.command[0]}: {error.why}")
-    raise BuildError(f"{what} cannot be compiled", why="; ".join(failures), fix="set CXX to another C++ compiler")
+    raise BuildError(f"{what} cannot be compiled", why="; ".join(failures), fix=_ANOTHER)
 
 
 def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:
@@ -131,7 +132,9 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
         try:
             code = (Path(folder) / "kernels.so").read_bytes()
         except OSError as error:
-            raise BuildError("the C++ compiler failed", why="it reported success but wrote no output file") from error
+            raise BuildError(
+                "the C++ compiler failed", why="it reported success but wrote no output file", fix=_ANOTHER
+            ) from error
         said = _run([*compiler.command, "--version"], folder).strip().splitlines()
     return code, said[0] if said else "of unknown version"
 
@@ -161,11 +164,14 @@ def _run(command: list[str], folder: str) -> str:
             timeout=_LIMIT_SECONDS,
         )
     except OSError as error:
-        raise BuildError("the C++ compiler cannot be run", why=error.strerror or str(error)) from error
+        raise BuildError("the C++ compiler cannot be run", why=error.strerror or str(error), fix=_ANOTHER) from error
     except subprocess.TimeoutExpired as error:
-        raise BuildError("the C++ compiler timed out", why=f"it was stopped after {_LIMIT_SECONDS} s") from error
+        raise BuildError(
+            "the C++ compiler timed out", why=f"it was stopped after {_LIMIT_SECONDS} s", fix=_ANOTHER
+        ) from error
     if process.returncode == 0:
         return process.stdout
     lines = process.stdout.strip().splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines[-3:]
-    raise BuildError("the C++ compiler failed", why=" | ".join(errors[:3]) or f"exit status {process.returncode}")
+    why = " | ".join(errors[:3]) or f"exit status {process.returncode}"
+    raise BuildError("the C++ compiler failed", why=why, fix=_ANOTHER)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import BuildError, EnvironmentProblem
+from ..errors import REPORT, BuildError, EnvironmentProblem
 from ..op_spec import OpSpec
 from .sources import OPTIONS, digest, entries, source
 
@@ -179,7 +179,7 @@ def _log(nvrtc: Any, program: Any) -> str:
 def _refused(nvrtc: Any, complaint: str, log: str, status: Any) -> NoReturn:
     if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
         raise EnvironmentProblem(complaint, why=_tail(log.splitlines()), fix="install a newer nvidia-cuda-nvrtc")
-    raise BuildError(complaint, why=_tail(log.splitlines()) or status.name)
+    raise BuildError(complaint, why=_tail(log.splitlines()) or status.name, fix=REPORT)
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
@@ -204,5 +204,6 @@ def read_usage(log: str, names: tuple[str, ...]) -> dict[str, Usage]:
         raise BuildError(
             "the entry points of the compiled kernel differ from its spec",
             why=f"compiled: {', '.join(sorted(usage)) or 'none'}; expected: {', '.join(names)}",
+            fix=REPORT,
         )
     return {name: usage[name] for name in names}

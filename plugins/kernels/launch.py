@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BuildError, EnvironmentProblem
+from ..errors import REPORT, BuildError, EnvironmentProblem
 from ..op_spec import OpSpec, evaluate_dim
 from .sources import entries, kernel_of
 
 _INT32 = range(-(2**31), 2**31)
+_AGAIN = "rebuild the engine; in a checkout, run `make kernels`"
 _FIRST_WITH_CLUSTERS = 90
 
 
@@ -34,6 +35,7 @@ def geometry(op: OpSpec, sm: int, dims: Mapping[str, int]) -> Geometry:
             f"{op.name}: cannot launch {blocks} blocks",
             why=f"the number of blocks is computed as {kernel.blocks}, with "
             + ", ".join(f"{name} = {size}" for name, size in dims.items()),
+            fix=REPORT,
         )
     return Geometry(blocks * cluster, kernel.threads, cluster)
 
@@ -48,7 +50,7 @@ def scalars(op: OpSpec, dims: Mapping[str, int], attributes: Mapping[str, int]) 
     for name in kernel_of(op).scalars:
         value = dims.get(name, attributes.get(name))
         if type(value) is not int or value not in _INT32:
-            raise BuildError(f"{op.name}: {name} must be a 32-bit integer, not {value!r}")
+            raise BuildError(f"{op.name}: {name} must be a 32-bit integer, not {value!r}", fix=REPORT)
         values.append(value)
     return tuple(values)
 
@@ -115,11 +117,15 @@ class Launcher:
         width = int(_checked(driver, driver.cuFuncGetAttribute(attribute, function), what))
         cluster = _cluster(self.op, self.sm)
         if width and width != cluster:
-            raise BuildError(f"{what}: it was compiled for clusters of {width} blocks, but its spec says {cluster}")
+            raise BuildError(
+                f"{what}: it was compiled for clusters of {width} blocks, but its spec says {cluster}", fix=_AGAIN
+            )
         sizes = self._parameter_sizes(kernel, what)
         spec_sizes = self._expected_sizes()
         if sizes != spec_sizes:
-            raise BuildError(f"{what}: its parameters have {sizes} bytes, but its spec requires {spec_sizes}")
+            raise BuildError(
+                f"{what}: its parameters have {sizes} bytes, but its spec requires {spec_sizes}", fix=_AGAIN
+            )
         return _Entry(kernel, compiled_cluster=bool(width))
 
     def _expected_sizes(self) -> list[int]:
@@ -153,11 +159,13 @@ class Launcher:
         name = spec.entry if spec.typed_by is None else f"{spec.entry}_{dtype}"
         if name not in self._entries:
             raise BuildError(
-                f"{self.op.name} has no kernel for {dtype}", why=f"its kernels are {', '.join(self._entries)}"
+                f"{self.op.name} has no kernel for {dtype}",
+                why=f"its kernels are {', '.join(self._entries)}",
+                fix=REPORT,
             )
         count = len(self.op.inputs) + len(self.op.outputs)
         if len(pointers) != count:
-            raise BuildError(f"{self.op.name} takes {count} pointers, not {len(pointers)}")
+            raise BuildError(f"{self.op.name} takes {count} pointers, not {len(pointers)}", fix=REPORT)
         shape = geometry(self.op, self.sm, dims)
         values = scalars(self.op, dims, attributes or {})
         if shape.grid == 0:
@@ -203,5 +211,7 @@ def _checked(driver: Any, answer: tuple[Any, ...], what: str) -> Any:
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)
         words = text.decode() if text else "unknown error"
-        raise EnvironmentProblem(what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor`")
+        raise EnvironmentProblem(
+            what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor` to check driver and GPU"
+        )
     return values[0] if values else None

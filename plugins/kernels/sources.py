@@ -27,7 +27,11 @@ def kernel_ops() -> tuple[OpSpec, ...]:
 def kernel_of(op: OpSpec) -> Kernel:
     """Return an op's launch description. Raises ``BuildError`` for an op without a CUDA kernel."""
     if op.kernel is None:
-        raise BuildError(f"{op.name} has no CUDA kernel", why="each lowering replaces this op with other nodes")
+        raise BuildError(
+            f"{op.name} has no CUDA kernel",
+            why="each lowering replaces this op with other nodes",
+            fix="lower the graph for TensorRT first",
+        )
     return op.kernel
 
 

@@ -53,12 +53,15 @@ def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, A
     absent = [a.name for a in spec.attributes if a.name not in op_attributes and a.check and a.check(a.default)]
     if absent:
         raise BuildError(
-            f"{spec.name}: {', '.join(absent)} must be given", fix=f"see the spec of {DOMAIN}::{spec.name}"
+            f"{spec.name}: {', '.join(absent)} must be given", fix=f"set them as in the spec of {DOMAIN}::{spec.name}"
         )
     values = spec.check_attributes(op_attributes)
     for name in spec.kernel.scalars if spec.kernel else ():
         if values.get(name, 0) not in _INT32:
-            raise BuildError(f"{spec.name}: {name} is {values[name]}, but its kernel takes 32-bit integers")
+            raise BuildError(
+                f"{spec.name}: {name} is {values[name]}, but its kernel takes 32-bit integers",
+                fix="use a value that fits in 32 bits",
+            )
     return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import BuildError, PeagleError
+from ..errors import REPORT, BuildError, PeagleError
 
 _last: PeagleError | None = None
 
@@ -22,6 +22,6 @@ def record(error: Exception, where: str) -> PeagleError:
     """Keep an error for ``last``; other exception types are wrapped in a project error with ``where`` as context."""
     global _last
     if not isinstance(error, PeagleError):
-        error = BuildError(f"{where} failed", why=f"{type(error).__name__}: {error}")
+        error = BuildError(f"{where} failed", why=f"{type(error).__name__}: {error}", fix=REPORT)
     _last = error
     return error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from ..errors import BuildError, EnvironmentProblem, PeagleError
+from ..errors import REPORT, BuildError, EnvironmentProblem, PeagleError
 from ..kernels.launch import Launcher, current_sm
 from ..kernels.pack import Pack, obtain
 from ..number_types import BY_NAME, tensorrt_name
@@ -136,7 +136,9 @@ class _Answers(_HasSpec):
             copy._not_loaded = error
         except Exception as error:
             copy._not_loaded = EnvironmentProblem(
-                f"the kernel of {self.spec.name} cannot be loaded", why=repr(error), fix="run `peagle-compile doctor`"
+                f"the kernel of {self.spec.name} cannot be loaded",
+                why=repr(error),
+                fix="run `peagle-compile doctor` to check driver and GPU",
             )
         return copy
 
@@ -155,6 +157,7 @@ class _Answers(_HasSpec):
             raise self._not_loaded or EnvironmentProblem(
                 f"{self.spec.name} was launched before its kernel was loaded",
                 why="TensorRT did not attach the plugin to an execution context",
+                fix=REPORT,
             )
         kernel = self.spec.kernel
         typed_by = kernel.typed_by if kernel else None
@@ -182,7 +185,8 @@ class _Answers(_HasSpec):
                 spec_sizes = [-1 if isinstance(size, Symbol) else size for size in shape]
                 raise BuildError(
                     f"{self.spec.name}: TensorRT made {operand.name} {tensorrt_name(desc.type)} {list(sizes)}, "
-                    f"but the spec says {dtype} {spec_sizes}"
+                    f"but the spec says {dtype} {spec_sizes}",
+                    fix=REPORT,
                 )
 
 
@@ -208,12 +212,23 @@ def plugin_class(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> t
     plugin.
     """
     if spec.kernel is None:
-        raise BuildError(f"{spec.name} has no plugin", why="it has no CUDA kernel: a lowering replaces it")
+        raise BuildError(
+            f"{spec.name} has no plugin",
+            why="it has no CUDA kernel: a lowering replaces it",
+            fix="lower the graph for TensorRT first",
+        )
     if any(operand.optional for operand in spec.inputs):
-        raise BuildError(f"{spec.name} cannot be a plugin", why="TensorRT's parser rejects optional inputs")
+        raise BuildError(
+            f"{spec.name} cannot be a plugin",
+            why="TensorRT's parser rejects optional inputs",
+            fix="make every input in the op's spec required",
+        )
     dtypes = {dtype for operand in (*spec.inputs, *spec.outputs) for dtype in operand.dtypes}
     if unknown := sorted(name for name in dtypes if name not in BY_NAME or not BY_NAME[name].tensorrt):
-        raise BuildError(f"{spec.name}: TensorRT has no dtype for {', '.join(unknown)}")
+        raise BuildError(
+            f"{spec.name}: TensorRT has no dtype for {', '.join(unknown)}",
+            fix="use only types of TensorRT in the op's spec",
+        )
     aliased = any(output.aliases for output in spec.outputs)
     build = trt.IPluginV3OneBuildV2 if aliased else trt.IPluginV3OneBuild
     bases = (trt.IPluginV3, trt.IPluginV3OneCore, build, trt.IPluginV3OneRuntime)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BuildError
-from ..op_spec import OpSpec
+from ..op_spec import DOMAIN, OpSpec
 from .check_call import check_attributes
 
 # The parser converts an ONNX INT to INT32; a serialised plan holds INT64.
@@ -57,7 +57,10 @@ def read(spec: OpSpec, collection: Any) -> dict[str, Any]:
     for field in collection:
         accepted = _ACCEPTED[kinds[field.name]] if field.name in kinds else ()
         if accepted and field.type.name not in accepted:
-            raise BuildError(f"{spec.name}: {field.name} must be {' or '.join(accepted)}, not {field.type.name}")
+            raise BuildError(
+                f"{spec.name}: {field.name} must be {' or '.join(accepted)}, not {field.type.name}",
+                fix=f"set it as in the spec of {DOMAIN}::{spec.name}",
+            )
         values[field.name] = _value(spec, field) if accepted else None
     return check_attributes(spec, values)
 
@@ -67,5 +70,8 @@ def _value(spec: OpSpec, field: Any) -> Any:
     if field.type.name == "CHAR":
         return data.tobytes().rstrip(b"\0").decode(errors="replace")
     if field.size != 1:
-        raise BuildError(f"{spec.name}: {field.name} must be one number, not {field.size}")
+        raise BuildError(
+            f"{spec.name}: {field.name} must be one number, not {field.size}",
+            fix=f"set it as in the spec of {DOMAIN}::{spec.name}",
+        )
     return data.reshape(-1)[0].item()

@@ -45,7 +45,7 @@ def test_every_verb_has_help_with_an_example_and_json(cli: Run, verb: str) -> No
 def test_the_documented_exit_codes_are_the_ones_in_use() -> None:
     documented = {int(code) for code in re.findall(r"\b\d+\b", EXIT_CODES)}
     kinds = [errors.UsageError, errors.EnvironmentProblem, errors.VerificationError, errors.BuildError]
-    assert documented == {0, 1, *(kind.exit_code for kind in kinds), Interrupted.exit_code}
+    assert documented == {0, 1, *(kind.exit_code for kind in kinds), Interrupted.exit_code, 128}  # 128 + N: a signal
 
 
 def test_the_version_is_printed(cli: Run) -> None:

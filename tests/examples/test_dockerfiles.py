@@ -100,7 +100,7 @@ def test_image_packages_are_pinned_and_serve(talking_engine: Path, tmp_path: Pat
     )  # fmt: skip
     try:
         assert server.stdout is not None
-        assert " answers for " in server.stdout.readline()
+        assert " serves " in server.stdout.readline()
         (health,) = (json.loads(line) for line in _lines(file, r"HEALTHCHECK .* CMD"))
         asks = [each.replace(":8000", f":{port}") for each in health]
         assert subprocess.run(asks, env=variables, check=False).returncode == 0

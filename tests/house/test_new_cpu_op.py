@@ -28,7 +28,7 @@ Run = Callable[..., Any]
 
 
 def gated_silu(gate: np.ndarray, up: np.ndarray) -> tuple[np.ndarray]:
-    """y, float32 [..., N]: what an MLP multiplies its last matrix with."""
+    """Return y, float32 [..., N]: the input of an MLP's last matrix product."""
     return (gate / (1 + np.exp(-gate)) * up,)
 
 
@@ -44,7 +44,7 @@ GatedSilu (gate, up) => (y) {
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """What the kernel is tried with wherever it is compiled."""
+    """Yield the inputs on which the kernel is tested wherever it is compiled."""
     rng = np.random.default_rng(0)
     gate, up = rng.normal(size=(2, 3, 37)).astype(np.float32)
     yield CpuCase((gate, up), tolerance=1e-6)
@@ -52,7 +52,7 @@ def cpu_cases() -> Iterator[CpuCase]:
 
 SPEC = OpSpec(
     name="GatedSilu",
-    doc="Multiply ``up`` with the SiLU of ``gate``.",
+    doc="Multiply ``up`` by the SiLU of ``gate``.",
     inputs=(Operand("gate", ("...", "N"), ("float32",)), Operand("up", ("...", "N"), ("float32",))),
     outputs=(Operand("y", ("...", "N"), ("float32",)),),
     reference=gated_silu,

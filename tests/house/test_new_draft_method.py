@@ -28,7 +28,7 @@ POLICIES = [*MIXED, SamplingParams(max_tokens=40, ignore_eos=True)]
 
 
 class SuffixProposer:
-    """Drafts what followed the longest end of the text where it stood before (arXiv 2411.04975), found by looking."""
+    """Drafts the tokens that followed an earlier occurrence of the text's longest suffix (arXiv 2411.04975)."""
 
     def propose(self, tokens: Sequence[int], k: int) -> Sequence[int]:
         text = list(tokens)
@@ -42,7 +42,7 @@ class SuffixProposer:
 SUFFIX = DraftMethod(
     name="suffix",
     title="suffix decoding",
-    help="drafts from the longest suffix that stood before",
+    help="drafts from the longest suffix that occurred before",
     note="by suffix",
     proposer=SuffixProposer,
     depth=6,

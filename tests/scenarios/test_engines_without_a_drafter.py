@@ -194,7 +194,7 @@ def test_two_layer_target_needs_no_head(cli: Run, small: Path, tmp_path: Path) -
     assert done.code == 0, done.err
     assert {path.name for path in (tmp_path / "onnx").iterdir() if path.is_dir()} == {"target"}
     done = cli("export", small, "--out", tmp_path / "tapped")
-    assert (done.code, "2 layers has no default taps" in done.err) == (5, True)
+    assert (done.code, "2 layers has no default auxiliary hidden-state layers (taps)" in done.err) == (5, True)
     assert "--draft none" in done.err
 
 

@@ -57,7 +57,10 @@ def test_a_head_that_names_its_taps_is_built(cli: Run, shallow: Pair, tmp_path: 
         ([0, 1, 3], "taps [0, 1, 3] are invalid for a target of 3 layers"),
         ([0, 1, 47], "taps [0, 1, 47] are invalid for a target of 3 layers"),
         ([2, 1, 0], "taps [2, 1, 0] are invalid"),
-        (None, f"a target of 3 layers has no default taps, and config lists none ({TAPS})"),
+        (
+            None,
+            f"a target of 3 layers has no default auxiliary hidden-state layers (taps), and config lists none ({TAPS})",
+        ),
     ],
 )
 def test_taps_that_cannot_be_are_refused_by_name(

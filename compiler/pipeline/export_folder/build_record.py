@@ -145,7 +145,7 @@ def _read_record(path: Path) -> tuple[BuildRecord, GraphAccount]:
     version = content.get("format_version") if isinstance(content, dict) else None
     if type(version) is int and version > FORMAT_VERSION:
         raise EnvironmentProblem(
-            f"{path} has format {version}, but this version of peagle-compile reads format {FORMAT_VERSION}",
+            f"{path} has format {version}, but this version of peagle-compile reads formats up to {FORMAT_VERSION}",
             why="the export was made with a later version",
             fix=f"upgrade peagle-compile here ({upgrade()}), or export again with this version",
         )

@@ -108,8 +108,8 @@ class Layerwise:
         lost = [prefix + name for name, tensor in tensors.items() if tensor.is_meta]
         if lost:
             raise BuildError(
-                f"buffers without a value: {', '.join(lost)}",
-                why="the modelling code computes these buffers, but calibration has only stored tensors",
+                f"the model has buffers without a value: {', '.join(lost)}",
+                why="the modelling code computes these buffers, but calibration has only the stored tensors",
                 fix="let the family's `prepare` compute them (docs/add-a-model.md)",
             )
         del tensors

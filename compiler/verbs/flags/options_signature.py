@@ -180,7 +180,8 @@ def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
         if "model" in answers:
             raise UsageError(
                 f"the model was given twice: {argument} and --model {answers['model']}",
-                fix="MODEL and --model mean the same; give only one",
+                why="MODEL and --model are the same option",
+                fix="give only one of them",
             )
         answers["model"] = argument
     for entry in form:
@@ -188,7 +189,8 @@ def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
         if former is not None and entry.option.name in answers:
             raise UsageError(
                 f"{entry.option.former} and {entry.option.flag} were both given",
-                fix=f"they mean the same; give only {entry.option.flag}",
+                why="both are names of the same option",
+                fix=f"give only {entry.option.flag}",
             )
         if former is not None:
             answers[entry.option.name] = former

@@ -32,7 +32,7 @@ EngineFolder = Annotated[Path, typer.Argument(metavar="ENGINE", help="Engine fol
 Json = Annotated[
     bool, typer.Option("--json", help="Print only the result, as JSON, on standard output.", rich_help_panel=RUN)
 ]
-_THREADS = "CPU threads. (default: one per 4 MiB of weights, at most one per core)"
+_THREADS = "CPU threads. (default: one per 4 MiB of weights, at most one per physical core)"
 Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False, rich_help_panel=RUN)]
 Check = Annotated[
     Literal["auto", "hashes", "sizes"],

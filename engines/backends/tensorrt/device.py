@@ -121,7 +121,9 @@ class CudaDevice:
             self._stream = self._gpu.create_stream()
         except Exception as error:  # cuda-core's own exception types
             raise EnvironmentProblem(
-                "CUDA failed to initialize on this GPU", why=str(error), fix="run `peagle-compile doctor`"
+                "CUDA failed to initialize on this GPU",
+                why=str(error),
+                fix="run `peagle-compile doctor` to check driver and GPU",
             ) from error
         self.stream = int(self._stream.handle)
         self._entered = threading.local()

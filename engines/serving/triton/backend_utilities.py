@@ -20,7 +20,9 @@ def backend_utilities() -> Any:
         return importlib.import_module(MODULE)
     except ImportError as error:
         raise EnvironmentProblem(
-            f"{MODULE} cannot be imported", why=str(error), fix="load the model in Triton Inference Server"
+            f"{MODULE} cannot be imported",
+            why=str(error),
+            fix="run the model in Triton Inference Server, which provides this module",
         ) from None
 
 

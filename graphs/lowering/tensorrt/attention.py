@@ -55,6 +55,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
         raise BuildError(
             f"{node.name or node.op_type} uses a draft tree",
             why="the lowering for TensorRT supports only chains of drafts",
+            fix="export the model again with --for tensorrt",
         )
     is_plain = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
     seen = (start, str(q.shape[2]), q.dtype, window)

@@ -5,7 +5,7 @@
 #ifdef PEAGLE_X86_64
 namespace peagle {
 
-constexpr int kAhead = 4096;  // bytes of codes fetched early: in a pass they come from memory, and once
+constexpr int kAhead = 8192;  // bytes of codes fetched early: in a pass they come from memory, and once
 
 // The scales of one block after the other of a tile.
 template <Format kFormat>

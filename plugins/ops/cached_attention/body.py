@@ -272,6 +272,7 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
         raise BuildError(
             "CachedAttention: k_scale and v_scale must be set together",
             why="either both caches hold quantized codes, or neither does",
+            fix="set both of them, or neither",
         )
     if attributes["scaled"]:
         overload, write = f"int8_{overload}", _INT8 + _WRITE_INT8.format(x="k") + _WRITE_INT8.format(x="v")

@@ -44,19 +44,18 @@ struct ExpertStack {
 
 // inner = (up + beta) * gate * sigmoid(alpha * gate) of gate and up that alternate.
 struct Gate {
-  float alpha, beta, limit;
-  bool is_limited;
+  float alpha, beta, limit;  // infinity: no limit
 
+  // No branch and no memory but the rows': compilers turn this into vectors.
   __attribute__((always_inline)) static inline void work(const Gate& gate, const float* __restrict pairs,
                                                          float* __restrict inner, int count) {
+    const float alpha = gate.alpha, beta = gate.beta, limit = gate.limit;
     for (int i = 0; i < count; i++) {
       float of_gate = pairs[2 * i], up = pairs[2 * i + 1];
-      if (gate.is_limited) {  // a comparison with NaN is false, and leaves it
-        of_gate = of_gate > gate.limit ? gate.limit : of_gate;
-        up = up > gate.limit ? gate.limit : up;
-        up = up < -gate.limit ? -gate.limit : up;
-      }
-      inner[i] = (up + gate.beta) * (of_gate / (1.0f + exponential(-(gate.alpha * of_gate))));
+      of_gate = of_gate > limit ? limit : of_gate;  // a comparison with NaN is false, and leaves it
+      up = up > limit ? limit : up;
+      up = up < -limit ? -limit : up;
+      inner[i] = (up + beta) * (of_gate / (1.0f + exponential(-(alpha * of_gate))));
     }
   }
 };
@@ -89,7 +88,8 @@ class QuantizedExperts : public Kernel {
         down_(attributes.down_format, attributes.hidden, node.constant(5, "down_codes"),
               node.constant(6, "down_scales")),
         inner_(attributes.inner),
-        gate_{attributes.alpha, attributes.beta, attributes.limit, attributes.limit != 0},
+        gate_{attributes.alpha, attributes.beta,
+              attributes.limit != 0 ? attributes.limit : std::numeric_limits<float>::infinity()},
         gate_up_form_(form_of(gate_up_.weights.format, instructions())),
         down_form_(form_of(down_.weights.format, instructions())),
         gate_function_(gate_function(instructions())) {
@@ -166,9 +166,9 @@ class QuantizedExperts : public Kernel {
       switch (phase) {
         case kRound: return number == 0 ? group() : round_token(number - 1);
         case kSort: return sort_choice(number);
-        case kGateUp: return gate_up(number / of_gate_up_.count, number % of_gate_up_.count);
+        case kGateUp: return share(of_gate_up_, number, [this](auto slot, auto part) { gate_up(slot, part); });
         case kRoundInner: return round_inner(number);
-        case kDown: return down(number / of_down_.count, number % of_down_.count);
+        case kDown: return share(of_down_, number, [this](auto slot, auto part) { down(slot, part); });
         default: return combine(number);
       }
     }
@@ -267,8 +267,42 @@ class QuantizedExperts : public Kernel {
       for (std::int64_t b = 0; b < blocks; b++) target[b * to.stride(row)] = source[b * from.stride(token)];
     }
 
+    // Does what a piece has of all parts of all used slots.  Pieces are as many as if every slot were used; they share
+    // the parts evenly, by what these cost: so that threads end together, however few experts the tokens chose, and
+    // however unevenly.
+    template <class Do>
+    void share(const Pieces& parts, std::int64_t piece, Do each) const {
+      if (used_slots_ == 0) return;
+      const std::int64_t pieces = slots_ * parts.count, all = parts.count * cost_before(used_slots_);
+      const std::int64_t last = all * (piece + 1) / pieces;
+      for (Part at = first_part(parts, all * piece / pieces); at.slot < used_slots_ && at.cost < last;) {
+        each(at.slot, at.part);
+        at.cost += cost_before(at.slot + 1) - cost_before(at.slot);
+        if (++at.part == parts.count) at.slot++, at.part = 0;
+      }
+    }
+    struct Part {
+      std::int64_t slot, part, cost;  // of all that is before it
+    };
+    // The first part before which there is this much or more.
+    Part first_part(const Pieces& parts, std::int64_t cost) const {
+      std::int64_t slot = 0, behind = used_slots_;
+      while (behind - slot > 1) {
+        const std::int64_t middle = (slot + behind) / 2;
+        (parts.count * cost_before(middle) <= cost ? slot : behind) = middle;
+      }
+      const std::int64_t before = parts.count * cost_before(slot), one = cost_before(slot + 1) - cost_before(slot);
+      const std::int64_t part = (cost - before + one - 1) / one;
+      if (part < parts.count) return {slot, part, before + part * one};
+      return {slot + 1, 0, parts.count * cost_before(slot + 1)};
+    }
+    // Of the slots before one, in rows: to read an expert costs as much as to multiply it with so many.
+    std::int64_t cost_before(std::int64_t slot) const {
+      constexpr std::int64_t kRead = 12;
+      return at_.first[slot] + slot * kRead;
+    }
+
     void gate_up(std::int64_t slot, std::int64_t piece) {
-      if (slot >= used_slots_) return;
       const ExpertStack& stack = op_.gate_up_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_gate_up_.tiles_at_once;
       const std::int64_t last = std::min(tile + of_gate_up_.tiles_at_once, of_gate_up_.tiles);
@@ -283,9 +317,11 @@ class QuantizedExperts : public Kernel {
           if (gate_up_bias_ != nullptr) {
             add_bias(gate_up_bias_ + expert * stack.rows + each * kTile, columns, count, pairs, kTile);
           }
+          float gated[kStrip * kTile / 2];
+          op_.gate_function_(op_.gate_, pairs, gated, int(count) * kTile / 2);
           float* inner = at_.inner + (at_.first[slot] + from) * op_.inner_ + each * kTile / 2;
           for (std::int64_t i = 0; i < count; i++) {
-            op_.gate_function_(op_.gate_, pairs + i * kTile, inner + i * op_.inner_, columns / 2);
+            std::memcpy(inner + i * op_.inner_, gated + i * kTile / 2, std::size_t(columns / 2) * sizeof(float));
           }
         }
       }
@@ -301,7 +337,6 @@ class QuantizedExperts : public Kernel {
     }
 
     void down(std::int64_t slot, std::int64_t piece) {
-      if (slot >= used_slots_) return;
       const ExpertStack& stack = op_.down_;
       const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_down_.tiles_at_once;
       const std::int64_t last = std::min(tile + of_down_.tiles_at_once, of_down_.tiles);

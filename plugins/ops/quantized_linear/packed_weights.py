@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import BuildError
+from ...errors import REPORT, BuildError
 from .packed_formats import PACKED_FORMATS, Array, GgufBlocks, PackedFormat
 from .scale_layouts import BLOCK, TILE, tiled
 
@@ -117,6 +117,7 @@ def pack_codes(name: str, codes: Array) -> Array:
         raise BuildError(
             f"{codes.shape[-1]} columns are not a multiple of the block size, {form.columns_multiple}",
             why=f"a matrix of {name} is stored in whole blocks",
+            fix="leave this matrix unquantized (--exclude)",
         )
     whole = codes.view(np.uint8) ^ _OFFSET if form.bits == 8 else codes.astype(np.uint8, copy=False)
     blocks = whole.reshape(len(whole), -1, BLOCK)
@@ -221,7 +222,10 @@ def _from_planes(form: PackedFormat, codes: Array) -> Array:
 def _gguf_blocks(name: str, rows: Array) -> tuple[GgufBlocks, Array]:
     kind = PACKED_FORMATS[name].gguf
     if kind is None:
-        raise BuildError(f"GGUF files have no blocks of {name}")
+        raise BuildError(f"GGUF files have no blocks of {name}", fix=REPORT)
     if rows.ndim != 2 or rows.shape[1] % kind.size or not rows.size:
-        raise BuildError(f"rows of {rows.shape[-1]} bytes are not a multiple of the block size of {name}, {kind.size}")
+        raise BuildError(
+            f"rows of {rows.shape[-1]} bytes are not a multiple of the block size of {name}, {kind.size}",
+            fix="download the GGUF file again",
+        )
     return kind, rows.reshape(len(rows), -1, kind.size)

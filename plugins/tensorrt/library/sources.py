@@ -45,6 +45,7 @@ _SYSTEM = """\
 """
 _LEAST: Mapping[Callable[[Any], str | None], int] = {at_least_zero: 0, at_least_one: 1}
 _LARGEST = 2**63 - 1
+_SPEC = "change the op's spec, or give the op no CUDA kernel"
 
 
 def files(cubins: Sequence[Cubin]) -> dict[str, bytes]:
@@ -167,6 +168,7 @@ def _operands(
             raise BuildError(
                 f"{op.name} cannot be a plugin of the library",
                 why=f"{operand.name} is optional, of variable rank or of variable type",
+                fix=_SPEC,
             )
         parts += _sums(operand.dims, f"{name}Dims{i}", symbols)
         parts.append(_array("const DataType", f"{name}Types{i}", [_type(dtype) for dtype in operand.dtypes]))
@@ -218,4 +220,4 @@ def _names_of_types() -> str:
 
 
 def _unfit(op: OpSpec, why: str) -> BuildError:
-    return BuildError(f"{op.name} cannot be a plugin of the library", why=why)
+    return BuildError(f"{op.name} cannot be a plugin of the library", why=why, fix=_SPEC)

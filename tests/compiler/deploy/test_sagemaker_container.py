@@ -44,7 +44,7 @@ def _container(base: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[
     try:
         assert process.stdout is not None
         said = process.stdout.readline()
-        assert " answers for " in said, process.communicate()
+        assert " serves " in said, process.communicate()
         yield process, said.split()[0]
     finally:
         process.kill()

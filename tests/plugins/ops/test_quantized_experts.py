@@ -105,6 +105,22 @@ def test_token_is_independent_of_other_tokens(cpu_library: Path, name: str) -> N
             same_bits(run(*(each[order] for each in case[2])), expected[order])
 
 
+@few
+@given(
+    choices=st.lists(st.tuples(st.integers(-1, EXPERTS), st.integers(-1, EXPERTS)), min_size=1, max_size=60),
+    threads=st.sampled_from([1, 3]),
+)
+def test_uneven_choices_change_no_token(cpu_library: Path, choices: list[tuple[int, int]], threads: int) -> None:
+    """Experts that all tokens chose, or none; the same one twice; ids of experts that do not exist."""
+    case = make(np.random.default_rng(3), tokens=len(choices), chosen=2)
+    case[2][1][:] = choices
+    alone = kernel(cpu_library, case, "portable")
+    expected = np.concatenate([alone(*(each[i : i + 1] for each in case[2])) for i in range(len(choices))])
+    assert np.isnan(expected).any(axis=1).tolist() == [not all(0 <= e < EXPERTS for e in pair) for pair in choices]
+    for path in paths_here(cpu_library):
+        same_bits(kernel(cpu_library, case, path, threads)(*case[2]), expected)
+
+
 def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None:
     case = make(np.random.default_rng(2))
     expected = reference(case)
