@@ -7,7 +7,7 @@ from ...hardware.gpu_speeds import BANDWIDTH_SHARE, KERNEL_SECONDS, gpu_speed
 from ...hardware.gpus import find_gpu
 from .cpu_probe import CpuSpeed
 from .pass_work import PassWork
-from .round_estimate import PassTime, TimedDevice
+from .round_estimate import PassSeconds, TimedDevice
 
 _NARROW = 8  # bits
 # Seconds of a pass outside the fused layers: ONNX Runtime's small nodes, and Python between passes. Measured with
@@ -27,7 +27,7 @@ def gpu_device(name: str) -> TimedDevice:
         narrow = kind in NUMBER_FORMATS and NUMBER_FORMATS[kind].number_type.bits <= _NARROW
         return speed.fp8_rate if narrow and speed.fp8_rate else speed.bf16_rate
 
-    def seconds(work: PassWork) -> PassTime:
+    def seconds(work: PassWork) -> PassSeconds:
         moving = work.total_bytes / speed.bandwidth
         computing = sum(count / rate(kind) for kind, count in work.operations.items())
         best, worst = (
@@ -37,7 +37,7 @@ def gpu_device(name: str) -> TimedDevice:
                 (BANDWIDTH_SHARE.worst, KERNEL_SECONDS.worst),
             )
         )
-        return PassTime(max(moving, computing), best, worst)
+        return PassSeconds(max(moving, computing), best, worst)
 
     return TimedDevice(find_gpu(name).name, seconds, (speed.source, KERNEL_SECONDS.source, BANDWIDTH_SHARE.source))
 
@@ -49,11 +49,11 @@ def cpu_device(speed: CpuSpeed) -> TimedDevice:
     values are read at the rate of memory, or of the cache that holds them. The floor reads all bytes at that rate.
     """
 
-    def seconds(work: PassWork) -> PassTime:
+    def seconds(work: PassWork) -> PassSeconds:
         others = work.total_bytes - work.weight_bytes
         more = max(work.total_operations - work.first_operations, 0.0)
         expected = work.weight_bytes / speed.weight_rate + others / speed.read_rate + more / speed.operation_rate
-        return PassTime(work.total_bytes / speed.read_rate, expected, expected)
+        return PassSeconds(work.total_bytes / speed.read_rate, expected, expected)
 
     source = (
         f"{speed.weight_rate / 1e9:.1f} GB/s of weights, {speed.operation_rate / 1e9:,.0f} G operations/s and "

@@ -17,15 +17,15 @@ SPEED = "speed_estimate"  # key of reports
 
 
 @dataclass(frozen=True)
-class PassTime:
+class PassSeconds:
     """Seconds of a pass: at the ``floor``, with no delay between kernels, and the best and the worst expected time."""
 
     floor: float
     best: float
     worst: float
 
-    def __add__(self, other: PassTime) -> PassTime:
-        return PassTime(self.floor + other.floor, self.best + other.best, self.worst + other.worst)
+    def __add__(self, other: PassSeconds) -> PassSeconds:
+        return PassSeconds(self.floor + other.floor, self.best + other.best, self.worst + other.worst)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TimedDevice:
     """A device: its name, the time that it takes for a pass, and the sources. Every pass waits for ``host_seconds``."""
 
     name: str
-    seconds: Callable[[PassWork], PassTime]
+    seconds: Callable[[PassWork], PassSeconds]
     sources: tuple[str, ...]
     host_seconds: float = 0.0
 

@@ -10,7 +10,7 @@ from peagle.compiler.resources.speed.acceptance_lengths import AcceptanceLengths
 from peagle.compiler.resources.speed.page import speed_line, speed_rows, speed_table
 from peagle.compiler.resources.speed.pass_work import GraphWork, PassWork
 from peagle.compiler.resources.speed.round_estimate import (
-    PassTime,
+    PassSeconds,
     SpeedEstimate,
     TimedDevice,
     estimate_rounds,
@@ -18,10 +18,10 @@ from peagle.compiler.resources.speed.round_estimate import (
 from peagle.engines.draft_methods import METHODS
 
 
-def _milliseconds(work: PassWork) -> PassTime:
+def _milliseconds(work: PassWork) -> PassSeconds:
     """A device that takes a millisecond for a target's pass and another tenth for each column."""
     time = 1e-3 * work.kernels * (1 + work.columns / 10)
-    return PassTime(time / 2, time, 2 * time)
+    return PassSeconds(time / 2, time, 2 * time)
 
 
 TARGET = GraphWork({"mlp": 1000}, {"bf16": 500}, {}, "bf16", 1, 0, 0, 0, kernels=1)
