@@ -24,6 +24,7 @@ from ...plugins.graph_contract import MAX_DRAFTS
 from ..console.option_fields import option, option_of
 from ..precision.calibration.calibration_options import CalibrationOptions
 from ..precision.precision_options import PrecisionOptions
+from .speed_options import SpeedOptions
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
@@ -213,6 +214,7 @@ class CompileRequest:
     sizes: SizeOptions = field(default=SizeOptions())
     plans: PlanOptions = field(default=PlanOptions())
     head: HeadOptions = field(default=HeadOptions())
+    speed: SpeedOptions = field(default=SpeedOptions())
     force: bool = False
     ignore_limits: bool = False
 
