@@ -58,6 +58,7 @@ def build(
     max_batch_size: int | None = None,
     optimization_level: int | None = None,
     workspace_gb: float | None = None,
+    acceptance_length: Texts = (),
     force: bool = False,
     ignore_limits: bool = False,
     progress: Progress | None = None,
@@ -95,6 +96,7 @@ def build(
         max_batch_size: Maximum batch size of a TensorRT plan.
         optimization_level: Builder optimization level of TensorRT, 0 to 5.
         workspace_gb: GPU workspace limit per TensorRT layer, in 10^9 bytes.
+        acceptance_length: Tokens per round for the speed estimate, by number of drafts: ``"4:3.2"``.
         force: Run every step again instead of reusing cached results.
         ignore_limits: Start even if this machine has too little disk or memory.
         progress: Receiver of progress reports; see ``show_progress``. Silent by default.
@@ -145,6 +147,7 @@ def export(
     scales: StrPath | None = None,
     num_speculative_tokens: int | None = None,
     max_seq_len: int = 2048,
+    acceptance_length: Texts = (),
     force: bool = False,
     ignore_limits: bool = False,
     progress: Progress | None = None,

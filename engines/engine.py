@@ -98,8 +98,8 @@ class Engine:
                 1 GB on, it compares the weights of ONNX graphs only by size.
             max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that;
                 ``generate``, ``stream`` and ``chat`` wait for room instead.
-            max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running requests. A smaller number
-                gives running requests a steadier token rate; a larger one lets long prompts start sooner.
+            max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running requests. A smaller
+                number gives running requests a steadier token rate; a larger one lets long prompts start sooner.
             prefix_cache_bytes: Memory for the caches of prompts, reused by prompts with the same beginning; 0 keeps
                 none.
 

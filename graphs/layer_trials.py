@@ -57,13 +57,20 @@ class Trials:
 
     def operators(self, lowering: Lowering | None = None) -> dict[str, int]:
         """Count each operator in the whole graph, semantic or lowered; most frequent first."""
-        base = _operators(self.base, lowering)
+        return dict((+self._whole(lambda trial: _operators(trial, lowering))).most_common())
+
+    def count(self, counted: Callable[[ir.Model], int], lowering: Lowering) -> int:
+        """Return what ``counted`` gives for the whole lowered graph, if it is a sum over nodes of each layer."""
+        return self._whole(lambda trial: Counter({"": counted(trial.lowered(lowering))}))[""]
+
+    def _whole(self, counted: Callable[[LayerTrial], Counter[str]]) -> Counter[str]:
+        base = counted(self.base)
         total = Counter(base)
         for kind, trial in self.more.items():
-            counts, times = _operators(trial, lowering), self.layers[kind] - self.base.layers[kind]
+            counts, times = counted(trial), self.layers[kind] - self.base.layers[kind]
             for name in {*base, *counts}:
                 total[name] += times * (counts[name] - base[name])
-        return dict((+total).most_common())
+        return total
 
     def table_bytes(self, lowering: Lowering) -> int:
         """Return the bytes of the rotary tables of the lowered graph per position."""

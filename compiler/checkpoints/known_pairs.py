@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,15 +74,23 @@ class TargetSize:
 
 
 @dataclass(frozen=True)
+class PublishedAcceptance:
+    """Published tokens per round by number of drafts (K), and their ``source``."""
+
+    tokens: Mapping[int, float]
+    source: str
+
+
+@dataclass(frozen=True)
 class Pair:
     """A target, its P-EAGLE head, and the known facts about the pair.
 
     ``taps`` are the layers whose hidden states the head is expected to read. Only `models` shows them: a build reads
     them from the head's own configuration, or uses the default. ``taps_source`` says where the value comes from.
     ``licences`` are those of target and head according to their model cards; empty if unknown. ``eagle3`` is an EAGLE-3
-    head for the same target, if one is known. ``drafter_size`` is the head's published size. ``evidence`` lists the
-    checks made with exactly these checkpoints, as (level, how); ``notes`` list the open points, and ``unknown`` the
-    facts that only the head's files provide.
+    head for the same target, if one is known. ``drafter_parameters`` is the head's published size, and ``acceptance``
+    its published tokens per round. ``evidence`` lists the checks made with exactly these checkpoints, as (level, how);
+    ``notes`` list the open points, and ``unknown`` the facts that only the head's files provide.
     """
 
     name: str
@@ -93,11 +102,18 @@ class Pair:
     taps_source: str
     size: TargetSize
     licences: tuple[str, str] = ("", "")
-    drafter_size: str = ""
+    drafter_parameters: int | None = None
+    acceptance: PublishedAcceptance | None = None
     evidence: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     eagle3: Source | None = None
+
+    @property
+    def drafter_size(self) -> str:
+        """The head's published size, in words; empty if there is none."""
+        count = self.drafter_parameters
+        return f"{count / 1e9:.1f} B parameters, according to its card" if count else ""
 
     def head(self, method: str) -> Source | None:
         """Return the known head for a draft method, or None."""
@@ -113,6 +129,11 @@ _RUNTIME_DEFAULT = "the default of vLLM and SGLang (2, L/2, L-3), not confirmed 
 _APACHE = "Apache-2.0"
 _NEVER_LOADED = (
     "never loaded by this project: only the architecture was compared with transformers, on small random weights"
+)
+
+_CODER_ACCEPTANCE = PublishedAcceptance(
+    {4: 4.30, 10: 6.66, 18: 7.51},
+    "HumanEval with an instruction, the card of amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE",
 )
 
 PAIRS = {
@@ -168,6 +189,7 @@ PAIRS = {
             taps_source=_RUNTIME_DEFAULT,
             size=TargetSize(30_532_122_624, 29_896_998_912, 61_064_245_248),
             licences=(_APACHE, ""),
+            acceptance=_CODER_ACCEPTANCE,
             notes=(_NEVER_LOADED,),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),
@@ -181,6 +203,7 @@ PAIRS = {
             taps_source=_RUNTIME_DEFAULT,
             size=TargetSize(30_532_122_624, 29_896_998_912, 31_170_895_872),
             licences=(_APACHE, ""),
+            acceptance=_CODER_ACCEPTANCE,
             notes=(
                 _NEVER_LOADED,
                 "half the download, for `--precision fp8`; the head was trained on an FP8 target",
@@ -197,7 +220,8 @@ PAIRS = {
             taps_source="measured by third parties on the published head",
             size=TargetSize(20_914_757_184, 19_747_307_520, 13_761_264_768),
             licences=(_APACHE, ""),
-            drafter_size="1.8 B parameters, according to its card",
+            drafter_parameters=1_800_000_000,
+            acceptance=PublishedAcceptance({3: 3.02, 7: 3.94}, "HumanEval, vLLM's blog on P-EAGLE, March 2026"),
             notes=(_NEVER_LOADED,),
             unknown=("the head's number of attention heads and MLP width", "the parameters of its rotary embedding"),
         ),
@@ -211,7 +235,8 @@ PAIRS = {
             taps_source=_RUNTIME_DEFAULT,
             size=TargetSize(116_829_156_672, 115_617_300_480, 65_248_815_744),
             licences=(_APACHE, _APACHE),
-            drafter_size="1.7 B parameters, according to its card",
+            drafter_parameters=1_700_000_000,
+            acceptance=PublishedAcceptance({5: 3.15}, "HumanEval, the card of amazon/gpt-oss-120b-p-eagle"),
             notes=(_NEVER_LOADED,),
             unknown=("the mask token id", "the head's sizes", "whether its vocabulary is reduced"),
         ),

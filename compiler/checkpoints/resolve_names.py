@@ -237,8 +237,8 @@ def _id_of_drafter(model: str) -> str:
         )
         raise UsageError(
             f"--model {model} needs a drafter",
-            why="without --draft, a target gets the head that is known for it, and none is known for this one; heads are "
-            f"known for {known}",
+            why="without --draft, a target gets the head that is known for it, and none is known for this one; heads "
+            f"are known for {known}",
             fix=_add_draft(),
         )
     source = _drafter(pair)

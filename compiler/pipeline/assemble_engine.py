@@ -17,6 +17,7 @@ from ..store.publish import Assembly, assembling
 from ..store.stages import Stage
 from .check_numbers import cached_check, not_checked
 from .choose_k import KChoice, cached_choice, with_choice
+from .engine_speed import EngineSpeed, speed_of_engine
 from .graph_account import GraphAccount
 from .plan_stages import Plans
 from .reports.report import BuildReport
@@ -38,7 +39,8 @@ class EnginePieces:
 
     Stages in ``adopted`` leave the store when the engine is published, the others are copied. ``compiled`` holds
     kernels and plugins, kernels first; ``furnish`` places the files that accompany the graphs.
-    ``make_plans`` rebuilds ``plans`` for another number of drafts, and returns them with their manifest.
+    ``make_plans`` rebuilds ``plans`` for another number of drafts, and returns them with their manifest. ``speed`` is
+    None for graphs from an export.
     """
 
     stages: Mapping[str, Stage]
@@ -49,6 +51,7 @@ class EnginePieces:
     plans: Plans | None
     make_plans: Callable[[int], tuple[Plans, Manifest]] | None
     adopted: Collection[str] = ()
+    speed: EngineSpeed | None = None
 
     def place(self, assembly: Assembly, run: PipelineRun) -> None:
         """Place all components in the engine folder."""
@@ -106,10 +109,11 @@ def assemble(
         first = lead_sentence(manifest.precision)
         messages = [*([first] if first else []), *messages, *_choice_warnings(plan, manifest, choice), *notes]
         messages += pieces.plans.warnings() if pieces.plans else []
-        sizes = bytes_of(pieces.stages)
+        speed = speed_of_engine(pieces.speed, run, manifest, assembly.folder, choice) if pieces.speed else None
         report = BuildReport(
-            manifest, run.phases, sizes, choice, messages, pieces.account, pieces.plans, plan.recipe.wide
-        )
+            manifest, run.phases, bytes_of(pieces.stages), choice, messages, pieces.account, pieces.plans,
+            plan.recipe.wide, speed,
+        )  # fmt: skip
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")
         assembly.place_text("build_report.html", report.as_html(out.name))

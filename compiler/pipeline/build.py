@@ -20,6 +20,7 @@ from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
 from .cpu_kernels import CpuKernels, cpu_kernels
 from .engine_manifest import engine_manifest
+from .engine_speed import EngineSpeed
 from .plan_stages import Plans, PlanSource, build_plans
 from .shared_steps import PipelineRun, compile_graphs
 
@@ -68,6 +69,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         plans=plans,
         make_plans=make_plans if plans else None,
         adopted=() if plans else graphs.adopted(),
+        speed=EngineSpeed.of(plan, inputs, graphs),
     )
     return assemble(run, plan, pieces, manifest, warnings, graphs.notes(), resolved_config)
 

@@ -18,17 +18,19 @@ from ..precision.recipes import MULTIPLIED, STORED
 from ..request.build_plan import BuildPlan, plan_of_export
 from ..request.refusals import check_export
 from ..request.request import CompileRequest
+from ..resources.speed.round_estimate import SPEED
 from ..resources.workload import check_resources
 from ..store.destination import EXPORT
 from ..store.phase_clock import peak_rss
 from ..store.publish import Assembly, assembling
 from ..store.stages import StageStore
+from .engine_speed import EngineSpeed
 from .export_folder.build_record import place_record
 from .plan_stages import library_of_export
+from .reports.recorded_contents import EXPORT_REPORT
 from .shared_steps import Graphs, PipelineRun, bytes_of, compile_graphs
 
 FORMAT_VERSION = 1
-REPORT = "export_report.json"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     # The export moves the weights out of the store, so no other build may share them.
     store_of_exports = replace(run.store, root=run.store.root / "exports")
     graphs = compile_graphs(run, plan, inputs, store=store_of_exports)
+    speed = EngineSpeed.of(plan, inputs, graphs).on_gpu()
     stages = graphs.stages()
     sizes = bytes_of(stages)
     library = library_of_export(run, plan.platform.gpus if plan.lowering.is_tensorrt else ())
@@ -78,7 +81,8 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
                 assembly.place_stage(library.stage, "plugins", run.progress)
         warnings += library.warnings
         report = _report(plan, inputs, graphs, warnings, run, sizes, imports)
-        assembly.place_text(REPORT, json.dumps(report, indent=2) + "\n")
+        report |= {SPEED: speed.as_json()} if speed else {}
+        assembly.place_text(EXPORT_REPORT, json.dumps(report, indent=2) + "\n")
         manifest = _manifest(plan, inputs, graphs, versions, assembly)
         assembly.place_text(EXPORT, json.dumps(manifest, indent=2) + "\n")
         assembly.check(run.progress)

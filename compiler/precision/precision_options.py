@@ -44,8 +44,9 @@ class PrecisionOptions:
 
     name: str | None = option(
         "--precision",
-        f"Recipe: {_or(NUMBER_FORMATS)}. These are calibrated: {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} on "
-        f"TensorRT, {_FITTED} with this project's CPU kernels. {_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
+        f"Recipe: {_or(NUMBER_FORMATS)}. These are calibrated: {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} "
+        f"on TensorRT, {_FITTED} with this project's CPU kernels. "
+        f"{_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",
@@ -69,9 +70,9 @@ class PrecisionOptions:
     )
     allow_wide: tuple[str, ...] = option(
         "--allow-wide",
-        "Weights that the GPU may expand to FP16 or BF16 before it multiplies them, if it cannot multiply in the recipe's "
-        "type; the only value is experts. Every report then starts with the share of the weights that is multiplied in "
-        "that type. (default: none; a build with such weights fails)",
+        "Weights that the GPU may expand to FP16 or BF16 before it multiplies them, if it cannot multiply in the "
+        "recipe's type; the only value is experts. Every report then starts with the share of the weights that is "
+        "multiplied in that type. (default: none; a build with such weights fails)",
         (),
         split=True,
     )

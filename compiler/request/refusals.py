@@ -19,6 +19,7 @@ def check_build(request: CompileRequest) -> None:
     request.backend.check_known()
     require_known(request.precision.name)
     request.precision.check()
+    request.speed.check()
     request.calibration.check()
     request.backend.check_lowering()
     request.sizes.check(
@@ -34,6 +35,7 @@ def check_export(request: CompileRequest) -> None:
     """Raise ``UsageError`` for an invalid export request."""
     require_known(request.precision.name)
     request.precision.check()
+    request.speed.check()
     decide(request.precision, export_lowering(request), gpus=sm_names(request.backend.gpus))
     request.calibration.check()
     request.sizes.check(fix="use the largest number of drafts per round that the engine should support")

@@ -24,6 +24,7 @@ from ...plugins.graph_contract import MAX_DRAFTS
 from ..console.option_fields import option, option_of
 from ..precision.calibration.calibration_options import CalibrationOptions
 from ..precision.precision_options import PrecisionOptions
+from .speed_options import SpeedOptions
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (ONNXRUNTIME, "tensorrt", "tensorrt-rtx")
@@ -81,8 +82,9 @@ class BackendOptions:
     )
     experts: str | None = option(
         "--experts",
-        "Routed experts on SM 10.x: layer uses TensorRT's own layer, which computes for each token only the experts that "
-        "its router chose; dense computes every expert for every token. (default: layer, if it supports the model)",
+        "Routed experts on SM 10.x: layer uses TensorRT's own layer, which computes for each token only the experts "
+        "that its router chose; dense computes every expert for every token. (default: layer, if it supports the "
+        "model)",
     )
     lowering: str | None = option(
         "--lowering",
@@ -213,6 +215,7 @@ class CompileRequest:
     sizes: SizeOptions = field(default=SizeOptions())
     plans: PlanOptions = field(default=PlanOptions())
     head: HeadOptions = field(default=HeadOptions())
+    speed: SpeedOptions = field(default=SpeedOptions())
     force: bool = False
     ignore_limits: bool = False
 

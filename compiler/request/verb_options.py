@@ -15,10 +15,12 @@ from ..precision.calibration.calibration_options import CalibrationOptions
 from ..precision.precision_options import PrecisionOptions
 from .config_file import typed
 from .request import BackendOptions, CompileRequest, HeadOptions, ModelRef, PlanOptions, SizeOptions
+from .speed_options import SpeedOptions
 
 GROUPS = {
     "pair": ModelRef, "": CompileRequest, "backend": BackendOptions, "precision": PrecisionOptions,
     "calibration": CalibrationOptions, "sizes": SizeOptions, "plans": PlanOptions, "head": HeadOptions,
+    "speed": SpeedOptions,
 }  # fmt: skip
 _RECORDS = ("recipe",)  # entries of a resolved configuration that are not options
 # The options of a build from an export; the export fixes all others.
@@ -170,6 +172,7 @@ BUILD = VerbOptions(
         declare_options("sizes"),
         declare_options("backend", "lowering", "experts"),
         declare_options("plans"),
+        declare_options("speed"),
     ),
 )
 
@@ -207,6 +210,7 @@ EXPORT = VerbOptions(
             help="Maximum number of drafts per round, which sizes the caches. (default: the trained depth)",
         ),
         declare_options("sizes", "max_seq_len"),
+        declare_options("speed"),
     ),
 )
 

@@ -36,6 +36,7 @@ from ..store.stages import StageStore
 from .check import Need, Outcome, needs_of, refusal_of, tight
 from .download import UNKNOWN_SIZE, download_need, forbidden, has_unknown_size
 from .estimate import UNKNOWN_HEAD, Estimate, estimate
+from .speed.model_speed import speed_question
 from .weight_bytes import share_note
 from .workload import Workload, calibration_of
 
@@ -238,6 +239,7 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
         has_drafter=not request.headless,
         gpu=decided.gpu,
         head_note=head.instead,
+        speed=speed_question(request, plan.speculation, head.spec),
         notes=(*plan.warnings, *([UNKNOWN_SIZE] if has_unknown_size(request.pair) else [])),
         progress=progress,
     )

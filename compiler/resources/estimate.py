@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.records import Speculation
 from ...graphs.targets import family_for
-from ...plugins.graph_contract import cache_width
-from ...plugins.number_formats import FP32, NUMBER_FORMATS
+from ...plugins.number_formats import FP32
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.progress import Progress, Quiet
@@ -21,12 +20,14 @@ from ..precision.rounding.in_order import ROOM
 from .check import NO_BLOCKER, Need, Outcome
 from .disk import Disk
 from .gpu_memory import Verdict, fit
+from .speed.model_speed import SpeedQuestion, estimate_speed
+from .speed.round_estimate import SpeedEstimate
+from .speed.target_work import position_bytes
 from .weight_bytes import SCALES, WeightLine, bytes_of, line, too_wide
 from .work import WRITTEN_BYTES_PER_SECOND, BuildWork
 from .workload import Workload
 
 if TYPE_CHECKING:
-    from ...graphs.targets import CacheSpec
     from ...graphs.targets.weight_roles import RoledWeight
 
 UNKNOWN_HEAD = "unknown until downloaded"
@@ -130,6 +131,7 @@ class Estimate:
     needs: tuple[Need, ...] = ()
     outcome: Outcome = NO_BLOCKER
     drafts_asked: int | None = None  # a key of --dry-run --json
+    speed_estimate: SpeedEstimate | None = None
 
     @property
     def drafts(self) -> str:
@@ -161,6 +163,8 @@ class Estimate:
             content["disk"]["short_bytes"] = self.disk.short_bytes
         if self.gpu:
             content["gpu"]["fits"] = self.gpu.fits
+        if self.speed_estimate:
+            content["speed_estimate"] = self.speed_estimate.as_json()
         return content
 
 
@@ -176,12 +180,14 @@ def estimate(
     gpu: str | None = None,
     head_note: str = "",
     notes: tuple[str, ...] = (),
+    speed: SpeedQuestion | None = None,
     progress: Progress | None = None,
 ) -> Estimate:
     """Estimate the target with the ``config.json`` in ``config``, by tracing a few of its layers without weights.
 
     ``has_drafter`` is true if a drafter makes the drafts of ``speculation``. ``head_note`` describes a head that is not
-    local. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an unknown target.
+    local; without ``speed``, no speed is estimated. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an
+    unknown target.
     """
     known_gpu = find_gpu(gpu) if gpu else None
     from ...graphs.layer_trials import run_trials
@@ -199,14 +205,16 @@ def estimate(
         tables = length * trials.table_bytes(lowering)
         semantic, lowered = trials.operators(), trials.operators(lowering)
     graph = GraphSize(trials.traced_layers, sum(semantic.values()), sum(lowered.values()), semantic, lowered)
-    token = _token_bytes(spec.caches, recipe.kv_cache)
+    token = position_bytes(spec.caches, recipe.kv_cache)
     drafter, head_token = DrafterSize(recipe.drafter, None, None, head_note or UNKNOWN_HEAD), None
     if head:
         drafter = DrafterSize(recipe.drafter, *workload.of_head, head_note or (_SHARED if workload.shared else ""))
-        head_token = _token_bytes(head.caches, recipe.cache_type("drafter"))
+        head_token = position_bytes(head.caches, recipe.cache_type("drafter"))
     elif not has_drafter:
         drafter, head_token = replace(drafter, count=0, bytes=0), 0
     head_slot = None if head_token is None else head_token * length
+    text = family_for(config).text(config)
+    speeds = estimate_speed(speed, workload, spec, text, trials, gpu) if speed else None
     weights = (*workload.lines, line(TABLES, recipe.wide, tables // int(bytes_of(recipe.wide))))
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
     types = sorted({recipe.weights, recipe.experts, recipe.lm_head, recipe.drafter, recipe.kv_cache})
@@ -231,15 +239,11 @@ def estimate(
         time=Time(written / WRITTEN_BYTES_PER_SECOND, WRITTEN_BYTES_PER_SECOND),
         work=workload.work,
         gpu=fit(known_gpu, types, written, token * length + (head_slot or 0)) if known_gpu else None,
+        speed_estimate=speeds,
         multiplied=expected_warning(census, recipe, lowering),
         refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",
         notes=(*cut, *(too_wide(census, head, recipe, lowering) if recipe.is_quantized else ()), *notes),
     )
-
-
-def _token_bytes(caches: tuple[CacheSpec, ...], precision: str) -> int:
-    kind = NUMBER_FORMATS[precision].number_type
-    return sum(2 * cache.heads * kind.bytes(cache_width(cache.head_dim, kind.name)) for cache in caches)
 
 
 def _buffers(census: tuple[RoledWeight, ...]) -> int:

@@ -6,12 +6,17 @@ from ..console.printing import columns, size
 from .check import DOWNLOAD
 from .estimate import Estimate
 from .gpu_memory import RESERVED_FOR, Verdict
+from .speed.page import speed_notes, speed_table
 from .work import duration
 
 
 def render(estimate: Estimate) -> str:
     """Format the estimate as aligned text."""
-    return "\n\n".join((columns(_asked(estimate)), columns(_weights(estimate)), columns(_rest(estimate))))
+    parts = [columns(_asked(estimate)), columns(_weights(estimate)), columns(_rest(estimate))]
+    if estimate.speed_estimate:
+        table = columns(speed_table(estimate.speed_estimate))
+        parts.insert(2, f"{table}\n{columns(speed_notes(estimate.speed_estimate))}")
+    return "\n\n".join(parts)
 
 
 def _asked(estimate: Estimate) -> list[tuple[str, str]]:

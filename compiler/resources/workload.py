@@ -117,21 +117,27 @@ def check_resources(plan: BuildPlan, inputs: Inputs, store: StageStore) -> list[
     from ..precision.quantized_compute import require_multiplied
     from ..precision.weight_source import selection_of
 
-    target, request = inputs.target, plan.request
+    request = plan.request
     if plan.recipe.quantized_type:
-        require_multiplied(selection_of(target, plan.recipe, plan.lowering), plan.lowering)
-    workload = Workload(
+        require_multiplied(selection_of(inputs.target, plan.recipe, plan.lowering), plan.lowering)
+    workload = workload_of(plan, inputs)
+    tidy(request, store)
+    disk = workload.disk(store, request.out, plan.made_for(), is_moved=plan.is_moved)
+    return check_needs(needs_of(disk, workload.work), ignored=request.ignore_limits)
+
+
+def workload_of(plan: BuildPlan, inputs: Inputs) -> Workload:
+    """Return the workload of a plan for checkpoints that were read."""
+    target = inputs.target
+    return Workload(
         target.skeleton.weights,
         plan.recipe,
         plan.lowering,
         inputs.head,
         read_from_target(*inputs.drafter, target) if inputs.drafter and plan.shares else (),
         product=plan.platform.backend if plan.makes_plans else None,
-        calibration=calibration_of(request.calibration, target.family.text(target.config), plan.lowering),
+        calibration=calibration_of(plan.request.calibration, target.family.text(target.config), plan.lowering),
     ).found_in(target)
-    tidy(request, store)
-    disk = workload.disk(store, request.out, plan.made_for(), is_moved=plan.is_moved)
-    return check_needs(needs_of(disk, workload.work), ignored=request.ignore_limits)
 
 
 def calibration_of(

@@ -119,6 +119,8 @@ def _drafts(manifest: Manifest) -> str:
 
 def _summary(result: BuildResult) -> str:
     from ..precision.recipes import lead_sentence
+    from ..resources.speed.page import TITLE, speed_line
+    from ..resources.speed.round_estimate import SPEED, SpeedEstimate
     from .precision_rows import first_rows, precision_rows
 
     report = result.report
@@ -135,6 +137,10 @@ def _summary(result: BuildResult) -> str:
     ]
     if "choose_k" in report:
         rows.append(("speed", f"{report['choose_k']['speedup']:.2f}x plain decoding, measured while choosing K"))
+    if SPEED in report:
+        found = SpeedEstimate.from_json(report[SPEED])
+        k = result.manifest.speculation.num_speculative_tokens
+        rows.append((TITLE, speed_line(found, k)))
     if reused:
         rows.append(("unchanged", ", ".join(reused)))
     rows.append(("next", f"peagle-compile {_next(result, here='choose_k' in report or not gpus)}"))

@@ -61,6 +61,8 @@ def export(
 
 def _summary(result: ExportResult) -> str:
     from ..precision.recipes import MULTIPLIED
+    from ..resources.speed.page import speed_rows
+    from ..resources.speed.round_estimate import SPEED, SpeedEstimate
     from .precision_rows import first_rows, precision_rows, stored_rows
 
     report = result.report
@@ -82,6 +84,8 @@ def _summary(result: ExportResult) -> str:
         ),
         ("time", f"{report['seconds']:.1f} s"),
     ]
+    if SPEED in report:
+        rows += speed_rows(SpeedEstimate.from_json(report[SPEED]))
     if reused:
         rows.append(("unchanged", ", ".join(reused)))
     return columns(rows)

@@ -204,4 +204,5 @@ def _fields(pair: Pair) -> dict[str, Any]:
     for source in (fields["target"], fields["drafter"] or {}, fields["eagle3"] or {}):
         if "path" in source:
             source["path"] = str(source["path"])
+    fields["drafter_size"] = pair.drafter_size
     return fields | {"download_bytes": download_bytes(pair), "sizes": [asdict(each) for each in sizes(pair)]}

@@ -183,7 +183,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One verification result: the level (``body parity aot kernel engine b200``) and the method."""
+    """One verification result: the level (``body parity emulated ptx aot kernel engine b200``) and the method."""
 
     level: str
     how: str

@@ -74,7 +74,8 @@ struct Tensor {
 // Memory that begins with a cache line.
 class Scratch {
  public:
-  explicit Scratch(std::size_t bytes) : memory_(bytes == 0 ? nullptr : new char[bytes + kLine]) {}
+  explicit Scratch(std::size_t bytes) : bytes_(bytes), memory_(bytes == 0 ? nullptr : new char[bytes + kLine]) {}
+  std::size_t bytes() const { return bytes_; }
   void* get() const {
     const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
     return reinterpret_cast<void*>((at + kLine - 1) / kLine * kLine);
@@ -82,6 +83,7 @@ class Scratch {
 
  private:
   static constexpr std::size_t kLine = 64;
+  std::size_t bytes_;
   std::unique_ptr<char[]> memory_;
 };
 

@@ -17,6 +17,7 @@ from ....engines.folder.manifest import Manifest
 from ....engines.folder.records import Part
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.optional_packages import is_installed
+from ...resources.speed.round_estimate import SPEED
 
 KERNELS = "plugins"
 REPORT = "build_report.json"
@@ -41,7 +42,8 @@ def inspect_engine(folder: Path, *, hashes: bool = True) -> dict[str, Any]:
         "cache_bytes": None if manifest.backend.gpus else row_bytes(manifest),
         "kernels": _kernels(folder) if manifest.backend.gpus else _cpu_kernels(folder, manifest),
         "plugin_library": _plugin_library(folder, manifest),
-        "matmuls": _products(folder),
+        "matmuls": _reported(folder, "matmuls"),
+        SPEED: _reported(folder, SPEED),
         "reports": [name for name in _WRITTEN_LATER if (folder / name).is_file()],
     }
 
@@ -64,14 +66,14 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
     return dict(counts.most_common())
 
 
-def _products(folder: Path) -> dict[str, Any]:
-    """Return the tables of matmuls in the build report, by half; engines of FP32 graphs have none."""
+def _reported(folder: Path, key: str) -> dict[str, Any]:
+    """Return an object of the build report, such as the tables of matmuls by half; empty if it has none."""
     try:
         report = json.loads((folder / REPORT).read_bytes())
     except (OSError, ValueError):
         return {}
-    tables = report.get("matmuls") if isinstance(report, dict) else None
-    return tables if isinstance(tables, dict) else {}
+    found = report.get(key) if isinstance(report, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:

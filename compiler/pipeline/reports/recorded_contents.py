@@ -13,10 +13,12 @@ from ....engines.folder.records import FileEntry
 from ....engines.folder.strict_json import decode
 from ....plugins.errors import EnvironmentProblem
 from ...checkpoints.checkpoint import Checkpoint
+from ...resources.speed.round_estimate import SPEED
 from ...store.destination import EXPORT, QUANTIZED
 
 T = TypeVar("T")
 
+EXPORT_REPORT = "export_report.json"
 _AGAIN = "copy the whole folder again, or recreate it with the command that made it"
 
 
@@ -71,7 +73,9 @@ def inspect_export(folder: Path, *, hashes: bool = True) -> tuple[ExportRecord, 
     record = _decoded(ExportRecord, content | {"lowering": content.get("for")}, folder / EXPORT)
     check_export(record.files, folder, hashes=hashes)
     size = sum(entry.size for entry in record.files.values())
-    return record, {"export": str(folder), **content, "bytes": size}
+    report = folder / EXPORT_REPORT
+    speed = _read(report).get(SPEED) if report.is_file() else None
+    return record, {"export": str(folder), **content, "bytes": size} | ({SPEED: speed} if speed else {})
 
 
 def check_export(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ....engines.folder.manifest import Manifest
 from ...precision.recipes import MULTIPLIED, STORED, lead_sentence
+from ...resources.speed.round_estimate import SPEED, SpeedEstimate
 from ...store.phase_clock import Phases
 from ..choose_k import KChoice
 from ..graph_account import GraphAccount
@@ -19,7 +20,8 @@ from .report_html import report_html
 class BuildReport:
     """The facts of a build's report; ``sizes`` are bytes in the engine, by half.
 
-    ``choice`` is None if K was given or assumed. ``wide`` is the type of everything that is not quantized.
+    ``choice`` is None if K was given or assumed, ``speed`` if there is no device to estimate for. ``wide`` is the type
+    of everything that is not quantized.
     """
 
     manifest: Manifest
@@ -30,6 +32,7 @@ class BuildReport:
     graphs: GraphAccount
     plans: Plans | None
     wide: str
+    speed: SpeedEstimate | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``build_report.json``.
@@ -51,6 +54,8 @@ class BuildReport:
         report |= {name: kind for name, kind in self.manifest.precision.items() if name == STORED}
         if self.choice:
             report["choose_k"] = {"speedup": round(self.choice.speedup, 3), **asdict(self.choice)}
+        if self.speed:
+            report[SPEED] = self.speed.as_json()
         report |= self.graphs.products(self.plans.products() if self.plans else {})
         if self.graphs.calibration:
             report["calibration"] = dict(self.graphs.calibration)

@@ -10,6 +10,8 @@ from ....engines.folder.manifest import Manifest
 from ...console.printing import size
 from ...precision.product_table import described
 from ...precision.recipes import STORED, lead_sentence, rows_of
+from ...resources.speed.page import speed_rows
+from ...resources.speed.round_estimate import SPEED, SpeedEstimate
 from .rate_picture import rate_picture
 
 _STYLE = """
@@ -39,6 +41,7 @@ def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> st
         *_products(report.get("matmuls") or {}),
         *_losses(report.get("precision") or {}),
         *_speed(report.get("choose_k") or {}),
+        *_estimate(report.get(SPEED) or {}),
         "<h2>Time and memory</h2>",
         _table(("phase", "seconds", "peak memory so far", ""), [_phase(phase) for phase in report["phases"]]),
         *_plans(report.get("plans") or {}),
@@ -142,6 +145,13 @@ def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
     ]
     yield rate_picture(choice["rates"], choice["k"])
     yield _table(("K", "median tokens per second", "slowest", "fastest"), rates)
+
+
+def _estimate(content: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the speed estimate, beside measured rounds if there are any."""
+    if content:
+        yield "<h2>Speed estimate</h2>"
+        yield _table(("", ""), speed_rows(SpeedEstimate.from_json(content)))
 
 
 def _products(tables: Mapping[str, Any]) -> Iterable[str]:

@@ -65,6 +65,7 @@ _SECTIONS = {
     ("backend", "lowering"): ONNX_RUNTIME,
     "plans": TENSORRT,
     ("plans", "max_batch_size"): SIZES,
+    "speed": RUN,
 }
 _COMMON = {
     ("pair", "model"), ("pair", "draft"), ("", "source"), ("", "out"), ("backend", "name"), ("backend", "gpus"),

@@ -135,6 +135,6 @@ def requested_drafts(text: str | None) -> int | Literal["auto"] | None:
         raise UsageError(
             f"--num-speculative-tokens {text} is not valid",
             why="it is neither a whole number nor auto",
-            fix="pass the number of drafts per round, for example 4 (0 for plain decoding), or auto; or omit the option "
-            "for the engine's own setting",
+            fix="pass the number of drafts per round, for example 4 (0 for plain decoding), or auto; or omit the "
+            "option for the engine's own setting",
         ) from None

@@ -2,6 +2,7 @@
 
 #include "plan.h"
 #include "schedule.h"
+#include "shared_scratch.h"
 
 namespace peagle {
 
@@ -65,11 +66,22 @@ class Stretch : public Kernel {
     std::vector<std::int64_t> known;  // what the plan is for
     std::unique_ptr<Plan> plan;
     std::unique_ptr<Scratch> numbers, scratch;
-    std::size_t scratch_bytes = 0, shared_bytes = 0;  // of all; of what steps have one after the other
+    std::size_t shared_bytes = 0;  // of what steps have one after the other
     std::vector<void*> addresses;                     // what the runs are over
     std::vector<std::unique_ptr<Run>> runs;
     std::vector<std::pair<Run*, int>> steered;  // those that may be of other phases and scratch next time
     Walk walk;
+
+    std::size_t bytes() const {
+      return (numbers != nullptr ? numbers->bytes() : 0) + (scratch != nullptr ? scratch->bytes() : 0);
+    }
+    // Others may use its memory, and its runs are made anew next time.
+    void lend() {
+      addresses.clear();
+      runs.clear();
+      SharedScratch::keep(std::move(numbers));
+      SharedScratch::keep(std::move(scratch));
+    }
 
     void begin(const Stretch& stretch, const Inputs& inputs, const Outputs& outputs) {
       for (const Plan::Alias& alias : plan->aliases) {
@@ -105,7 +117,7 @@ class Stretch : public Kernel {
       runs.clear();
       steered.clear();
       walk.clear();
-      if (numbers == nullptr) numbers.reset(new Scratch(plan->bytes));
+      if (numbers == nullptr) numbers = SharedScratch::taken(plan->bytes);
       Schedule schedule{*this, inputs, outputs};
       std::size_t copy = 0;
       for (int i = 0; i <= int(stretch.steps_.size()); i++) {
@@ -116,21 +128,24 @@ class Stretch : public Kernel {
         }
         if (i < int(stretch.steps_.size())) schedule.add(stretch.steps_[std::size_t(i)], i);
       }
-      if (scratch == nullptr || scratch_bytes < schedule.scratch_bytes()) {
-        scratch_bytes = schedule.scratch_bytes();
-        scratch.reset(new Scratch(scratch_bytes));
+      if (scratch == nullptr || scratch->bytes() < schedule.scratch_bytes()) {
+        scratch = SharedScratch::taken(schedule.scratch_bytes());
       }
       schedule.place_scratch();
     }
   };
 
   // Workspaces that nobody uses, for any thread.  Rounds take turns among a few shapes (a drafter is given what was accepted,
-  // requests come and go), and a plan takes as long as a small graph.  Of the large ones only the last is kept.
+  // requests come and go), and a plan takes as long as a small graph.  Of the large ones only the last is kept, and that
+  // without its memory: a model with experts is a region a layer.
   class Spares {
    public:
+    Spares() { SharedScratch::users()++; }
     ~Spares() {
       for (auto& each : places_) delete each.load();
+      if (--SharedScratch::users() == 0) SharedScratch::clear();
     }
+    Spares(const Spares&) = delete;
     // The one for these shapes, or none.
     std::unique_ptr<Workspace> taken(const std::vector<std::int64_t>& known) {
       for (auto& each : places_) {
@@ -143,7 +158,8 @@ class Stretch : public Kernel {
       return nullptr;
     }
     void keep(std::unique_ptr<Workspace> workspace) {
-      if (workspace->plan->bytes + workspace->scratch_bytes > kLarge) {
+      if (workspace->bytes() > kLarge) {
+        workspace->lend();
         delete places_[0].exchange(workspace.release());
         return;
       }

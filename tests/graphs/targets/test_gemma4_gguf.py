@@ -27,4 +27,5 @@ def test_divisors_give_the_share_of_frequencies_that_rotate() -> None:
 def test_other_divisors_are_refused_with_what_is_wrong(divisors: tuple[float, ...], complaint: str) -> None:
     with pytest.raises(BuildError, match=complaint) as caught:
         NAMING.entries(GgufFacts(SAID, NAMES, divisors))
-    assert caught.value.why and "safetensors" in caught.value.fix
+    assert caught.value.why
+    assert "safetensors" in caught.value.fix

@@ -346,11 +346,11 @@ def test_scales_that_are_not_finite_are_not_packed(name: str) -> None:
 
 
 def test_the_error_says_whose_scale_is_wrong_and_how() -> None:
-    with pytest.raises(BuildError, match="layers.3.up has a scale that is NaN or infinite") as damaged:
-        pack_scales("int8", np.array([[1], [np.nan]]), "layers.3.up")
+    with pytest.raises(BuildError, match="up_proj has a scale that is NaN or infinite") as damaged:
+        pack_scales("int8", np.array([[1], [np.nan]]), "up_proj")
     assert "download" in damaged.value.fix
-    with pytest.raises(BuildError, match="layers.3.up has a scale that is too large for its type, float16") as large:
-        pack_scales("q4_0", np.array([[65520.0]]), "layers.3.up")
+    with pytest.raises(BuildError, match="up_proj has a scale that is too large for its type, float16") as large:
+        pack_scales("q4_0", np.array([[65520.0]]), "up_proj")
     assert "--exclude" in large.value.fix
 
 

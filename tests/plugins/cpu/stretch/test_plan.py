@@ -203,3 +203,23 @@ def test_programs_that_are_none_are_refused(cpu_library: Path, what: str) -> Non
     program, complaint = REFUSED[what]
     with pytest.raises(Exception, match=complaint):
         stretch(cpu_library, program, {"x": "float32"}, 1)(x=np.ones((1, 2, 4), np.float32))
+
+
+def test_large_memory_of_many_regions_is_needed_once(cpu_library: Path) -> None:
+    """Twelve regions, one after the other, each of 32 MB between its input and its output."""
+    rng = np.random.default_rng(8)
+    x, at = rng.normal(size=(4096, 1024)).astype(np.float32), np.array([7, 4095])
+    program = Writer({"x": "float32", "at": "int64"})
+    result = program.step("Gather", program.step("Tanh", program.step("Sigmoid", "x")), "at")
+    runs = [stretch(cpu_library, program.text([result]), program.inputs, 1) for _ in range(12)]
+    expected = runs[0](x=x, at=at)[0]
+    same_bits(expected, runs[1](x=x[[7, 4095]], at=np.array([0, 1]))[0])
+    before = _anonymous_bytes()
+    for run in (*runs, *runs):
+        same_bits(run(x=x, at=at)[0], expected)
+    assert _anonymous_bytes() - before < 4 * 2 * x.nbytes
+
+
+def _anonymous_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))

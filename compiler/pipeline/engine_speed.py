@@ -1,0 +1,145 @@
+"""The speed estimate of a finished engine or export, beside what its build measured."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...engines.policy.prior import rising
+from ...graphs import graph_files
+from ...plugins.cpu import LIBRARY, is_off
+from ..checkpoints.target_and_drafter import Inputs
+from ..hardware.gpus import is_architecture
+from ..request.build_plan import BuildPlan
+from ..resources.speed.acceptance_lengths import AcceptanceLengths
+from ..resources.speed.cpu_probe import CpuSpeed, ProbeShape, measure_cpu
+from ..resources.speed.devices import cpu_device, gpu_device
+from ..resources.speed.model_speed import SpeedQuestion, drafter_of, speed_question
+from ..resources.speed.pass_work import GraphWork
+from ..resources.speed.round_estimate import CONTEXT, SHOWN, SpeedEstimate, TimedDevice, estimate_rounds
+from ..resources.speed.target_work import GraphCounts, target_work
+from ..resources.workload import workload_of
+from .choose_k import KChoice
+from .shared_steps import Graphs, PipelineRun
+
+if TYPE_CHECKING:
+    from ...engines.folder.manifest import Manifest
+
+_CONTEXT = 75  # tokens: the prompts from which a build chooses K, and half of what it decodes
+
+
+@dataclass(frozen=True)
+class EngineSpeed:
+    """The work of an engine's graphs. ``gpu`` is the GPU that the request names, ``probe`` the layers to measure."""
+
+    target: GraphWork
+    drafter: GraphWork | None
+    question: SpeedQuestion
+    notes: tuple[str, ...]
+    gpu: str | None
+    probe: ProbeShape
+
+    @classmethod
+    def of(cls, plan: BuildPlan, inputs: Inputs, graphs: Graphs) -> EngineSpeed:
+        """Return the work of finished graphs."""
+        target, recipe, lowering = inputs.target, plan.recipe, plan.lowering
+        spec, text, workload = target.spec, target.family.text(target.config), workload_of(plan, inputs)
+        counts, compiled = GraphCounts(), graphs.compiled["target"]
+        if lowering.is_tensorrt or any(weight.role == "experts" for weight in workload.census):
+            model = graph_files.load(compiled.attached.path / compiled.files.model)
+            counts = GraphCounts.of_graph(model, workload.census, lowering)
+        named = plan.request.backend.gpus
+        question = speed_question(plan.request, plan.speculation, inputs.head)
+        drafter, notes = drafter_of(question, inputs.head, spec, text, recipe, lowering)
+        work = target_work(workload.census, workload.lines, recipe, spec, text, counts)
+        return cls(
+            target=work,
+            drafter=drafter,
+            question=question,
+            notes=tuple(notes),
+            gpu=named[0] if len(named) == 1 and not is_architecture(named[0]) and lowering.is_tensorrt else None,
+            probe=ProbeShape(
+                kind=_main_type(work),
+                hidden=spec.hidden_size,
+                queries=int(text["num_attention_heads"]) * spec.caches[0].head_dim,
+                keys=spec.caches[0].heads * spec.caches[0].head_dim,
+                inner=int(text.get("moe_intermediate_size") or text["intermediate_size"]),
+                bytes=round(work.over(1, 0).weight_bytes),
+                columns=plan.speculation.max_num_speculative_tokens + 1,
+            ),
+        )
+
+    def on_gpu(self, choice: KChoice | None = None) -> SpeedEstimate | None:
+        """Estimate for the named GPU; None without one. ``choice`` was measured there."""
+        return self._on(gpu_device(self.gpu), choice) if self.gpu else None
+
+    def on_cpu(self, speed: CpuSpeed, choice: KChoice) -> SpeedEstimate:
+        """Estimate for this machine's CPU, beside the rounds measured while choosing K."""
+        return self._on(cpu_device(speed), choice)
+
+    def _on(self, device: TimedDevice, choice: KChoice | None) -> SpeedEstimate:
+        question = self.question
+        lengths = _measured_lengths(choice) if choice else question.lengths
+        measured = _milliseconds(choice) if choice else {}
+        shown = {0, choice.k} | {k for k in SHOWN if k in measured} if choice else {*SHOWN, question.asked or 0}
+        found = estimate_rounds(
+            self.target,
+            self.drafter,
+            question.method,
+            device,
+            lengths,
+            most=question.most,
+            context=_CONTEXT if choice else CONTEXT,
+            shown=sorted(shown),
+            notes=() if choice else self.notes,
+        )
+        return found.beside(measured)
+
+
+def speed_of_engine(
+    speed: EngineSpeed, run: PipelineRun, manifest: Manifest, folder: Path, choice: KChoice | None
+) -> SpeedEstimate | None:
+    """Return the estimate for the report of the engine in ``folder``; None if there is no device to estimate for.
+
+    The CPU is measured once for each model shape, library of kernels and machine.
+    """
+    library = folder / "plugins" / LIBRARY
+    if choice is None or manifest.backend.gpus:
+        return speed.on_gpu(choice)
+    if not library.is_file() or is_off():
+        return None
+    from ...engines.backends.onnxruntime.loaded_graphs import default_threads
+
+    threads = default_threads(manifest)
+
+    def make(stage: Path) -> None:
+        with run.progress.step("measure the CPU"):
+            found = measure_cpu(speed.probe, library, threads)
+        (stage / "speed.json").write_text(json.dumps(asdict(found)))
+
+    key = [manifest.files[f"plugins/{LIBRARY}"].sha256, asdict(speed.probe), threads, platform.node()]
+    stage = run.store.run("cpu-speed", key, make)
+    return speed.on_cpu(CpuSpeed(**json.loads((stage.path / "speed.json").read_bytes())), choice)
+
+
+def _main_type(work: GraphWork) -> str:
+    """Return the number format of most of the layers' weights."""
+    products = dict(work.products)
+    if work.experts:
+        products[work.experts.kind] = products.get(work.experts.kind, 0) + work.experts.values
+    return max(products, key=lambda kind: products[kind])
+
+
+def _measured_lengths(choice: KChoice) -> AcceptanceLengths:
+    tokens = rising(rate.tokens_per_round for rate in choice.rates)
+    known = {rate.k: each for rate, each in zip(choice.rates, tokens, strict=True) if rate.k}
+    return AcceptanceLengths(known, "acceptance lengths measured while choosing K")
+
+
+def _milliseconds(choice: KChoice) -> Mapping[int, float]:
+    """Return the measured duration of a round by its number of drafts."""
+    return {rate.k: 1e3 * rate.tokens_per_round / rate.tokens_per_second for rate in choice.rates}

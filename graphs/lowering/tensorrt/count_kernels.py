@@ -1,0 +1,130 @@
+"""The number of kernels of a graph's pass on a GPU, by the fusions that plans of TensorRT-RTX 1.7 show.
+
+An estimate: TensorRT decides when it builds. Nodes over constants are folded and sizes are the host's, views cost
+nothing, and a chain of elementwise nodes is one kernel, or none beside a norm or attention, which take it in. Matmuls
+with unquantized weights and the same input are one kernel; a quantized one has a scale of its own and stays apart. The
+two cache writes of a layer and its rotary embeddings are one kernel; fused attention has a second one for its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+import onnx_ir as ir
+
+_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Expand", "RotaryEmbedding"}
+_ELEMENTWISE = {
+    "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp", "Log", "Pow", "Tanh", "Sigmoid", "Gelu", "Clip", "Min",
+    "Max", "Cast", "CastLike", "Where", "And", "Or", "Not", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    "Mod", "QuantizeLinear", "DequantizeLinear",
+}  # fmt: skip
+_TAKES_IN = {"RMSNormalization", "Attention"}
+_MATMULS = {"MatMul", "Gemm"}
+_WRITE = "TensorScatter"
+# Tokens sorted by expert, and two grouped products: assumed, because the layer needs SM 10.x.
+_KERNELS = {"Attention": 2, "TRT_MoE": 3}
+
+
+def count_kernels(model: ir.Model, quantized: Container[str] = ()) -> int:
+    """Return the kernels of one pass of a lowered graph. ``quantized`` are weights that will be quantized in it."""
+    graph = _Graph(model)
+    kinds = [str(node.op_type) for node in graph.computing]
+    single = sum(_KERNELS.get(kind, 1) for kind in kinds if kind not in {*_ELEMENTWISE, *_MATMULS, _WRITE})
+    writes = kinds.count(_WRITE)
+    return single + -(-writes // 2) + graph.matmuls(quantized) + graph.elementwise_chains()
+
+
+def multiplies_every(model: ir.Model, stacks: Container[str]) -> bool:
+    """Return True if a matmul of a lowered graph multiplies a whole stack of experts, whoever was chosen."""
+    graph = _Graph(model)
+    return any(
+        name in stacks for node in graph.computing if node.op_type in _MATMULS for name in graph.weights_of(node)
+    )
+
+
+def copies_caches(model: ir.Model) -> bool:
+    """Return True if a layer copies the positions of a cache that it attends to, after the cache was written."""
+    return any(
+        maker.op_type in (_WRITE, "DequantizeLinear")
+        for node in _Graph(model).computing
+        if node.op_type == "Slice"
+        for maker in _makers(node)
+    )
+
+
+class _Graph:
+    """The nodes of a graph that compute something on the GPU."""
+
+    def __init__(self, model: ir.Model) -> None:
+        known: set[ir.Value | None] = {None, *model.graph.initializers.values()}
+        self.computing = []
+        for node in model.graph:  # in topological order
+            if node.op_type == "Shape" or known.issuperset(node.inputs):
+                known.update(node.outputs)
+            elif node.op_type not in _VIEWS:
+                self.computing.append(node)
+        self._known = known
+        self._weights: dict[ir.Node, frozenset[str]] = {}
+
+    def matmuls(self, quantized: Container[str]) -> int:
+        """Count the kernels of all matmuls."""
+        alone = 0
+        together: set[ir.Value | None] = set()
+        for node in self.computing:
+            if node.op_type in _MATMULS:
+                weights = self.weights_of(node)
+                has_scale = any(maker.op_type == "DequantizeLinear" for maker in _makers(node))
+                if not weights or has_scale or any(name in quantized for name in weights):
+                    alone += 1
+                else:
+                    together.add(node.inputs[0])
+        return alone + len(together)
+
+    def weights_of(self, node: ir.Node) -> frozenset[str]:
+        """Return the initializers in the constant inputs of a node."""
+        if node not in self._weights:
+            names: set[str] = set()
+            for value in node.inputs:
+                if value is not None and value in self._known:
+                    maker = value.producer()
+                    names |= {str(value.name)} if maker is None else self.weights_of(maker)
+            self._weights[node] = frozenset(names)
+        return self._weights[node]
+
+    def elementwise_chains(self) -> int:
+        """Count connected elementwise nodes as one kernel, unless a norm or attention beside them takes them in."""
+        chain = {node: node for node in self.computing if node.op_type in _ELEMENTWISE}
+        taken_in: set[ir.Node] = set()
+
+        def first(node: ir.Node) -> ir.Node:
+            while chain[node] is not node:
+                node = chain[node]
+            return node
+
+        for node in [*chain]:
+            for reader in _readers(node):
+                if reader in chain:
+                    chain[first(reader)] = first(node)
+                elif reader.op_type in _TAKES_IN:
+                    taken_in.add(node)
+            if any(maker.op_type in _TAKES_IN for maker in _makers(node)):
+                taken_in.add(node)
+        return len({first(node) for node in chain} - {first(node) for node in taken_in})
+
+
+def _readers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the readers of a node's results, past views."""
+    for value in node.outputs:
+        for reader, _ in value.uses():
+            if reader.op_type in _VIEWS:
+                yield from _readers(reader)
+            else:
+                yield reader
+
+
+def _makers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the producers of a node's inputs, past views."""
+    for value in node.inputs:
+        maker = value.producer() if value is not None else None
+        if maker is not None:
+            yield from _makers(maker) if maker.op_type in _VIEWS else (maker,)

@@ -1,0 +1,26 @@
+"""The measurement of a CPU: with the kernels of an engine, in every format that they read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.resources.speed import cpu_probe
+from peagle.compiler.resources.speed.cpu_probe import ProbeShape, measure_cpu, packed_name
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int8", "int4", "q4_k", "mxfp4"])
+def test_a_probe_of_every_kind_gives_rates(kind: str, cpu_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_probe, "_SECONDS", 0.0)
+    shape = ProbeShape(kind, hidden=72, queries=64, keys=32, inner=100, bytes=200_000, columns=5)
+    found = measure_cpu(shape, cpu_library, 2)
+    assert found.threads == 2
+    assert 1e6 < found.weight_rate < 1e13
+    assert found.operation_rate > 0
+    assert found.read_rate > 1e6
+
+
+def test_formats_of_layers_as_the_kernels_read_them() -> None:
+    assert (packed_name("fp32"), packed_name("int8"), packed_name("int4")) == ("", "int8", "q4_1")
+    assert packed_name("q6_k") == "q6_k"

@@ -1,0 +1,278 @@
+"""The CUDA kernels as they ship against the references, without a GPU: NVRTC's PTX runs in an interpreter.
+
+The launch is that of the spec: 512 threads to a block, clusters of 8. Every run also looks for data races, memory that
+nothing wrote, accesses out of bounds and barriers that some threads miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.plugins.graph_contract import MAX_DRAFTS
+from peagle.plugins.kernels.sources import TARGETS, entries, kernel_of, kernel_ops
+from tests.plugins import ptx
+from tests.plugins.emission_cases import ACCEPT, batch_of, column, partings
+from tests.plugins.ops.test_numbers_at import tables
+from tests.plugins.plugin_cases import (
+    EVERY,
+    POLICIES,
+    Arrays,
+    alone,
+    inputs_of,
+    own_tokens,
+    reference,
+    same_codes,
+    windows,
+    with_emitted,
+    with_wild_lengths,
+    writes,
+)
+from tests.plugins.ptx.compilers import NVCC, NVRTC, missing
+from tests.plugins.ptx.floats import EX2_ULP, Approximation
+from tests.scenarios.ptx.cases import cases, steps_of
+
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=f"needs NVRTC: {missing()}"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the references compute with NaN and infinity on purpose
+]
+
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
+SMS = (90, 100)  # Hopper and B200; the others run with the slow tests
+
+few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+def kernel(batch: Arrays, sm: int = 100, shift: int = 0) -> list[Any]:
+    return ptx.run(ACCEPT, inputs_of(ACCEPT, batch), sm, shift=shift)
+
+
+def every_kernel() -> Iterator[tuple[str, str]]:
+    """Yield (op, dtype) of every kernel; the dtype is empty where one kernel serves all."""
+    for op in kernel_ops():
+        for entry in entries(op):
+            yield op.name, entry.removeprefix(kernel_of(op).entry).lstrip("_")
+
+
+def as_reference(name: str, batch: Arrays, sm: int, **attributes: int) -> None:
+    wanted = reference(name, batch, **attributes)
+    for ours, theirs in zip(ptx.run(name, inputs_of(name, batch), sm, **attributes), wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("sm", TARGETS)
+def test_the_interpreter_knows_every_instruction_of_every_kernel(sm: int) -> None:
+    for op in kernel_ops():
+        for entry in entries(op):
+            assert ptx.program(op.name, sm, entry).code
+
+
+def passes_the_cases(op: str, dtype: str, sm: int, compiler: str) -> None:
+    if (problem := missing(compiler)) is not None:
+        pytest.skip(f"needs {compiler}: {problem}")
+    for number in range(len(cases(op, dtype))):
+        assert steps_of(op, dtype, sm, number, compiler)
+
+
+@pytest.mark.parametrize(("sm", "compiler"), [(100, NVCC), (90, NVRTC)])
+@pytest.mark.parametrize(("op", "dtype"), [each for each in every_kernel() if each[1] in ("", "float16")])
+def test_texts_of_both_compilers(op: str, dtype: str, sm: int, compiler: str) -> None:
+    """nvcc compiles ahead of time, NVRTC on the GPU's machine; their PTX differs where a kernel is large."""
+    passes_the_cases(op, dtype, sm, compiler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [NVCC, NVRTC])
+@pytest.mark.parametrize("sm", TARGETS)
+@pytest.mark.parametrize(("op", "dtype"), [*every_kernel()])
+def test_texts_for_every_generation(op: str, dtype: str, sm: int, compiler: str) -> None:
+    passes_the_cases(op, dtype, sm, compiler)
+
+
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(case=tables())
+def test_numbers_at(sm: int, case: tuple[Arrays, int]) -> None:
+    as_reference("NumbersAt", case[0], sm, columns=case[1])
+
+
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(batch=windows(), wild_seed=st.one_of(st.none(), st.integers(0, 2**32 - 1)))
+def test_placeholder_draft(sm: int, batch: Arrays, wild_seed: int | None) -> None:
+    batch = with_emitted(batch)
+    if wild_seed is not None:
+        batch = with_wild_lengths(batch, wild_seed)
+    as_reference("PlaceholderDraft", batch, sm, mask_token_id=98)
+
+
+@pytest.mark.parametrize("sm", SMS)
+def test_more_columns_than_threads(sm: int) -> None:
+    """The loops over the columns take turns."""
+    rng = np.random.default_rng(0)
+    start, window = np.array([0, 5]), np.array([300, 7], np.int32)
+    batch: Arrays = {"input_ids": rng.integers(0, 99, (2, 300)), "start": start, "window_len": window}
+    batch |= {"draft_len": np.array([200, 3], np.int32), "tokens": rng.integers(0, 99, (2, 220)).astype(np.int32)}
+    batch |= {"num_tokens": np.array([150, 1], np.int32), "numbers": rng.random((2, 400), np.float32)}
+    as_reference("PlaceholderDraft", batch, sm, mask_token_id=98)
+    as_reference("NumbersAt", batch, sm, columns=220)
+
+
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(batch=writes(DTYPES), shift=st.sampled_from([0, 0, 1, 3]))
+def test_cache_write_fp8(sm: int, batch: Arrays, shift: int) -> None:
+    ours = ptx.run("CacheWriteFp8", inputs_of("CacheWriteFp8", batch), sm, shift=shift)
+    same_codes(ours, reference("CacheWriteFp8", batch))
+
+
+@pytest.mark.parametrize("sm", SMS)
+def test_cache_write_fp8_rounds_every_half_and_every_tie(sm: int) -> None:
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(1, 16, 1, -1)
+    codes = np.sort(EVERY.astype(np.float32)[np.isfinite(EVERY.astype(np.float32))])
+    ties = ((codes[1:] + codes[:-1]) / 2).reshape(1, 1, 1, -1)
+    for new, scale in ((halves, 0.37), (ties, 1.0), (codes.reshape(1, 1, 1, -1), 2.0**-20)):
+        empty = np.zeros(new.shape, EVERY.dtype)
+        batch = {"k_cache": empty, "v_cache": empty, "k": new, "v": new, "start": np.zeros(1, np.int64)}
+        batch |= {"k_scale": np.array(scale, np.float32), "v_scale": np.array(1.0, np.float32)}
+        same_codes(ptx.run("CacheWriteFp8", inputs_of("CacheWriteFp8", batch), sm), reference("CacheWriteFp8", batch))
+
+
+@pytest.mark.parametrize(("sm", "dtype"), [(90, np.float16), *((100, dtype) for dtype in DTYPES)])
+def test_every_policy_over_a_vocabulary_of_odd_size(sm: int, dtype: Any) -> None:
+    """Columns start off the 16-byte grid, and the blocks of the cluster share them."""
+    batch = batch_of(1, sorted(POLICIES), vocab=1003, k=2, dtype=dtype)
+    assert partings(batch, kernel(batch, sm, shift=1)) == 0
+
+
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(batch=windows(tolerances=LOSSY), dtype=st.sampled_from(DTYPES), shift=st.sampled_from([0, 1, 3]))
+def test_any_batch(sm: int, batch: Arrays, dtype: Any, shift: int) -> None:
+    batch["logits"] = batch["logits"].astype(dtype)
+    partings(batch, kernel(batch, sm, shift))
+
+
+@few
+@given(batch=windows(tolerances=LOSSY), seed=st.integers(0, 2**32 - 1))
+def test_wild_lengths_and_ids(batch: Arrays, seed: int) -> None:
+    wild = with_wild_lengths(batch, seed)
+    rng = np.random.default_rng(seed)
+    extremes = [np.iinfo(np.int64).min, -1, 2**31, np.iinfo(np.int64).max]
+    wild["input_ids"] = np.where(rng.random(wild["input_ids"].shape) < 0.3, rng.choice(extremes), wild["input_ids"])
+    wild["top_k"] = rng.choice([-(2**31), 0, 1, 2**31 - 1], len(wild["top_k"])).astype(np.int32)
+    tokens, num_tokens = kernel(wild)
+    wanted = reference(ACCEPT, wild)
+    for b in np.flatnonzero(wild["temperature"] == 0):
+        np.testing.assert_array_equal(tokens[b], wanted[0][b])
+        assert num_tokens[b] == wanted[1][b]
+    assert ((num_tokens >= 0) & (num_tokens <= tokens.shape[1])).all()
+
+
+@pytest.mark.parametrize("sm", SMS)
+def test_a_thread_reads_many_words(sm: int) -> None:
+    """More words to a column than threads in the cluster, ties and zeros of both signs among them."""
+    rng = np.random.default_rng(4)
+    for dtype, vocab in ((np.float16, 70_001), (np.float32, 40_003)):
+        logits = np.full(vocab, -1.0, dtype)
+        logits[rng.choice(vocab, 40, replace=False)] = rng.choice([0.0, -0.0], 40)
+        batch = column(logits)
+        assert partings(batch, kernel(batch, sm)) == 0
+    batch = batch_of(6, ["top-p"], vocab=40_003, k=1, dtype=np.float16)
+    assert partings(batch, kernel(batch, sm)) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 2, 9])
+def test_lowest_id_wins_any_tie(dtype: Any, size: int) -> None:
+    rng = np.random.default_rng(size)
+    logits = np.full(size, -1, dtype)
+    logits[rng.choice(size, min(3, size), replace=False)] = 2
+    batch = column(logits)
+    assert partings(batch, kernel(batch)) == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_logits(dtype: Any, value: float) -> None:
+    """All policies and both forms in one launch: some NaN, and nothing else."""
+    batch = batch_of(1, ["greedy", "plain", "all", "min-p of one", "top-p"] * 2, vocab=100, k=1, dtype=dtype)
+    batch["draft_len"][:] = 0
+    batch["logits"][:5, :, [40, 70]] = value
+    batch["logits"][5:] = value
+    wanted = reference(ACCEPT, batch)
+    for ours, theirs in zip(kernel(batch), wanted, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "plain"])
+def test_every_allowed_draft_is_looked_at(policy: str) -> None:
+    batch = batch_of(8, [policy], vocab=40, k=MAX_DRAFTS, dtype=np.float32)
+    batch["input_ids"][0, 2 : 2 + MAX_DRAFTS] = own_tokens(batch)[0, :-1]
+    tokens, num_tokens = kernel(batch)
+    assert num_tokens.tolist() == [MAX_DRAFTS + 1]
+    np.testing.assert_array_equal(tokens, own_tokens(batch))
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 499])
+@pytest.mark.parametrize("spread", [0.01, 100.0])
+def test_floors_near_and_far(top_k: int, spread: float) -> None:
+    """Values that crowd into one bin of the first histogram, of both signs, and values beyond the last bin."""
+    batch = batch_of(top_k, ["plain"] * 4, vocab=500, k=1, dtype=np.float32, spread=spread)
+    batch["top_k"][:], batch["top_p"][:] = top_k, [1e-6, 0.3, 0.9999, 1.0]
+    assert partings(batch, kernel(batch)) == 0
+
+
+@pytest.mark.parametrize("ulp", [-EX2_ULP, EX2_ULP])
+def test_the_last_bits_of_the_hardware_s_exponential_are_free(monkeypatch: pytest.MonkeyPatch, ulp: int) -> None:
+    """``ex2.approx`` is bounded by its manual and not equated: at either bound, tokens part where rounding decides."""
+    monkeypatch.setattr(Approximation, "ulp", ulp)
+    batch = batch_of(1, ["top-p", "all", "min-p then top-p", "top-k then top-p"], vocab=1003, k=2, dtype=np.float16)
+    partings(batch, kernel(batch))
+
+
+def test_rows_do_not_influence_each_other() -> None:
+    batch = batch_of(4, ["all", "greedy", "top-p"], vocab=100, k=2, dtype=np.float32)
+    together = kernel(batch)
+    for b in range(3):
+        for whole, part in zip(together, kernel(alone(batch, b)), strict=True):
+            np.testing.assert_array_equal(whole[b : b + 1], part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vocabularies_of_models(sm: int, dtype: Any) -> None:
+    for vocab in (32_000, 151_936):
+        batch = batch_of(vocab, ["greedy", "all", "top-p", "plain"], vocab=vocab, k=2, dtype=dtype)
+        assert partings(batch, kernel(batch, sm, shift=1)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", TARGETS)
+@settings(few, max_examples=100)
+@given(
+    batch=windows(max_k=32, tolerances=LOSSY), dtype=st.sampled_from(DTYPES), seed=st.one_of(st.none(), st.integers(0))
+)
+def test_many_batches(sm: int, batch: Arrays, dtype: Any, seed: int | None) -> None:
+    batch["logits"] = batch["logits"].astype(dtype)
+    partings(batch, kernel(batch, sm))
+    emitted = with_emitted(batch)
+    as_reference("PlaceholderDraft", emitted if seed is None else with_wild_lengths(emitted, seed), sm, mask_token_id=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", TARGETS)
+@settings(few, max_examples=100)
+@given(case=tables(), batch=writes(DTYPES), shift=st.sampled_from([0, 1, 3]))
+def test_many_tables_and_cache_writes(sm: int, case: tuple[Arrays, int], batch: Arrays, shift: int) -> None:
+    as_reference("NumbersAt", case[0], sm, columns=case[1])
+    ours = ptx.run("CacheWriteFp8", inputs_of("CacheWriteFp8", batch), sm, shift=shift)
+    same_codes(ours, reference("CacheWriteFp8", batch))

@@ -1,0 +1,145 @@
+"""Changed copies of the kernels' PTX are caught by another result or a fault: the cases and detectors are not blind.
+
+A mutant has one instruction changed: a comparison, a constant, a barrier dropped, operands swapped, and so on
+(``tests/plugins/ptx/mutants.py``). A place is drawn with a seed from all where the change applies. The mutants below
+were drawn so, and each that the cases caught was chosen; those that passed before it were left out, because nothing
+proves whether they mean something else. ``python -m tests.scenarios.ptx.test_mutants`` draws anew and prints both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.plugins.ptx.compilers import missing
+from tests.plugins.ptx.mutants import KINDS
+from tests.scenarios.ptx.cases import choose, digest, fate
+
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=f"needs NVRTC: {missing()}"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the references compute with NaN and infinity on purpose
+]
+
+LEAST = 10  # mutants of a kernel
+
+# For each kernel (op, dtype, SM) what identifies the text that its mutants were chosen for, and the mutants: a kind and
+# the number of the place.
+CHOSEN: dict[tuple[str, str, int], tuple[str, str]] = {
+    ("NumbersAt", "", 90): (
+        "49a9fcc4ff1b",
+        "comparison 0, constant 1, float constant 0, swapped operands 0, removed guard 0, negated guard 0, "
+        "branch not taken 0, address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("NumbersAt", "", 100): (
+        "e784098d76a3",
+        "comparison 0, constant 0, float constant 0, swapped operands 0, removed guard 0, negated guard 0, "
+        "branch not taken 0, address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("PlaceholderDraft", "", 90): (
+        "b846c7f8dec3",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("PlaceholderDraft", "", 100): (
+        "b8f15774948b",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, shifted offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "float32", 90): (
+        "cad442a7e2b0",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "float32", 100): (
+        "a9c3ec09ca74",
+        "comparison 0, constant 1, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "bfloat16", 90): (
+        "2abcb3ee5d16",
+        "comparison 0, constant 0, swapped operands 0, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, shifted offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("CacheWriteFp8", "bfloat16", 100): (
+        "3f839c7d08cf",
+        "comparison 2, constant 0, swapped operands 1, removed guard 0, negated guard 0, branch not taken 0, "
+        "address offset 0, shifted offset 0, dropped store 0, dropped instruction 0, other operation 0",
+    ),
+    ("AcceptPrefix", "float32", 90): (
+        "cb6ec67b047a",
+        "comparison 1, constant 2, float constant 2, dropped barrier 0, swapped operands 2, removed guard 0, "
+        "negated guard 0, branch not taken 2, address offset 0, shifted offset 0, dropped store 0, dropped "
+        "atomic 0, dropped instruction 0, other operation 0, other reduction 0, other lane 0, not atomic 0, "
+        "rank of another block 0",
+    ),
+    ("AcceptPrefix", "float32", 100): (
+        "d2b77cf79211",
+        "comparison 0, constant 3, float constant 2, dropped barrier 0, swapped operands 0, removed guard 0, "
+        "negated guard 0, branch not taken 0, address offset 1, shifted offset 1, dropped store 0, dropped "
+        "atomic 0, dropped instruction 0, other operation 0, other reduction 0, other lane 0, not atomic 0, "
+        "rank of another block 0",
+    ),
+}
+
+
+def described(chosen: str) -> list[tuple[str, int]]:
+    """Return the mutants that a line of the table names."""
+    return [(kind, int(number)) for kind, _, number in (each.rpartition(" ") for each in chosen.split(", "))]
+
+
+def check(op: str, dtype: str, sm: int, record: Callable[[str, object], None]) -> None:
+    """Require that all chosen mutants are caught; for another text than they were chosen for, choose anew."""
+    text, chosen = CHOSEN[op, dtype, sm]
+    if digest(op, dtype, sm) != text:
+        caught, passed = choose(op, dtype, sm)
+        record("mutants", f"another text: {len(caught)} of {len(caught) + len(passed)} caught")
+        assert len(caught) >= LEAST, [(each.before, each.after) for each in passed]
+        return
+    fates = [(kind, number, fate(op, dtype, sm, kind, number)) for kind, number in described(chosen)]
+    passing = [(kind, number, found and found[0]) for kind, number, found in fates if not found or not found[1]]
+    record("mutants", f"{len(fates) - len(passing)} of {len(fates)} caught")
+    assert not passing
+    assert len(fates) >= LEAST
+
+
+@pytest.mark.parametrize(("op", "dtype", "sm"), [key for key in CHOSEN if key[0] != "AcceptPrefix" or key[2] == 100])
+def test_every_chosen_mutant_is_caught(
+    op: str, dtype: str, sm: int, record_property: Callable[[str, object], None]
+) -> None:
+    check(op, dtype, sm, record_property)
+
+
+@pytest.mark.slow
+def test_every_chosen_mutant_of_the_large_kernel_is_caught(record_property: Callable[[str, object], None]) -> None:
+    check("AcceptPrefix", "float32", 90, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", [90, 100])
+@pytest.mark.parametrize(("op", "dtype"), [("NumbersAt", ""), ("PlaceholderDraft", ""), ("CacheWriteFp8", "float32")])
+def test_nearly_every_mutant_is_caught(op: str, dtype: str, sm: int) -> None:
+    """Of up to 60 mutants of each kind at most a tenth pass. Those looked at mean the same: a guard that no launch of
+    the spec reaches, a division of 64 bits where one of 32 would do, a bit that nobody reads."""
+    fates = [fate(op, dtype, sm, kind, number) for kind in KINDS for number in range(60)]
+    found = [each for each in fates if each is not None]
+    passing = [each[0] for each in found if each[1] is None]
+    assert len(passing) <= 0.1 * len(found), [(each.line, each.before, each.after) for each in passing]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dropped barrier", "other lane", "not atomic"])
+@pytest.mark.parametrize("sm", [90, 100])
+def test_everything_by_which_the_threads_of_a_cluster_work_together_is_needed(sm: int, kind: str) -> None:
+    """Every barrier, shuffle and atomic of AcceptPrefix: without it a race, an early end or another token."""
+    fates = [each for number in range(100) if (each := fate("AcceptPrefix", "float32", sm, kind, number))]
+    assert len(fates) >= LEAST
+    assert not [(each.line, each.before, each.after) for each, complaint in fates if complaint is None]
+
+
+if __name__ == "__main__":
+    for key in CHOSEN:
+        new, passed = choose(*key)
+        print(f'    {key}: ("{digest(*key)}", "{", ".join(f"{kind} {number}" for kind, number in new)}"),')
+        for one in passed:
+            print(f"    # passes: {one.kind}, line {one.line}: {one.before} => {one.after}")
