@@ -22,7 +22,7 @@ class SpeedOptions:
     acceptance_length: tuple[str, ...] = option(
         _FLAG,
         "Acceptance length for the speed estimate: tokens per round by number of drafts, such as 4:3.2,8:4.1, or one "
-        "number for the head's trained depth. (default: published for the head, if known)",
+        "number for the head's trained depth. (default: the lengths published with the head, if there are any)",
         (),
         split=True,
     )
