@@ -1,9 +1,9 @@
-"""Measure how evenly tokens arrive while a long prompt is read, for several prefill budgets per round.
+"""Measure how evenly tokens arrive while a long prompt is prefilled, for several prefill budgets per round.
 
     python benchmarks/arrivals.py ENGINE_DIR [--prompt-tokens 1500] [--budgets 32,64,128,256,512,100000]
 
 A stream runs; after some chunks, a request with a long prompt joins. The output has the stream's median gap before, its
-median and longest gap while the prompt is read, and the new request's time to first token, also on an idle engine.
+median and longest gap while the prompt is prefilled, and the new request's time to first token, also on an idle engine.
 Budgets take turns, round by round. The last line compares a new prompt with one that differs from a cached prompt only
 in its last token (``prefix_cache_bytes``).
 """

@@ -1,7 +1,7 @@
 """Scheduler: admission in order, slots, and chunked prefill between rounds.
 
-Each step launches one pass. While requests run, a limited number of prompt tokens is read between two rounds, so that a
-long prompt delays each of their tokens only a little. One prompt is read at a time, oldest first.
+Each step launches one pass. While requests run, a limited number of prompt tokens is prefilled between two rounds, so
+that a long prompt delays each of their tokens only a little. One prompt is prefilled at a time, oldest first.
 """
 
 from __future__ import annotations
