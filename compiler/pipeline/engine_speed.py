@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.policy.prior import rising
 from ...graphs import graph_files
-from ...plugins.cpu import LIBRARY, is_off
 from ..checkpoints.target_and_drafter import Inputs
+from ..hardware.cpu_probe import CpuSpeed, ProbeShape
 from ..hardware.gpus import is_architecture
 from ..request.build_plan import BuildPlan
 from ..resources.speed.acceptance_lengths import AcceptanceLengths
-from ..resources.speed.cpu_probe import CpuSpeed, ProbeShape, measure_cpu
 from ..resources.speed.devices import cpu_device, gpu_device
 from ..resources.speed.model_speed import SpeedQuestion, drafter_of, speed_question
 from ..resources.speed.pass_work import GraphWork
@@ -24,6 +21,7 @@ from ..resources.speed.round_estimate import CONTEXT, SHOWN, SpeedEstimate, Time
 from ..resources.speed.target_work import GraphCounts, target_work
 from ..resources.workload import workload_of
 from .choose_k import KChoice
+from .cpu_speed import measured_cpu
 from .shared_steps import Graphs, PipelineRun
 
 if TYPE_CHECKING:
@@ -103,27 +101,11 @@ class EngineSpeed:
 def speed_of_engine(
     speed: EngineSpeed, run: PipelineRun, manifest: Manifest, folder: Path, choice: KChoice | None
 ) -> SpeedEstimate | None:
-    """Return the estimate for the report of the engine in ``folder``; None if there is no device to estimate for.
-
-    The CPU is measured once for each model shape, library of kernels and machine.
-    """
-    library = folder / "plugins" / LIBRARY
+    """Return the estimate for the report of the engine in ``folder``; None if there is no device to estimate for."""
     if choice is None or manifest.backend.gpus:
         return speed.on_gpu(choice)
-    if not library.is_file() or is_off():
-        return None
-    from ...engines.backends.onnxruntime.loaded_graphs import default_threads
-
-    threads = default_threads(manifest)
-
-    def make(stage: Path) -> None:
-        with run.progress.step("measure the CPU"):
-            found = measure_cpu(speed.probe, library, threads)
-        (stage / "speed.json").write_text(json.dumps(asdict(found)))
-
-    key = [manifest.files[f"plugins/{LIBRARY}"].sha256, asdict(speed.probe), threads, platform.node()]
-    stage = run.store.run("cpu-speed", key, make)
-    return speed.on_cpu(CpuSpeed(**json.loads((stage.path / "speed.json").read_bytes())), choice)
+    cpu = measured_cpu(speed.probe, run, manifest, folder)
+    return speed.on_cpu(cpu, choice) if cpu else None
 
 
 def _main_type(work: GraphWork) -> str:

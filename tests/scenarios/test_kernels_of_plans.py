@@ -13,6 +13,7 @@ from peagle.compiler.pipeline.graph_stages import MODEL
 from peagle.compiler.pipeline.model_half import Half, drafter_half, target_half
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.resources.speed.count_kernels import count_kernels
 from peagle.compiler.resources.speed.drafter_work import drafter_work
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
@@ -20,7 +21,6 @@ from peagle.compiler.tensorrt.plan_programs import PRODUCT, read_programs
 from peagle.engines.folder.records import Speculation
 from peagle.graphs import graph_files
 from peagle.graphs.lowering import TENSORRT
-from peagle.graphs.lowering.tensorrt.count_kernels import count_kernels
 from tests.compiler.tensorrt.small import request
 from tests.models import make_pair
 

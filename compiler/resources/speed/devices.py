@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....plugins.number_formats import NUMBER_FORMATS
+from ...hardware.cpu_probe import CpuSpeed
 from ...hardware.gpu_speeds import BANDWIDTH_SHARE, KERNEL_SECONDS, gpu_speed
 from ...hardware.gpus import find_gpu
-from .cpu_probe import CpuSpeed
 from .pass_work import PassWork
 from .round_estimate import PassSeconds, TimedDevice
 

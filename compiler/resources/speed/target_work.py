@@ -40,7 +40,7 @@ class GraphCounts:
         cls, trials: Trials, census: Sequence[RoledWeight], recipe: Recipe, lowering: Lowering
     ) -> GraphCounts:
         """Extrapolate from trials, whose matrices are not quantized yet."""
-        from ....graphs.lowering.tensorrt.count_kernels import count_kernels
+        from .count_kernels import count_kernels
 
         found = cls._of(trials.base.lowered(lowering), census, lowering)
         if not lowering.is_tensorrt:
@@ -51,14 +51,14 @@ class GraphCounts:
     @classmethod
     def of_graph(cls, model: ir.Model, census: Sequence[RoledWeight], lowering: Lowering) -> GraphCounts:
         """Count in a finished graph."""
-        from ....graphs.lowering.tensorrt.count_kernels import count_kernels
+        from .count_kernels import count_kernels
 
         found = cls._of(model, census, lowering)
         return replace(found, kernels=count_kernels(model)) if lowering.is_tensorrt else found
 
     @classmethod
     def _of(cls, model: ir.Model, census: Sequence[RoledWeight], lowering: Lowering) -> GraphCounts:
-        from ....graphs.lowering.tensorrt.count_kernels import copies_caches, multiplies_every
+        from .count_kernels import copies_caches, multiplies_every
 
         stacks = {weight.name for weight in census if weight.role == _EXPERTS}
         is_dense = bool(stacks) and multiplies_every(model, stacks)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.resources.speed.cpu_probe import CpuSpeed
+from peagle.compiler.hardware.cpu_probe import CpuSpeed
 from peagle.compiler.resources.speed.devices import cpu_device, gpu_device
 from peagle.compiler.resources.speed.pass_work import PassWork
 from peagle.plugins.errors import UsageError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.compiler.resources.speed import cpu_probe
-from peagle.compiler.resources.speed.cpu_probe import ProbeShape, measure_cpu, packed_name
+from peagle.compiler.hardware import cpu_probe
+from peagle.compiler.hardware.cpu_probe import ProbeShape, measure_cpu, packed_name
 
 
 @pytest.mark.parametrize("kind", ["fp32", "int8", "int4", "q4_k", "mxfp4"])

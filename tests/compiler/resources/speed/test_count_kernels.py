@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.compiler.resources.speed.count_kernels import copies_caches, count_kernels, multiplies_every
 from peagle.graphs.layer_trials import Trials, run_trials
 from peagle.graphs.lowering import LOWERINGS
-from peagle.graphs.lowering.tensorrt.count_kernels import copies_caches, count_kernels, multiplies_every
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
 from tests.models import CONFIGS

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.cpu.one_node_model import one_node_model
-from ....plugins.number_formats import kernels_of
-from ....plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
-from ....plugins.ops.quantized_linear.packed_weights import code_shape, columns_multiple, scale_dtype, scale_shape
-from ....plugins.ops.wide_linear.packed_matrix import packed_shape
+from ...plugins.cpu.one_node_model import one_node_model
+from ...plugins.number_formats import kernels_of
+from ...plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
+from ...plugins.ops.quantized_linear.packed_weights import code_shape, columns_multiple, scale_dtype, scale_shape
+from ...plugins.ops.wide_linear.packed_matrix import packed_shape
 
 _MOST_BYTES = 128 * 2**20
 _SECONDS, _LEAST_TURNS = 0.6, 5
@@ -58,7 +58,7 @@ class CpuSpeed:
 
 def measure_cpu(shape: ProbeShape, library: Path, threads: int) -> CpuSpeed:
     """Measure with the kernels of ``library`` on ``threads`` threads; 0 means one per physical core."""
-    from ....engines.backends.onnxruntime.loaded_graphs import open_session
+    from ...engines.backends.onnxruntime.loaded_graphs import open_session
 
     packed = packed_name(shape.kind)
     count = max(round(min(shape.bytes, _MOST_BYTES) / _layer_bytes(packed, shape)), 1)
