@@ -20,8 +20,7 @@ from ..resources.speed.pass_work import GraphWork
 from ..resources.speed.round_estimate import CONTEXT, SHOWN, SpeedEstimate, TimedDevice, estimate_rounds
 from ..resources.speed.target_work import GraphCounts, target_work
 from ..resources.workload import workload_of
-from .choose_k import KChoice
-from .cpu_speed import measured_cpu
+from .choose_k import KChoice, measured_cpu
 from .shared_steps import Graphs, PipelineRun
 
 if TYPE_CHECKING:
