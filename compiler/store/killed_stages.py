@@ -55,9 +55,19 @@ def clear_killed_of(final: Path) -> None:
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    """Yield the folders that may contain stages: one for each kind, and nested stores."""
-    for pattern in ("*/*", "*/*/*"):
-        yield from root.glob(pattern)
+    """Yield what may be a stage: the content of each kind's folder, and of each kind's in nested stores."""
+    for kind in _content(root):
+        for path in _content(kind):
+            yield path
+            yield from _content(path)
+
+
+def _content(folder: Path) -> list[Path]:
+    """Return the paths in a folder; none if it is a file, or if another process has just moved or removed it."""
+    try:
+        return [*folder.iterdir()]
+    except OSError:
+        return []
 
 
 def _is_free(lock: Path) -> bool:

@@ -203,6 +203,24 @@ def test_leftovers_of_a_killed_process_are_removed(store: StageStore) -> None:
     assert not left.exists()
 
 
+@pytest.mark.parametrize("listing", ["listdir", "scandir"])
+def test_folder_that_another_process_moves_away_during_the_search_for_leftovers_is_skipped(
+    store: StageStore, monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    other = store.run("attach", ["y"], Maker()).path
+    unfinished = other.with_name(f".{other.name}.0123abcd")
+    unfinished.mkdir()
+    lists = getattr(os, listing)
+
+    def list_moved(path: Any = ".") -> Any:
+        if str(path) == str(unfinished) and unfinished.exists():
+            unfinished.rename(store.root / "finished")
+        return lists(path)
+
+    monkeypatch.setattr(os, listing, list_moved)
+    assert not store.run("trace", ["x"], Maker()).reused
+
+
 def test_leftovers_of_other_steps_are_removed(store: StageStore, tmp_path: Path) -> None:
     other = store.run("attach", ["y"], Maker()).path
     exported = StageStore(store.root / "exports").run("attach", ["z"], Maker()).path
