@@ -35,6 +35,12 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 Own = Callable[[Path, int], None]
 
 
+def without_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find no C++ compiler: in every module that has the function, lest one imports and keeps the replacement."""
+    for module in ("tensorrt.library.compile", "cpu.compile"):
+        monkeypatch.setattr(f"peagle.plugins.{module}.find_compilers", lambda *_: [])
+
+
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Own:
     """Let a path belong to a user: what the system says of it, for tests that do not run as root."""
@@ -316,7 +322,7 @@ class TestEveryReader:
             is_compiled_locally(StageStore(open_cache), library)
 
     def test_kernels_that_a_build_could_do_without(self, open_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda *_: [])
+        without_compilers(monkeypatch)
         run = PipelineRun.begin(StageStore(open_cache), None)
         platform = BuildPlatform("onnxruntime", "", (), CPU, runs_here=True)
         for is_asked in (False, True):
@@ -326,7 +332,7 @@ class TestEveryReader:
     def test_a_plugin_library_that_a_build_could_do_without(
         self, open_cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda *_: [])
+        without_compilers(monkeypatch)
         open_cache.chmod(0o755)
         run = PipelineRun.begin(StageStore(open_cache), None)
         kernels = run.store.run("kernels", [], lambda folder: write_pack(folder, []))
