@@ -26,7 +26,7 @@ from .copy_file import copy_file, nearest, shares_blocks
 from .destination import require_publishable
 from .leftovers import clear_leftovers, temporary_path
 from .locks import locked
-from .stages import Stage, give_away
+from .stages import Stage, give_away, owned
 
 ADOPTED_FROM = 10**9  # bytes of an engine's weights from which they are not kept in the store as well
 TOKENIZER = "tokenizer.json"
@@ -81,17 +81,21 @@ class Assembly:
             adopt()
 
     def take_stage(self, stage: Stage, below: str, progress: Progress) -> None:
-        """Move a stage's files into a sub-folder; they leave the store."""
-        with progress.step(f"move {below}", Bytes(sum(entry.size for entry in stage.files.values()))) as advance:
-            for name, entry in stage.files.items():
-                source, target = stage.path / name, self._place(below, name, entry)
-                try:
-                    source.rename(target)
-                    self._moved.add(f"{below}/{name}")
-                except OSError:  # another file system
-                    require_space(self.folder.parent, entry.size)
-                    copy_file(source, target, advance)
-        shutil.rmtree(stage.path, ignore_errors=True)
+        """Move a stage's files into a sub-folder; they leave the store. If another process uses them, copy them."""
+        with owned(stage) as is_ours:
+            if not is_ours:
+                self.place_stage(stage, below, progress)
+                return
+            with progress.step(f"move {below}", Bytes(sum(entry.size for entry in stage.files.values()))) as advance:
+                for name, entry in stage.files.items():
+                    source, target = stage.path / name, self._place(below, name, entry)
+                    try:
+                        source.rename(target)
+                        self._moved.add(f"{below}/{name}")
+                    except OSError:  # another file system
+                        require_space(self.folder.parent, entry.size)
+                        copy_file(source, target, advance)
+            shutil.rmtree(stage.path, ignore_errors=True)
 
     def drop_stage(self, stage: Stage, below: str) -> None:
         """Remove the files placed from a stage, which stays in the store."""

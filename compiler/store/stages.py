@@ -147,6 +147,18 @@ def give_away(stage: Stage) -> bool:
     return True
 
 
+@contextmanager
+def owned(stage: Stage) -> Iterator[bool]:
+    """Yield whether no other process uses a stage; if so, none can until the block ends."""
+    with locked_if_free(lock_of(stage.path)) as is_free:
+        is_ours = is_free and stage.hold.claim()
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                stage.hold.share()
+
+
 def stage_key(name: str, make: Callable[..., object], key_parts: Any) -> str:
     """Return the content address of a stage: its inputs, and the code of ``make``."""
     return content_key(name, [code_digest(make), key_parts])

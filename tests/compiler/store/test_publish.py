@@ -235,6 +235,14 @@ def test_the_files_of_a_stage_are_the_engines_own(out: Path, stage: Stage, take:
     assert (stage.path / "sub" / "model.onnx").exists() is not take
 
 
+def test_stage_that_another_export_uses_is_copied(out: Path, store: StageStore, stage: Stage) -> None:
+    other = store.run("attach", [], write_model)
+    with assembling(out, SIZES) as assembly:
+        assembly.take_stage(stage, "target", Quiet())
+    assert (out / "target" / "sub" / "model.onnx").read_bytes() == b"x" * 99
+    assert (other.path / "sub" / "model.onnx").exists()
+
+
 def test_stage_is_copied_across_disks(out: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
