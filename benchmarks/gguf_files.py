@@ -21,7 +21,6 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from cpu.bandwidth import bandwidth
+from cpu.engines import build
 from cpu.passes import Passes, milliseconds
 
 from peagle.engines import Engine, SamplingParams
@@ -71,19 +71,6 @@ def window_bytes(file: Path) -> Callable[[int], float]:
         elif tied or tensor.name != "token_embd.weight":
             dense += int(tensor.n_bytes)
     return lambda tokens: dense + stacked * (1 - (1 - used / experts) ** tokens)
-
-
-def built(file: Path, folder: Path) -> Path:
-    """Return the engine of a file below ``folder``, built if needed. Raises ``SystemExit`` if the build fails."""
-    out = folder / file.stem
-    if not (out / "engine.json").is_file():
-        print(f"Building {out} ...", file=sys.stderr, flush=True)
-        command = [str(Path(sys.executable).with_name("peagle-compile")), "build", "--model", str(file)]
-        command += ["--draft", "ngram", "--backend", "onnxruntime", "--max-seq-len", "8192", "--out", str(out)]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            raise SystemExit(done.returncode)
-    return out
 
 
 def ours(engine: Path, settings: Settings) -> Turn:
@@ -142,7 +129,8 @@ def measure(file: Path, arguments: argparse.Namespace) -> None:
     """Measure one file and print its table."""
     columns, contexts, prompts = map(tuple, (arguments.columns, arguments.contexts, arguments.prompts))
     settings = Settings(columns, contexts, prompts, arguments.repeats, arguments.threads)
-    engine = built(file, arguments.engines)
+    flags = ("--draft", "ngram", "--backend", "onnxruntime", "--max-seq-len", "8192")
+    engine = build(arguments.engines / file.stem, "--model", str(file), *flags)
     peers = {name: _binary(folder) for name, folder in (("llama.cpp", arguments.llama), (_IK, arguments.ik))
              if folder}  # fmt: skip
     turns: dict[str, list[Turn]] = {}
@@ -151,8 +139,8 @@ def measure(file: Path, arguments: argparse.Namespace) -> None:
         memory.append(bandwidth(arguments.threads))
         turns.setdefault("peagle-compile", []).append(ours(engine, settings))
         for name, command in peers.items():
-            flags = arguments.ik_flags.split() if name == _IK else ()
-            turns.setdefault(name, []).append(peer(command, file, settings, flags))
+            options = arguments.ik_flags.split() if name == _IK else ()
+            turns.setdefault(name, []).append(peer(command, file, settings, options))
     print("\n".join(report(file, window_bytes(file), memory, turns)), flush=True)
 
 

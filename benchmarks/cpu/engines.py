@@ -25,10 +25,14 @@ MOST_DRAFTS = 8
 def built(name: str, folder: Path, *, anew: bool) -> Path:
     """Return an engine's folder, building it if needed. Raises ``SystemExit`` if the build fails, which it reports."""
     out = folder / name.replace(", ", "-")
+    return build(out, *FLAGS[name], "--num-speculative-tokens", str(MOST_DRAFTS), anew=anew)
+
+
+def build(out: Path, *flags: str, anew: bool = False) -> Path:
+    """Build an engine with these flags, unless ``out`` is one. Raises ``SystemExit`` if the build fails."""
     if anew or not (out / "engine.json").is_file():
-        print(f"Building the engine {name} ...", file=sys.stderr, flush=True)
-        command = [str(Path(sys.executable).with_name("peagle-compile")), "build", *FLAGS[name]]
-        command += ["--num-speculative-tokens", str(MOST_DRAFTS), "--out", str(out)]
+        print(f"Building {out} ...", file=sys.stderr, flush=True)
+        command = [str(Path(sys.executable).with_name("peagle-compile")), "build", *flags, "--out", str(out)]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
             raise SystemExit(done.returncode)

@@ -1,4 +1,4 @@
-"""Choose K, the number of drafts per round: measure which K decodes the most tokens per second on this machine."""
+"""What a build measures on this machine: which K, the number of drafts per round, decodes fastest; the CPU's speed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import UnsupportedPtxError
 from .frame import Frame, Reader, Step, reader, writer
-from .operations import DTYPES, Array
+from .operations import COMBINE, DTYPES, Array
 from .spaces import from_generic, locate, map_shared, to_generic
 from .syntax import Address, Instruction, Register, Sink, Symbol, Vector
 
@@ -101,16 +101,6 @@ def store(instruction: Instruction, match: re.Match[str]) -> Step:
     return step
 
 
-_TOGETHER: dict[str, np.ufunc] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
 def atomic(instruction: Instruction, match: re.Match[str], reads: set[Register]) -> Step:
     """Return the step of an atomic. Lanes take turns in their order; old values cost a loop, where any are read."""
     operands, line, do = list(instruction.operands), instruction.line, match["do"]
@@ -120,7 +110,7 @@ def atomic(instruction: Instruction, match: re.Match[str], reads: set[Register])
         raise UnsupportedPtxError(f"line {line}: {instruction.opcode} of {len(operands)} operands")
     at, space = address_of(operands[0], line), _space(match["space"])
     get = [reader(operand, kind, line) for operand in operands[1:]]
-    silent = do in _TOGETHER and (isinstance(to, Sink) or to not in reads)
+    silent = do in COMBINE and (isinstance(to, Sink) or to not in reads)
     put = writer(Sink() if silent else to, kind, line)
 
     def step(frame: Frame) -> None:
@@ -136,7 +126,7 @@ def atomic(instruction: Instruction, match: re.Match[str], reads: set[Register])
 
 def _change(do: str, silent: bool, values: list[Array], old: Array, index: Array) -> Callable[[Array, Array], None]:
     def together(cells: Array, where: Array) -> None:
-        _TOGETHER[do].at(cells.view(old.dtype), where, values[0])
+        COMBINE[do].at(cells.view(old.dtype), where, values[0])
 
     def one_by_one(cells: Array, where: Array) -> None:
         typed = cells.view(old.dtype)
@@ -147,7 +137,7 @@ def _change(do: str, silent: bool, values: list[Array], old: Array, index: Array
             elif do == "cas":
                 typed[cell] = values[1][i] if before == values[0][i] else before
             else:
-                typed[cell] = _TOGETHER[do](before, values[0][i])
+                typed[cell] = COMBINE[do](before, values[0][i])
 
     return together if silent else one_by_one
 

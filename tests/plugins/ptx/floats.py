@@ -11,7 +11,7 @@ from decimal import Context, Decimal
 
 import numpy as np
 
-from .operations import Array, Operation, Table
+from .operations import COMPARE, Array, Operation, Table
 
 NAN32 = np.uint32(0x7FFFFFFF)
 NAN16 = np.uint16(0x7FFF)
@@ -137,14 +137,6 @@ def _unordered(compare: Callable[[Array, Array], Array]) -> Callable[[Array, Arr
 def table() -> Table:
     """Return all floating-point instructions by their full name."""
     found: Table = {}
-    compare = {
-        "eq": np.equal,
-        "ne": np.not_equal,
-        "lt": np.less,
-        "le": np.less_equal,
-        "gt": np.greater,
-        "ge": np.greater_equal,
-    }
     for t in ("f32", "f64"):
         for name, function in {"add": np.add, "sub": np.subtract, "mul": np.multiply}.items():
             for rounding in ("", ".rn"):
@@ -153,7 +145,7 @@ def table() -> Table:
         # Sign bits only, of NaN too.
         found[f"neg.{t}"] = Operation((t,), t, np.negative)
         found[f"abs.{t}"] = Operation((t,), t, np.abs)
-        for name, of in compare.items():
+        for name, of in COMPARE.items():
             found[f"setp.{name}.{t}"] = Operation((t, t), "pred", _ordered(of))
             found[f"setp.{name}u.{t}"] = Operation((t, t), "pred", _unordered(of))
         found[f"setp.num.{t}"] = Operation((t, t), "pred", lambda a, b: ~(np.isnan(a) | np.isnan(b)))

@@ -7,16 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .errors import Undefined
-from .operations import DTYPES, Array, Operation, Table
-
-COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
+from .operations import COMPARE, DTYPES, Array, Operation, Table
 
 
 def _divisor(b: Array) -> None:

@@ -24,6 +24,24 @@ DTYPES: Mapping[str, Any] = {
     "pred": np.dtype(np.bool_),
 }
 
+# What ``setp`` compares by; what atomics and reductions combine by.
+COMPARE: Mapping[str, np.ufunc] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+COMBINE: Mapping[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
 
 @dataclass(frozen=True)
 class Operation:

@@ -8,21 +8,13 @@ import numpy as np
 
 from .errors import InvalidOperand, UnsupportedPtxError
 from .frame import Frame, Step, reader, writer
-from .operations import Array
+from .operations import COMBINE, Array
 from .syntax import Instruction, Pair, Register, Sink
 from .threads import WARP
 
 _SHUFFLE = re.compile(r"shfl\.sync\.(up|down|bfly|idx)\.b32")
 _REDUCE = re.compile(r"redux\.sync\.(?:(add|min|max)\.([us]32)|(and|or|xor)\.(b32))")
 _VOTE = re.compile(r"vote\.sync\.(all|any|uni)\.pred|vote\.sync\.(ballot)\.b32")
-_UFUNCS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 
 
 def complete(frame: Frame, masks: Array, line: int) -> Array:
@@ -92,7 +84,7 @@ def _reduce(instruction: Instruction, name: str, kind: str) -> Step:
     line = instruction.line
     to, source, mask = instruction.operands
     put, get, get_mask = writer(to, kind, line), reader(source, kind, line), reader(mask, "u32", line)
-    ufunc = _UFUNCS[name]
+    ufunc = COMBINE[name]
 
     def step(frame: Frame) -> None:
         values, masks = get(frame), get_mask(frame)
