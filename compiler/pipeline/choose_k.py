@@ -207,10 +207,9 @@ def measured_cpu(shape: ProbeShape, run: PipelineRun, manifest: Manifest, folder
     threads = default_threads(manifest)
 
     def make(stage: Path) -> None:
-        with run.progress.step("measure the CPU"):
-            found = measure_cpu(shape, library, threads)
-        (stage / "speed.json").write_text(json.dumps(asdict(found)))
+        (stage / "speed.json").write_text(json.dumps(asdict(measure_cpu(shape, library, threads))))
 
     key = [manifest.files[f"plugins/{LIBRARY}"].sha256, asdict(shape), threads, platform.node()]
-    kept = run.store.run("cpu-speed", key, make)
+    with run.progress.step("measure the CPU"):
+        kept = run.store.run("cpu-speed", key, make)
     return CpuSpeed(**json.loads((kept.path / "speed.json").read_bytes()))
