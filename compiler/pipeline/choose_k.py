@@ -1,4 +1,4 @@
-"""What a build measures on this machine: which K, the number of drafts per round, decodes fastest; the CPU's speed."""
+"""Measurements of a build on this machine: the K (drafts per round) that decodes fastest, and the CPU's speed."""
 
 from __future__ import annotations
 
