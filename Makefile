@@ -88,7 +88,7 @@ bench-triton: $(STAMP) demo-engine triton-server ## measure the overhead of Trit
 
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" selects some
 	@echo "Running the tests ..."
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-triton: $(STAMP) ## run the tests with Triton Inference Server, installed as by triton-server
 	@echo "Running the tests with Triton Inference Server ..."
@@ -118,7 +118,7 @@ _range:
 	@$(RANGE)/bin/python -m pip -qq --disable-pip-version-check --no-input install --upgrade \
 		--upgrade-strategy eager --constraint $(RANGE)/constraints -e '.[export,rtx,serve,dev]'
 	@$(RANGE)/bin/python -m pip list | grep -iE '^(torch|transformers|huggingface|onnx)'
-	@$(RANGE)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(RANGE_TESTS) $(ARGS)
+	@$(RANGE)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(RANGE_TESTS) $(ARGS)
 
 test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, not this project
 	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)

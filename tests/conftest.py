@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib.util
 import os
@@ -39,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide GPUs unless tests for them were asked for: a build asks which backend is meant where it finds one."""
     if "gpu" not in (config.option.markexpr or ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let parallel workers begin with the files that take longest, so that none waits for the last one."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        tests = collections.Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.get_closest_marker("begins_first") is None, -tests[item.path]))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

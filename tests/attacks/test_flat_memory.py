@@ -12,6 +12,8 @@ import pytest
 from peagle.engines import Engine, SamplingParams
 from tests.fixtures.attacks import Size
 
+pytestmark = pytest.mark.begins_first
+
 MEGABYTE = 1 << 20
 # What one more may cost on average, in bytes, beyond a few pages that the allocator takes now and then.
 _EACH = {"generation": 2_000, "stream": 10_000, "request": 2_000, "load": 150_000}

@@ -12,6 +12,8 @@ import pytest
 
 from tests.fixtures.stages import shared_folder
 
+pytestmark = pytest.mark.begins_first
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -37,7 +37,10 @@ from tests.models import CONFIGS, LAYERS, Pair, make_pair
 RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
 FAST = "gpt-oss"  # experts, windows and sinks in one
 
-pytestmark = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+pytestmark = [
+    pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed"),
+    pytest.mark.begins_first,
+]
 
 
 @pytest.fixture(autouse=True)

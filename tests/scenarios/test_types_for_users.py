@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.begins_first
+
 SCRIPT = """
 from pathlib import Path
 
