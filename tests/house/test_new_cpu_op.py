@@ -128,7 +128,8 @@ def registered(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(OPS, "GatedSilu", spec)  # type: ignore[arg-type]
         patch.setattr(lowering, "RULES", RewriteRuleSet([GatedSilu.rule(), *lowering.RULES]))
-        options = tuple("-O0" if option == "-O3" else option for option in sources.OPTIONS)  # compiled in a third of the time
+        # Without optimization, the library is compiled in a third of the time.
+        options = tuple("-O0" if option == "-O3" else option for option in sources.OPTIONS)
         for module in (sources, compile):
             patch.setattr(module, "OPTIONS", options)
         for each in (sources.units, sources.digest):
