@@ -183,7 +183,11 @@ def in_words(record: Mapping[str, str]) -> str:
             by_type.setdefault(kind, []).append(name)
     if len(by_type) == 1:
         return record["recipe"]
-    return f"{record['recipe']}: " + "; ".join(f"{', '.join(names)} in {kind}" for kind, names in by_type.items())
+    parts = (
+        f"{', '.join(names)} {'as stored in the file' if keeps_blocks(kind) else f'in {kind}'}"
+        for kind, names in by_type.items()
+    )
+    return f"{record['recipe']}: " + "; ".join(parts)
 
 
 def lead_sentence(record: Mapping[str, str]) -> str:

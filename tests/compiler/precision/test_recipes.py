@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.compiler.precision.precision_options import PrecisionOptions
-from peagle.compiler.precision.recipes import RECIPES, emulated, patterns
+from peagle.compiler.precision.recipes import RECIPES, emulated, in_words, patterns
 from peagle.graphs.lowering import LOWERINGS
 
 NARROW = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
@@ -92,3 +92,10 @@ def test_as_stored_covers_the_head_and_an_embedding_of_its_own() -> None:
     assert PrecisionOptions.recorded(record).of(recipe).record() == record
     assert "embedding" not in RECIPES["int4"].on("fp32", LOWERINGS["cpu"]).record(), "as before"
     assert not RECIPES["int4"].on("fp32", LOWERINGS["cpu"]).keeps_blocks
+
+
+def test_matrices_of_a_gguf_file_are_described_as_stored() -> None:
+    text = in_words(RECIPES["stored"].on("fp32", LOWERINGS["cpu"]).record())
+    assert text.startswith("stored: weights, ")
+    assert "as stored in the file" in text
+    assert " in stored" not in text
