@@ -8,7 +8,7 @@ from ..plugins.errors import UsageError
 from .draft_methods import METHODS, PLAIN, DraftMethod
 from .folder.manifest import Manifest
 from .policy.adaptive import Adaptive
-from .policy.drafts_per_round import AUTO, Fixed, NumSpeculativeTokens, Policy
+from .policy.drafts_per_round import AUTO, Fixed, NumSpeculativeTokens, Policy, spaced_counts
 from .policy.prior import measured
 from .requests.arguments import integer, refusal
 
@@ -48,13 +48,17 @@ def is_auto(k: Any) -> bool:
     return isinstance(k, str) and k == AUTO
 
 
-def adaptive_policy(manifest: Manifest) -> Adaptive:
-    """Return the policy that adapts K, starting from the build's measurements if there are any, else from its K."""
+def adaptive_policy(manifest: Manifest, *, prepares_rounds: bool = False) -> Adaptive:
+    """Return the policy that adapts K, starting from the build's measurements if there are any, else from its K.
+
+    ``prepares_rounds`` says that the backend prepares rounds of each K, so that the policy uses only a few.
+    """
     speculation, most = manifest.speculation, manifest.speculation.max_num_speculative_tokens
+    counts = spaced_counts(most) if prepares_rounds else None
     if speculation.measured is None:
-        return Adaptive(speculation.num_speculative_tokens, most)
+        return Adaptive(speculation.num_speculative_tokens, most, counts=counts)
     prior = measured(speculation.measured.tokens, speculation.measured.costs, most)
-    return Adaptive(prior.best, most, prior, manifest.method)
+    return Adaptive(prior.best, most, prior, manifest.method, counts)
 
 
 def drafts_of(manifest: Manifest, k: Any) -> int:

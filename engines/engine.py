@@ -65,7 +65,15 @@ class Engine:
         self.checked = checked
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend = backend
-        self._factory = RequestFactory(folder, manifest, tokenizer, draft, policy, shows_logits=backend.shows_logits)
+        self._factory = RequestFactory(
+            folder,
+            manifest,
+            tokenizer,
+            draft,
+            policy,
+            shows_logits=backend.shows_logits,
+            prepares_rounds=backend.prepares_rounds,
+        )
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
                 f"prefix_cache_bytes is {prefix_cache_bytes}, but this engine does not support prefix caching",
@@ -136,7 +144,8 @@ class Engine:
         )
         method, policy = engine._factory.decoding()
         if method.strategy is not None and method.strategy.enqueues_only:
-            backend.warm(method.strategy.round, policy.most)
+            for k in policy.counts:
+                backend.warm(method.strategy.round, k)
         return engine
 
     def close(self, *, drain: bool = False) -> None:

@@ -63,14 +63,16 @@ class RequestFactory:
         policy: Policy | None,
         *,
         shows_logits: bool,
+        prepares_rounds: bool,
     ) -> None:
         """``draft`` and ``policy`` are the defaults for calls; None takes those of the build.
 
-        ``shows_logits`` says that the backend exposes logits, so that tokens can be chosen on the host.
+        ``shows_logits`` says that the backend exposes logits, so that tokens can be chosen on the host, and
+        ``prepares_rounds`` that it prepares rounds of each K.
         """
         self._manifest, self._tokenizer, self._shows_logits = manifest, tokenizer, shows_logits
         self._method = manifest.draft_method if draft is None else usable_method(manifest, draft)
-        self._adaptive = adaptive_policy(manifest)
+        self._adaptive = adaptive_policy(manifest, prepares_rounds=prepares_rounds)
         chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
         self._policy = policy or chosen
         self._grammars = Grammars(tokenizer.as_json, tokenizer.eos_token_ids, manifest.shapes.vocab_size)

@@ -50,13 +50,15 @@ class Backend(Protocol):
     A slot's window, sampling policy and random numbers stay in the backend, so that on a GPU no round waits for the
     host. ``lag`` is the number of emissions that may be unread when the next pass is launched; 0 means that leaving
     them unread gains nothing. ``prefill_columns`` is the maximum number of prompt tokens per pass. ``kept_bytes`` is
-    the memory that ``keep`` takes per token, 0 if it is not supported.
+    the memory that ``keep`` takes per token, 0 if it is not supported. ``prepares_rounds`` says that ``warm`` takes
+    time and memory for each K, so that a policy should use only a few.
     """
 
     num_slots: int
     lag: int
     prefill_columns: int
     kept_bytes: int
+    prepares_rounds: bool
 
     @property
     def shows_logits(self) -> bool:

@@ -17,6 +17,7 @@ The policy depends only on the rounds that it is told about. It uses no clock an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -76,11 +77,17 @@ class _Place:
 class Adaptive:
     """A policy that drafts as much as pays off, from 0 up to ``most`` drafts. One per engine."""
 
-    def __init__(self, start: int, most: int, prior: Prior | None = None, method: str = "") -> None:
-        """``start`` is the K of the first round; ``prior`` is the initial knowledge about ``method``."""
+    def __init__(
+        self, start: int, most: int, prior: Prior | None = None, method: str = "", counts: Sequence[int] | None = None
+    ) -> None:
+        """``start`` is the K of the first round; ``prior`` is the initial knowledge about ``method``.
+
+        ``counts`` are the K to choose among, besides 0 and ``start``; None for every K up to ``most``.
+        """
         if not 0 <= start <= most:
             raise ValueError(f"start must be at most {most}, not {start}")
         self.most = most
+        self.counts = tuple(sorted({0, start, *(range(most + 1) if counts is None else counts)}))
         self._start = start
         self._guess = guessed(start, most)
         self._prior, self._of = prior or self._guess, method
@@ -104,7 +111,7 @@ class Adaptive:
         known = self._learnt, texts
         if place.weighed != known:
             values = self.values(ahead)
-            best = max(range(self.most + 1), key=values.__getitem__)
+            best = max(self.counts, key=values.__getitem__)
             margin = MORE if best > place.k else FEWER
             place.weighed, place.best = known, best if values[best] > margin * values[place.k] else place.k
         return place.best
@@ -126,7 +133,7 @@ class Adaptive:
             forced = sum(1 + row.trust * min(row.forced, drafts) for row in certain)
             return (brought + forced) / costs.ratio(max(drafts, ahead.least))
 
-        return max(range(k, self.most + 1), key=value)
+        return max((each for each in self.counts if each >= k), key=value)
 
     def learn(self, seen: ObservedRound) -> None:
         """Count the accepted drafts, time the round, and start a probe if the savings cover it."""
@@ -232,8 +239,9 @@ class Adaptive:
     def _candidate(self, place: _Place) -> int:
         """Return the K to probe: of the neighbours of the current one and 0, the least probed."""
         if place.k == 0:
-            return min(_PROBED, self.most)
-        near = [k for k in (0, place.k + 1, place.k - 1) if 0 <= k <= self.most]
+            return next((k for k in self.counts if k >= _PROBED), self.counts[-1])
+        at = self.counts.index(place.k)
+        near = [0, *self.counts[at + 1 : at + 2], self.counts[at - 1]]
         return min(near, key=lambda k: place.probed.get(k, 0))
 
     def _rates(self, method: str) -> AcceptanceRates:

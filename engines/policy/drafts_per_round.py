@@ -61,12 +61,22 @@ class ObservedRound:
         return max((drafted for drafted, _ in self.outcomes), default=0) if self.widest is None else self.widest
 
 
+def spaced_counts(most: int) -> tuple[int, ...]:
+    """Return a few K up to ``most``: 0, the powers of two, and ``most``."""
+    return tuple(sorted({0, most, *(1 << power for power in range(most.bit_length()))}))
+
+
 class Policy(Protocol):
     """Chooses K for each round. ``most`` is the maximum; with 0, nothing can be drafted."""
 
     @property
     def most(self) -> int:
         """The largest K that the policy returns."""
+        ...
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Every K that the policy may return, in ascending order."""
         ...
 
     def choose(self, ahead: RoundAhead) -> int:
@@ -87,6 +97,11 @@ class Fixed:
     """A policy with one K for every round, set by the build or by the call."""
 
     most: int
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The only K."""
+        return (self.most,)
 
     def choose(self, ahead: RoundAhead) -> int:
         """Return K."""

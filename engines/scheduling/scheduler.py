@@ -153,7 +153,8 @@ class Scheduler:
             return
         self._waiting.popleft()
         if self.is_empty and strategy.enqueues_only:
-            self._backend.warm(strategy.round, request.policy.most)
+            for k in request.policy.counts:
+                self._backend.warm(strategy.round, k)
         request.prefill_began = time.perf_counter()
         self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
         self._reading = PromptReading(request, free, first_k(request, self.num_running))

@@ -29,7 +29,7 @@ class Cycle:
     """Says these K in turn, for ever."""
 
     def __init__(self, ks: Sequence[int]) -> None:
-        self.ks, self.most, self.asked = ks, MOST, 0
+        self.ks, self.most, self.counts, self.asked = ks, MOST, sorted({*ks}), 0
         self.seen: list[ObservedRound] = []
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
@@ -48,6 +48,10 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self._dice, self.most = random.Random(seed), MOST
+
+    @property
+    def counts(self) -> Sequence[int]:
+        return range(self.most + 1)
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return k

@@ -55,6 +55,7 @@ class OnnxRuntimeBackend:
     """
 
     lag = 0
+    prepares_rounds = False
 
     def __init__(self, folder: Path, manifest: Manifest, *, num_slots: int, threads: int | None) -> None:
         self.manifest, self.num_slots = manifest, num_slots

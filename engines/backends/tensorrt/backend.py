@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ...folder.checks import check_gpu
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...folder.records import PREFILL, VERIFY
+from ...policy.drafts_per_round import spaced_counts
 from ...requests.params import SamplingParams, policy_of
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptPrompt, Steps
@@ -28,6 +30,7 @@ from .prefill import PlanPrompt
 from .reach import Reach, lengths_of
 
 KERNELS = "plugins"  # folder of compiled kernels inside the engine folder
+_OWN_K = 2  # K of kept rounds beyond those that policies share: the build's, and one that a call names
 
 
 def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> TensorRTBackend:
@@ -62,11 +65,13 @@ class TensorRTBackend:
     """Runs the plans on the single stream of ``device``; ``trt`` is the module of either product.
 
     The first time, a round is enqueued step by step, which initializes what it needs. The second time, it is captured
-    in a CUDA graph: one for each K, number of rows and cache length that is read. The least recently used ones are
-    dropped.
+    in a CUDA graph: one for each K, number of rows and cache length that is read. Loading an engine captures the rounds
+    of every K that its policy may choose. Rounds of further K, which calls may name, replace the least recently used
+    ones.
     """
 
     lag = 1
+    prepares_rounds = True
     shows_logits = False  # plans have no logits output beside tokens, and no round waits for the host
     kept_bytes = 0  # prompts cannot be kept: device-side cache copies are not implemented
 
@@ -92,21 +97,21 @@ class TensorRTBackend:
         self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
         self._logits_bytes: np.ndarray | None = None  # page-locked memory lives as long as the device
-        self._rounds = KeptRounds(device)
+        counts = len(spaced_counts(self._most_drafts)) + _OWN_K
+        self._rounds = KeptRounds(device, most=counts * len(self._lanes.row_sizes) * len(lengths))
 
     def begin(self) -> None:
         """Upload windows in which every slot is idle."""
         self._lanes.begin()
 
     def warm(self, steps: Steps, k: int) -> None:
-        """Run and capture the rounds of a new K, with few rows and with all, and wait for them.
-
-        These are rounds for short texts; rounds for longer texts are captured when first needed.
-        """
+        """Run and capture the rounds of a new K, for every number of rows and cache length, and wait for them."""
         self._check(k)
-        for rows in self._lanes.row_sizes:
-            self._lanes.prepare(k)
-            if not self._rounds.of((steps, k, rows, self._lanes.positions)).has_run:
+        for rows, positions in itertools.product(self._lanes.row_sizes, self._reach.lengths):
+            if self._rounds.of((steps, k, rows, positions)).has_run:
+                continue
+            with self._reach.at_least(positions):
+                self._lanes.prepare(k)
                 kept = self._run(steps, k, rows, replay=True)
                 self._device.record().wait()
                 self._capture(kept, steps, k)

@@ -10,8 +10,6 @@ from .device import CapturedGraph, Device
 from .loaded_graphs import Pass
 from .memory import WindowSizes
 
-MOST = 32  # kinds of rounds; contexts and graphs take GPU memory
-
 RoundKind = tuple[Steps, int, int, int]  # steps, K, rows, and cache positions that are read
 PassKind = tuple[str, WindowSizes]  # half and sizes
 
@@ -30,9 +28,9 @@ class KeptRound:
 
 
 class KeptRounds:
-    """A least-recently-used cache of the rounds of up to ``most`` kinds."""
+    """A least-recently-used cache of the rounds of up to ``most`` kinds: contexts and graphs take GPU memory."""
 
-    def __init__(self, device: Device, most: int = MOST) -> None:
+    def __init__(self, device: Device, most: int) -> None:
         self._device, self._most = device, most
         self._rounds: OrderedDict[RoundKind, KeptRound] = OrderedDict()
 

@@ -6,7 +6,8 @@ host therefore tracks an upper bound: the last known start of its window, plus t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -36,6 +37,16 @@ class Reach:
         self.lengths = tuple(lengths)
         self._starts: list[int | None] = [None] * slots  # upper bounds; None for an idle row
         self._tenants = [0] * slots
+        self._least = 0
+
+    @contextmanager
+    def at_least(self, positions: int) -> Iterator[None]:
+        """Inside of the block, windows need at least so many positions."""
+        self._least = positions
+        try:
+            yield
+        finally:
+            self._least = 0
 
     def place(self, slot: int, start: int | None) -> None:
         """Record that a slot's window begins at ``start``, or that the slot is idle (None)."""
@@ -56,7 +67,8 @@ class Reach:
 
     def of_windows(self, columns: int) -> int:
         """Return the length that covers ``columns`` columns of every active window."""
-        return self.holding(columns + max((start for start in self._starts if start is not None), default=0))
+        needed = columns + max((start for start in self._starts if start is not None), default=0)
+        return self.holding(max(needed, self._least))
 
     def holding(self, positions: int) -> int:
         """Return the smallest length that covers ``positions`` positions."""

@@ -33,6 +33,10 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._dice, self.most = random.Random(seed), MOST
 
+    @property
+    def counts(self) -> Sequence[int]:
+        return range(self.most + 1)
+
     def reach(self, ahead: RoundAhead, k: int) -> int:
         return k
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.policy.adaptive import Adaptive
-from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead, RoundRow
+from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead, RoundRow, spaced_counts
 from peagle.engines.policy.prior import Prior, measured, tokens_by_k
 
 MOST = 8
@@ -109,6 +109,29 @@ def test_best_k_is_found(texts: list[Sequence[float]], lost: float) -> None:
     best = min(sum(Machine(CPU, k=k, seed=seed).run(texts, 96).spent for seed in range(3)) for k in range(MOST + 1))
     found = sum(Machine(CPU, adaptive(), noise=0.1, seed=seed).run(texts, 96).spent for seed in range(3))
     assert found < lost * best
+
+
+@pytest.mark.parametrize("rates", [CODE, PROSE, RANDOM])
+def test_only_the_given_counts_are_chosen_and_the_best_of_them_is_found(rates: Sequence[float]) -> None:
+    counts, texts = (0, 1, 2, 4, 8), [rates] * 20
+    policy = Adaptive(4, MOST, counts=counts)
+    found = Machine(CPU, policy, noise=0.1).run(texts, 96)
+    assert set(found.ks) <= set(policy.counts) == set(counts)
+    assert found.spent < 1.15 * min(Machine(CPU, k=k).run(texts, 96).spent for k in counts)
+
+
+def test_the_first_k_and_none_are_always_among_the_counts() -> None:
+    assert Adaptive(3, MOST, counts=(2, 8)).counts == (0, 2, 3, 8)
+    assert Adaptive(3, MOST).counts == tuple(range(MOST + 1))
+
+
+@given(st.integers(0, 70))
+def test_spaced_counts_are_few_and_close(most: int) -> None:
+    counts = spaced_counts(most)
+    assert counts[0] == 0
+    assert counts[-1] == most
+    assert all(after <= max(2 * before, before + 1) for before, after in pairwise(counts))
+    assert len(counts) <= most.bit_length() + 2
 
 
 def test_cheap_accepted_drafts_raise_k_to_the_limit() -> None:

@@ -68,7 +68,7 @@ def test_cached_prompt_gives_the_same_text_and_drafts(
 class Says:
     """A policy that says this K until it is changed."""
 
-    most = 3
+    most, counts = 3, (0, 1, 2, 3)
 
     def __init__(self, k: int) -> None:
         self.k = k

@@ -39,7 +39,7 @@ class Spoken:
     """A policy that says ``k`` for ever, lets forms reach as far as there is room, and keeps what it is told."""
 
     def __init__(self, k: int, most: int) -> None:
-        self.k, self.most, self.seen = k, most, list[ObservedRound]()
+        self.k, self.most, self.counts, self.seen = k, most, (k,), list[ObservedRound]()
 
     def choose(self, ahead: RoundAhead) -> int:
         return self.k

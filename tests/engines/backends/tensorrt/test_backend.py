@@ -132,6 +132,26 @@ def test_a_round_is_captured_once_per_k_and_replayed(plans: Plans) -> None:
     assert device.replays - replays >= max(rounds_)
 
 
+def test_all_rounds_that_a_policy_may_choose_are_captured_before_the_first(
+    wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    """Few kinds of rounds: no text, batch or length captures another one while requests run."""
+    manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    engine, device = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=3)
+    backend = engine._backend
+    assert isinstance(backend, TensorRTBackend)
+    engine.generate([[5]], SamplingParams(max_tokens=2), num_speculative_tokens="auto")
+    counts = engine._factory.decoding(num_speculative_tokens="auto")[1].counts
+    kinds = len(counts) * len(backend._lanes.row_sizes) * len(backend._reach.lengths)
+    assert len(counts) <= 6
+    assert device.captures == kinds
+    for seed in range(4):
+        prompts = [[5, 6, seed], [7] * 40, [9] * 60][: 1 + seed % 3]
+        params = SamplingParams(max_tokens=30, temperature=0.9 * (seed % 2), seed=seed, ignore_eos=True)
+        engine.generate(prompts, params, num_speculative_tokens="auto")
+    assert device.captures == kinds
+
+
 def test_rounds_read_as_much_of_the_caches_as_the_texts_ask_for(plans: Plans) -> None:
     """What short texts cost is not for the length of the caches to say."""
     engine, device = plans
@@ -223,7 +243,7 @@ def test_plans_without_a_profile_for_one_row_run_it_at_that_of_all(
 def test_unused_round_contexts_and_graphs_are_evicted(
     wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(KeptRounds.__init__, "__defaults__", (3,))
+    monkeypatch.setattr(tensorrt, "KeptRounds", lambda device, most: KeptRounds(device, 3))
     manifest = plan_manifest(tiny_engine.manifest, wide, tmp_path)
     engine, device = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
     for k in (0, 1, 2, 3, 4, 5, 6, 3):

@@ -37,6 +37,6 @@ def test_a_round_is_not_dropped_while_it_runs() -> None:
 
 
 def test_row_count_is_part_of_the_kind() -> None:
-    rounds = KeptRounds(HostDevice())
+    rounds = KeptRounds(HostDevice(), most=2)
     assert rounds.of((steps, 1, 1)) is not rounds.of((steps, 1, 2))
     assert rounds.of((steps, 1, 1)) is rounds.of((steps, 1, 1))

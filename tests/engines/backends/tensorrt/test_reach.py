@@ -48,6 +48,13 @@ def test_idle_rows_need_no_reach() -> None:
     assert reach.holding(MOST + 1) == MOST
 
 
+def test_a_round_can_be_prepared_for_longer_texts() -> None:
+    reach = Reach(LENGTHS, SLOTS)
+    with reach.at_least(256):
+        assert reach.of_windows(WINDOW) == 256
+    assert reach.of_windows(WINDOW) == 16
+
+
 def test_earlier_results_of_a_slot_are_ignored() -> None:
     reach = Reach(LENGTHS, SLOTS)
     reach.place(0, 200)
