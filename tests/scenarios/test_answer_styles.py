@@ -17,7 +17,8 @@ import pytest
 from openai import OpenAI
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.serving.openai.bodies import ChatBody, for_style
+from peagle.engines.serving.generation import Conversation
+from peagle.engines.serving.reasoning import styled
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
 from peagle.engines.text.answer_styles import Style
@@ -200,11 +201,11 @@ def test_a_form_is_an_answer_in_no_channel(channels: Talking) -> None:
 
 def test_effort_and_earlier_thoughts_go_to_the_template(channels: Talking) -> None:
     called = {"role": "assistant", "reasoning_content": THOUGHT, "tool_calls": [{"function": {"name": "f"}}]}
-    body = ChatBody(messages=[*MESSAGES, called, {"role": "tool", "content": "1"}], reasoning_effort="high")
-    for_channels = for_style(body, "channels")
+    conversation = Conversation([*MESSAGES, called, {"role": "tool", "content": "1"}])
+    for_channels = styled(conversation, "channels", "high")
     assert for_channels.chat_template_kwargs == {"reasoning_effort": "high"}
     assert for_channels.messages == [*MESSAGES, {**called, "thinking": THOUGHT}, {"role": "tool", "content": "1"}]
-    assert for_style(body, "llama") is body
+    assert styled(conversation, "llama", "high") is conversation
     options: Any = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
     assert channels.client.chat.completions.create(**options, reasoning_effort="low").choices
     with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
