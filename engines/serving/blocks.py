@@ -14,7 +14,7 @@ Kind = Literal["thought", "text", "call"]
 
 
 @dataclass
-class Block:
+class AnswerBlock:
     """One block of an answer; its ``text`` grows. A call has a ``name``, and its text is JSON.
 
     ``is_cut`` says that the answer reached a limit while the block was open.
@@ -33,7 +33,7 @@ class BlockStep:
     """A change of a block, as a stream reports it; ``text`` is what it grew by."""
 
     change: Literal["opens", "grows", "closes"]
-    block: Block
+    block: AnswerBlock
     text: str = ""
 
 
@@ -45,9 +45,9 @@ class AnswerBlocks:
     """
 
     def __init__(self, *, shows_thoughts: bool = True) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[AnswerBlock] = []
         self._shows_thoughts = shows_thoughts
-        self._open: Block | None = None
+        self._open: AnswerBlock | None = None
         self._blank = ""  # whitespace that may be followed by text
 
     def steps(self, tokens: ReportedTokens) -> Iterator[BlockStep]:
@@ -90,7 +90,7 @@ class AnswerBlocks:
         yield from self._closed()
         if kind != "text":
             self._blank = ""
-        self._open = Block(len(self.blocks), kind, name)
+        self._open = AnswerBlock(len(self.blocks), kind, name)
         self.blocks.append(self._open)
         yield BlockStep("opens", self._open)
 

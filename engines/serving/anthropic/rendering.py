@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..blocks import AnswerBlocks, Block
+from ..blocks import AnswerBlock, AnswerBlocks
 from ..choices import Choices
 from ..problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from ..rendering import Renderer, ReportedTokens, event
@@ -101,7 +101,7 @@ def _event(kind: str, **content: Any) -> bytes:
     return event({"type": kind, **content}, kind)
 
 
-def _content(block: Block, text: str) -> dict[str, Any]:
+def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
     """Return a content block with ``text``, which is the input of a call as JSON."""
     if block.kind == "text":
         return {"type": "text", "text": text}

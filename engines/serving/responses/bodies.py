@@ -57,7 +57,7 @@ INCLUDES = frozenset({
 
 
 class MessageItem(Struct, forbid_unknown_fields=True):
-    """What one role says: text, or content parts."""
+    """A message of one role: text, or content parts."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[Any]

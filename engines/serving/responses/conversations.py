@@ -1,5 +1,7 @@
-"""Converts the fields of a body to a conversation and a generation. Every field that changes the answer is honoured or
-refused by name."""
+"""Converts the fields of a body to a conversation and a generation.
+
+Every field that changes the answer is honoured or refused by name.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..blocks import AnswerBlocks, Block, BlockStep
+from ..blocks import AnswerBlock, AnswerBlocks, BlockStep
 from ..choices import Choices
 from ..problems import HttpRefusal
 from ..rendering import Renderer, ReportedTokens, event
@@ -111,7 +111,7 @@ class ResponseAnswer(Renderer):
             yield self._event(f"{name}.done", **place, name=block.name, arguments=block.text)
             yield self._item_event("done", block, _status(block))
 
-    def _item_event(self, change: str, block: Block, status: str) -> bytes:
+    def _item_event(self, change: str, block: AnswerBlock, status: str) -> bytes:
         item = self._item(block, status)
         return self._event(f"response.output_item.{change}", output_index=block.index, item=item)
 
@@ -119,7 +119,7 @@ class ResponseAnswer(Renderer):
         number, self._number = self._number, self._number + 1
         return event({"type": kind, "sequence_number": number, **content}, kind)
 
-    def _item(self, block: Block, status: str) -> Item:
+    def _item(self, block: AnswerBlock, status: str) -> Item:
         """Return an output item; while it is in progress, without content."""
         is_open = status == "in_progress"
         item: Item = {"id": _id(block), "type": "message", "status": status}
@@ -196,14 +196,14 @@ def _echo(value: Any, name: str) -> msgspec.Raw:
         raise HttpRefusal(400, f"{name} is nested too deeply", param=name) from None
 
 
-def _id(block: Block) -> str:
+def _id(block: AnswerBlock) -> str:
     return f"{_PREFIXES[block.kind]}_{block.id}"
 
 
-def _status(block: Block) -> str:
+def _status(block: AnswerBlock) -> str:
     return "incomplete" if block.is_cut else "completed"
 
 
-def _part(block: Block, text: str) -> dict[str, Any]:
+def _part(block: AnswerBlock, text: str) -> dict[str, Any]:
     part: dict[str, Any] = {"type": _PARTS[block.kind], "text": text}
     return {**part, "annotations": [], "logprobs": []} if block.kind == "text" else part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,21 @@ def test_usage_has_the_drafts(server: Server) -> None:
     usage = ask(server, num_speculative_tokens=3)[1]["usage"]
     assert usage["speculation"]["drafted_tokens"] > 0
     assert usage["cache_creation_input_tokens"] == usage["cache_read_input_tokens"] == 0
+
+
+def test_cached_prompt_tokens_count_separately(talking_engine: Path) -> None:
+    with Engine.load(talking_engine, max_batch_size=1, threads=1, prefix_cache_bytes=1 << 24) as engine:
+        server = Server(engine, ServerSettings(MODEL), port=0)
+        server.start()
+        messages = [{"role": "user", "content": PROMPT * 20}]
+        first, second = (ask(server, messages=messages)[1]["usage"] for _ in range(2))
+        body = {"input": PROMPT * 20, "max_output_tokens": 1}
+        third = json.loads(call(server, "POST", "/v1/responses", body)[2])["usage"]
+        server.stop(at_once=True)
+        assert server.wait(10)
+    assert first["cache_read_input_tokens"] == 0
+    assert 0 < second["cache_read_input_tokens"] <= third["input_tokens_details"]["cached_tokens"]
+    assert second["input_tokens"] + second["cache_read_input_tokens"] == first["input_tokens"] == third["input_tokens"]
 
 
 def test_a_stop_sequence_ends_the_message_and_is_named(server: Server, served_engine: Engine) -> None:
