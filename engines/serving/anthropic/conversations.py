@@ -63,7 +63,7 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
     tools, must_call, most_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
     effort = body.output_config.effort if body.output_config else None
     conversation = Conversation(
-        turns.messages,
+        turns.messages(),
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,

@@ -6,6 +6,7 @@ https://docs.anthropic.com/en/api/messages; docs/serving.md documents the handli
 
 from __future__ import annotations
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,7 +26,8 @@ async def messages(request: Request) -> Response:
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits), MessagesBody)
     state.check_model(body.model)
-    generation = generation_of(body, await answer_style(state), state.settings)
+    # A body may have so many blocks that they would hold up other requests.
+    generation = await run_in_threadpool(generation_of, body, await answer_style(state), state.settings)
     renderer = MessageAnswer(state.settings.model, shows_thoughts=shows_thoughts(body))
     return await answer(state, request, generation, renderer)
 
@@ -36,7 +38,7 @@ async def count_tokens(request: Request) -> Response:
     body = body_of(await read_body(request, state.limits), CountBody)
     state.check_model(body.model)
     shows_thoughts(body)
-    conversation = conversation_of(body, await answer_style(state))
+    conversation = await run_in_threadpool(conversation_of, body, await answer_style(state))
     await require_tool_support(state, conversation)
     return json_response({"input_tokens": len(await prompt_ids(state, conversation))})
 

@@ -100,7 +100,7 @@ def _conversation(body: ResponsesBody, before: Sequence[Item]) -> Conversation:
         _add(turns, each, f"input[{at}]")
     tools, must_call, most_calls = _tool_choice(body).among(_tools(body.tools or []))
     return Conversation(
-        turns.messages,
+        turns.messages(),
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,

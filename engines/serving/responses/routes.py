@@ -6,13 +6,14 @@ https://platform.openai.com/docs/api-reference/responses; docs/serving.md docume
 from __future__ import annotations
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ..answering import answer, json_response
 from ..api_face import ApiFace
-from ..generation import answer_style
+from ..generation import Generation, answer_style
 from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..reading import read_body
@@ -29,14 +30,17 @@ async def create(request: Request) -> Response:
     state.check_model(body.model)
     before = _items_before(state, body.previous_response_id)
     style = await answer_style(state)
-    generation = generation_of(body, before, state.engine.max_seq_len, style, state.settings)
     tokenizer = state.engine.tokenizer
 
     def count(text: str) -> int:
         return len(tokenizer.encode(text, adds_special=False))
 
-    renderer = ResponseAnswer(body, before, state.settings.model, count, state.answers.put)
-    return await answer(state, request, generation, renderer)
+    def prepared() -> tuple[Generation, ResponseAnswer]:
+        generation = generation_of(body, before, state.engine.max_seq_len, style, state.settings)
+        return generation, ResponseAnswer(body, before, state.settings.model, count, state.answers.put)
+
+    # A body may have so many items that they would hold up other requests.
+    return await answer(state, request, *await run_in_threadpool(prepared))
 
 
 async def retrieve(request: Request) -> Response:

@@ -15,14 +15,14 @@ def test_an_answer_with_reasoning_text_and_calls_is_one_message() -> None:
     turns.call("2", "clock", "{}")
     turns.answer_call("1", "7 C")
     turns.answer_call("2", "noon")
-    turns.answer_call("3", "of a call that is not in the conversation")
+    turns.answer_call("3", "of no call that is here")
     turns.say("user", "And now?")
     turns.say("user", "Tell me.")
     calls = [
         {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"unit": "C"}}},
         {"id": "2", "type": "function", "function": {"name": "clock", "arguments": "{}"}},
     ]
-    assert turns.messages == [
+    assert turns.messages() == [
         {"role": "user", "content": [{"type": "text", "text": "Is it warm?"}]},
         {
             "role": "assistant",
@@ -30,8 +30,8 @@ def test_an_answer_with_reasoning_text_and_calls_is_one_message() -> None:
             "content": [{"type": "text", "text": "I look."}],
             "tool_calls": calls,
         },
-        {"role": "tool", "tool_call_id": "1", "name": "weather", "content": "7 C"},
-        {"role": "tool", "tool_call_id": "2", "name": "clock", "content": "noon"},
-        {"role": "tool", "tool_call_id": "3", "content": "of a call that is not in the conversation"},
+        {"role": "tool", "tool_call_id": "1", "name": "weather", "content": [{"type": "text", "text": "7 C"}]},
+        {"role": "tool", "tool_call_id": "2", "name": "clock", "content": [{"type": "text", "text": "noon"}]},
+        {"role": "tool", "tool_call_id": "3", "content": [{"type": "text", "text": "of no call that is here"}]},
         {"role": "user", "content": [{"type": "text", "text": "And now?"}, {"type": "text", "text": "Tell me."}]},
     ]
