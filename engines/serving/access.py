@@ -76,7 +76,7 @@ class Access:
             return
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         sent = [bearer.strip()] if kind.lower() == "bearer" else []
-        sent.append(headers.get("x-api-key", "").strip())
+        sent += [headers["x-api-key"].strip()] if "x-api-key" in headers else []
         if not any(hmac.compare_digest(each.encode(), key.encode()) for each in sent for key in keys):
             raise HttpRefusal(
                 401,

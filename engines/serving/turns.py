@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class _Turn:
-    """What one role says without interruption; a result also has the name and the id of its call."""
+    """A turn of one role; the result of a call also has the name and the id of the call."""
 
     role: str
     texts: list[str] = field(default_factory=list)
