@@ -110,6 +110,16 @@ def serve(
             show_default=False,
         ),
     ] = 4 << 20,
+    response_store_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="SIZE",
+            parser=size_option("--response-store-bytes"),
+            help="Memory for the answers of /v1/responses, which later requests can continue; 0 stores none. (default: "
+            "64MiB)",
+            show_default=False,
+        ),
+    ] = 64 << 20,
     max_choices: Annotated[
         int, typer.Option(min=1, help="Maximum choices per request (prompts times n); more get HTTP 400.")
     ] = 16,
@@ -129,10 +139,10 @@ def serve(
         ),
     ] = False,
 ) -> None:
-    """Start an OpenAI-compatible HTTP server with a built-in chat page.
+    """Start an HTTP server with OpenAI's and Anthropic's APIs and a built-in chat page.
 
-    Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, and
-    SageMaker's /ping and /invocations. Logs are JSON lines on standard error.
+    Endpoints: /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages, /v1/models, /tokenize, /detokenize,
+    /health, /metrics, and SageMaker's /ping and /invocations. Logs are JSON lines on standard error.
 
     SIGTERM or Ctrl-C stops the server once running and queued requests have finished or --drain-timeout has passed; a
     second signal stops it immediately. Without ENGINE, the server follows the SageMaker contract: it loads the engine
@@ -173,7 +183,11 @@ def serve(
         model=served_model_name or model_name(loaded.manifest, folder),
         api_keys=tuple(api_key or ()),
         limits=Limits(
-            body_bytes=max_body_bytes, choices=max_choices, seconds=request_timeout, drain_seconds=drain_timeout
+            body_bytes=max_body_bytes,
+            choices=max_choices,
+            seconds=request_timeout,
+            drain_seconds=drain_timeout,
+            stored_bytes=response_store_bytes,
         ),
         drafts=said.drafts,
         structured_outputs=forms,

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...plugins.errors import PeagleError
-from .api_face import ApiFace, note_face
+from .api_face import ApiFace, face_of, note_face
 from .problems import HttpRefusal
 from .state import ServerState
 
@@ -40,7 +40,9 @@ class Access:
             return
         headers, began = Headers(scope=scope), time.perf_counter()
         scope[REQUEST_ID] = name = _request_id(headers)
-        face = note_face(scope, self._state.faces)
+        owner, face = note_face(scope, self._state.faces), face_of(scope)
+        if owner is not None and scope["path"] not in OPEN_PATHS:
+            self._state.metrics.count_request(owner)
         status = 0
 
         async def send_named(message: Message) -> None:
@@ -72,11 +74,14 @@ class Access:
         keys = self._state.settings.api_keys
         if not keys or path in OPEN_PATHS:
             return
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        sent = given.strip().encode()
-        if kind.lower() != "bearer" or not any(hmac.compare_digest(sent, key.encode()) for key in keys):
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = [bearer.strip()] if kind.lower() == "bearer" else []
+        sent += [headers["x-api-key"].strip()] if "x-api-key" in headers else []
+        if not any(hmac.compare_digest(each.encode(), key.encode()) for each in sent for key in keys):
             raise HttpRefusal(
-                401, "missing or invalid API key; fix: send a valid key as a bearer token", code="invalid_api_key"
+                401,
+                "missing or invalid API key; fix: send a valid key as a bearer token, or in the header x-api-key",
+                code="invalid_api_key",
             )
 
 

@@ -66,6 +66,8 @@ async def _streamed(
     state: ServerState, request: Request, choices: Choices, reporter: Reporter, renderer: Renderer
 ) -> AsyncIterator[bytes]:
     """Yield the pieces of a stream. Errors become pieces too, because the status line has already been sent."""
+    for piece in renderer.opening(choices):
+        yield piece
     try:
         async for index, delta in choices.deltas():
             for piece in renderer.pieces(reporter.report(index, delta, delta.runs)):

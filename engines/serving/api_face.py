@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -22,12 +22,13 @@ class ApiFace:
     """One API over the engine.
 
     ``error_body`` returns the JSON content of an error. ``fields`` are the API's own field names, in addition to the
-    engine's, that an error message about the body can start with.
+    engine's, that an error message about the body can start with. ``renamed`` has the API's names of engine fields.
     """
 
     routes: tuple[Route, ...]
     error_body: Callable[[HttpRefusal], Any]
     fields: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def owns(self, scope: Scope) -> bool:
         """Return whether the request's path belongs to this face, for any method."""
@@ -35,7 +36,11 @@ class ApiFace:
 
     def refusal_of(self, error: HttpRefusal | PeagleError) -> HttpRefusal:
         """Convert an error to an ``HttpRefusal``; ``param`` is set if the message starts with a field of the body."""
-        return error if isinstance(error, HttpRefusal) else refusal_of(error, ENGINE_FIELDS | self.fields)
+        if isinstance(error, HttpRefusal):
+            return error
+        refusal = refusal_of(error, ENGINE_FIELDS | self.fields)
+        refusal.param = self.renamed.get(refusal.param or "", refusal.param)
+        return refusal
 
     def response(self, refusal: HttpRefusal) -> Response:
         """Return the HTTP error response."""
@@ -43,11 +48,14 @@ class ApiFace:
         return Response(body, refusal.status, refusal.headers, "application/json")
 
 
-def note_face(scope: Scope, faces: Iterable[ApiFace]) -> ApiFace:
-    """Return the face that owns the request's path, and store it in ``scope``. The first face handles unknown paths."""
-    every = tuple(faces)
-    scope[_FACE] = face = next((each for each in every if each.owns(scope)), every[0])
-    return face
+def note_face(scope: Scope, faces: Mapping[str, ApiFace]) -> str | None:
+    """Return the name of the face that owns the request's path, and store the face in ``scope``.
+
+    The first face formats the errors of paths that no face owns.
+    """
+    owner = next((name for name, each in faces.items() if each.owns(scope)), None)
+    scope[_FACE] = faces[owner] if owner is not None else next(iter(faces.values()))
+    return owner
 
 
 def face_of(scope: Scope) -> ApiFace:

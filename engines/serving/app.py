@@ -30,13 +30,13 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
 
     ``hosts`` are the names that requests may use in their ``Host`` header; None allows any.
     """
-    metrics_of_engine = ServerMetrics(settings.model, lambda: engine.load_now, engine.grammars)
-    faces = tuple(FACES.values())
+    metrics_of_engine = ServerMetrics(settings.model, lambda: engine.load_now, engine.grammars, FACES)
+    faces = dict(FACES)
     state = ServerState(engine, settings, metrics_of_engine, faces, hosts)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
-        allow_methods=("GET", "POST"),
+        allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
         expose_headers=("X-Request-Id", "Retry-After"),
         allow_private_network=True,  # lets a public web page use a server in the visitor's private network
@@ -44,7 +44,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
     app = Starlette(
         routes=[
             Route("/", page),
-            *(route for face in faces for route in face.routes),
+            *(route for face in faces.values() for route in face.routes),
             Route("/health", health),
             Route("/metrics", metrics),
         ],

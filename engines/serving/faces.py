@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from .anthropic.routes import ANTHROPIC
 from .api_face import ApiFace
 from .openai.routes import OPENAI
+from .responses.routes import RESPONSES
 from .sagemaker import SAGEMAKER
 
 # The first face also formats the errors of unknown paths.
 FACES: dict[str, ApiFace] = {
     "openai": OPENAI,
+    "responses": RESPONSES,
+    "anthropic": ANTHROPIC,
     "sagemaker": SAGEMAKER,
 }

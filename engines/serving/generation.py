@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -84,16 +85,20 @@ class Generation:
             )
 
 
-def sampling_params(fields: Mapping[str, Any], settings: ServerSettings) -> SamplingParams:
+def sampling_params(
+    fields: Mapping[str, Any], settings: ServerSettings, renamed: Mapping[str, str] = MappingProxyType({})
+) -> SamplingParams:
     """Return the sampling parameters for the ``fields`` of a body, with the server's defaults for missing ones.
 
-    Raises ``HttpRefusal`` that names the field.
+    ``renamed`` has the API's names of parameters. Raises ``HttpRefusal`` that names the field.
     """
     defaults = {"temperature": 1.0, "acceptance_tolerance": settings.drafts.acceptance_tolerance}
     try:
         return SamplingParams(**{**defaults, **fields})
     except UsageError as error:
-        raise HttpRefusal(400, error.one_line, param=error.what.split(maxsplit=1)[0].split("[")[0]) from None
+        name = error.what.split(maxsplit=1)[0].split("[")[0]
+        field = renamed.get(name, name)
+        raise HttpRefusal(400, field + error.one_line.removeprefix(name), param=field) from None
 
 
 async def answer_style(state: ServerState) -> Style | None:
@@ -117,13 +122,7 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     source = generation.source
     if not isinstance(source, Conversation):
         return generation
-    if source.tools and not await run_in_threadpool(lambda: state.engine.can_call_tools):
-        raise HttpRefusal(
-            400,
-            f"this model does not support tools: its chat template has no supported tool call format ({READ})",
-            param="tools",
-            code="unsupported_parameter",
-        )
+    await require_tool_support(state, source)
     if not source.must_call:
         return generation
     keeps_keys = state.settings.structured_outputs.disable_additional_properties
@@ -131,6 +130,31 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
         lambda: state.engine.calls_of(source.must_call, source.most_calls, disable_additional_properties=keeps_keys)
     )
     return replace(generation, params=replace(generation.params, structured_outputs=form))
+
+
+async def require_tool_support(state: ServerState, conversation: Conversation) -> None:
+    """Raise ``HttpRefusal`` if the conversation has tools and the model does not support them."""
+    if conversation.tools and not await run_in_threadpool(lambda: state.engine.can_call_tools):
+        raise HttpRefusal(
+            400,
+            f"this model does not support tools: its chat template has no supported tool call format ({READ})",
+            param="tools",
+            code="unsupported_parameter",
+        )
+
+
+async def prompt_ids(state: ServerState, conversation: Conversation) -> list[int]:
+    """Return the token ids of a conversation, as its template renders it. Raises engine errors."""
+
+    def ids() -> list[int]:
+        return state.engine.chat_prompt(
+            conversation.messages,
+            tools=conversation.tools or None,
+            documents=conversation.documents,
+            chat_template_kwargs=conversation.chat_template_kwargs,
+        )[1]
+
+    return await run_in_threadpool(ids)
 
 
 def submitters(state: ServerState, generation: Generation) -> list[Submit]:

@@ -23,8 +23,8 @@ FARTHEST = 20  # positions with a series of their own; later positions share one
 class ServerMetrics:
     """Metrics of one server, all labelled with its model."""
 
-    def __init__(self, model: str, load: Callable[[], Load], grammars: GrammarTally) -> None:
-        """``load`` and ``grammars`` are read on each scrape."""
+    def __init__(self, model: str, load: Callable[[], Load], grammars: GrammarTally, faces: Iterable[str]) -> None:
+        """``load`` and ``grammars`` are read on each scrape; ``faces`` are the names of the APIs."""
         self.registry = CollectorRegistry()
         self._model = model
 
@@ -43,6 +43,9 @@ class ServerMetrics:
         self.drafts = counter("spec_decode_num_drafts", "Rounds with drafts.", "lossy")
         self.drafted = counter("spec_decode_num_draft_tokens", "Drafted tokens.", "lossy")
         self.accepted = counter("spec_decode_num_accepted_tokens", "Accepted draft tokens.", "lossy")
+        self.requests = counter("api_requests", "Requests, refused ones included, by API.", "api", owner="peagle")
+        for face in faces:
+            self.requests.labels(model, face)
         self.by_method = {
             name: counter(f"draft_method_{name}", text, "method", owner="peagle")
             for name, text in (
@@ -93,6 +96,10 @@ class ServerMetrics:
     def refuse(self, status: int) -> None:
         """Count a refused request."""
         self.refused.labels(self._model, str(status)).inc()
+
+    def count_request(self, face: str) -> None:
+        """Count a request to the paths of an API."""
+        self.requests.labels(self._model, face).inc()
 
     def watch(self) -> RequestMeter:
         """Return a meter for a request that has just arrived."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,16 +62,42 @@ def parse_body(
         content = _decoded(raw, kind)
         return msgspec.convert(select(content) if isinstance(content, dict) else content, kind)
     except msgspec.ValidationError as error:
-        message = str(error)
-        _, at, path = message.partition(" - at `$")
-        param = path.rstrip("`").lstrip(".") or None if at else None
-        if "unknown field `" in message:
-            param = message.split("unknown field `")[1].split("`")[0]
-        if "required field `" in message:
-            param = message.split("required field `")[1].split("`")[0]
-        raise HttpRefusal(400, f"invalid request body: {message}", param=param) from None
+        raise _invalid(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def parse_variant(value: Any, kinds: Mapping[str, type[Body]], place: str, default: str | None = None) -> Body:
+    """Parse an object in a body whose ``type`` names one of ``kinds``; without a type, it is the ``default``.
+
+    ``place`` is its path in the body. Raises ``HttpRefusal`` for another type or an invalid value.
+    """
+    name = value.get("type") if isinstance(value, dict) else None
+    name = default if name is None and isinstance(value, dict) else name
+    if not isinstance(name, str):
+        raise HttpRefusal(400, f"{place} must be an object with a type", param=place)
+    if name not in kinds:
+        raise HttpRefusal(
+            400,
+            f"{place} has type {name[:100]!r}, which this server does not support; supported: {', '.join(kinds)}",
+            param=place,
+            code="unsupported_parameter",
+        )
+    try:
+        return msgspec.convert({key: each for key, each in value.items() if key != "type"}, kinds[name])
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), place) from None
+
+
+def _invalid(message: str, place: str = "") -> HttpRefusal:
+    """Return the refusal for a validation error of the value at ``place``."""
+    what, _, path = message.partition(" - at `$")
+    path = (place + path.rstrip("`")).lstrip(".")
+    param, field = path or None, re.search(r"(?:unknown|required) field `(.+?)`", what)
+    if field:
+        param = f"{place}.{field[1]}" if place else field[1]
+    where = f" - at `$.{path}`" if path else ""
+    return HttpRefusal(400, f"invalid request body: {what}{where}", param=param)
 
 
 def _decoded(raw: bytes, kind: type[Struct]) -> Any:

@@ -1,15 +1,21 @@
-"""Reporting of answers as they grow, shared by all APIs: text, reasoning, tool calls, logprobs and the prompt."""
+"""Reporting of answers as they grow, shared by all APIs: text, reasoning, tool calls, logprobs and the prompt.
+
+Streams are server-sent events in most APIs: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import msgspec
+
 from ..requests.results import Delta, RequestOutput, TokenLogprob
 from ..text.answer_styles import AnswerReader, Style, reader_of
-from ..text.tool_calls import ToolCall
+from ..text.tool_calls import Thought, ToolCall
 from .choices import Choices
 from .generation import Conversation
 from .problems import HttpRefusal
@@ -24,7 +30,7 @@ class ReportedTokens:
 
     ``prompt`` are the token ids of its prompt. An echoed prompt precedes the first text, and its logprobs precede the
     first ones; its first token has None. ``num_tokens`` counts only the answer's tokens. ``finish_reason`` is that of a
-    ``RequestOutput``, or "tool_calls".
+    ``RequestOutput``, or "tool_calls". ``offset`` is the number of visible characters reported before.
     """
 
     choice: int
@@ -36,7 +42,26 @@ class ReportedTokens:
     finish_reason: str | None
     stop_reason: int | str | None
     calls: Sequence[ToolCall] = ()
-    thought: str = ""
+    thoughts: Sequence[Thought] = ()
+    offset: int = 0
+
+    @property
+    def thought(self) -> str:
+        """The reasoning, as one text."""
+        return "".join(each.text for each in self.thoughts)
+
+    def parts(self) -> Iterator[str | Thought | ToolCall]:
+        """Yield text, reasoning and calls in the order of the answer."""
+        at = 0
+        marks: list[Thought | ToolCall] = [*self.thoughts, *self.calls]
+        for mark in sorted(marks, key=lambda each: each.place):
+            end = min(max(mark.after - self.offset, at), len(self.text))
+            if end > at:
+                yield self.text[at:end]
+            yield mark
+            at = end
+        if at < len(self.text):
+            yield self.text[at:]
 
     @property
     def is_empty(self) -> bool:
@@ -52,6 +77,7 @@ class Reporter:
         self._prompts, self._generation, self._style = choices.prompts, choices.generation, style
         self._echoes: dict[int, str] = {}  # prompt text by choice, until it is reported
         self._readers: dict[int, AnswerReader | None] = {}
+        self._shown: Counter[int] = Counter()  # visible characters reported so far, by choice
         source = self._generation.source
         if self._generation.echoes and not isinstance(source, Conversation):
             given = [prompt for prompt in source for _ in range(self._generation.choices)]
@@ -101,13 +127,26 @@ class Reporter:
         reason = "tool_calls" if reader.count and told.finish_reason == "stop" else told.finish_reason
         if self._style == "channels":  # text outside the channels is not shown
             told = replace(told, runs=[each for each in shown if each[0]])
-        return replace(told, text=text, calls=calls, thought=reader.take_reasoning(), finish_reason=reason)
+        offset, self._shown[told.choice] = self._shown[told.choice], self._shown[told.choice] + len(text)
+        thoughts = reader.take_thoughts()
+        return replace(told, text=text, calls=calls, thoughts=thoughts, finish_reason=reason, offset=offset)
+
+
+def event(content: Any, name: str | None = None) -> bytes:
+    """Return one server-sent event with its data as one line of JSON, and its name if the API uses names."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
 class Renderer(ABC):
     """Writes one response of an API, whole or as a stream of pieces in bytes."""
 
     stream_type: ClassVar[str] = "text/event-stream"  # media type of a stream
+
+    def opening(self, choices: Choices) -> Iterator[bytes]:
+        """Return the beginning of a stream. All ``choices`` have been submitted."""
+        del choices
+        return iter(())
 
     @abstractmethod
     def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> Any:

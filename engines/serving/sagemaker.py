@@ -14,8 +14,9 @@ from starlette.routing import Route
 
 from .api_face import ApiFace
 from .health import ping
-from .openai.errors import ERROR_FIELDS, error_body
+from .openai.formats import ERROR_FIELDS
 from .openai.routes import chat, complete
+from .openai_error import error_body
 from .problems import HttpRefusal
 from .reading import read_body
 from .state import ServerState

@@ -15,8 +15,9 @@ class Limits:
     """Limits of one request. A request that exceeds one is refused before anything is computed.
 
     ``body_bytes``: size of the body. ``choices``: prompts times ``n``. ``seconds``: from arrival to the last token.
-    ``body_seconds``: until the body has arrived. ``drain_seconds``: for running requests at shutdown. The engine itself
-    limits how many requests can wait.
+    ``body_seconds``: until the body has arrived. ``drain_seconds``: for running requests at shutdown.
+    ``stored_answers`` and ``stored_bytes``: of answers that are kept for later requests. The engine itself limits how
+    many requests can wait.
     """
 
     body_bytes: int = 4 << 20
@@ -24,13 +25,15 @@ class Limits:
     seconds: float = 600.0
     body_seconds: float = 30.0
     drain_seconds: float = 60.0
+    stored_answers: int = 1024
+    stored_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True)
 class ServerSettings:
     """All settings except the engine.
 
-    If ``api_keys`` is not empty, requests must send one of them as a bearer token. ``model`` is the name that requests
+    If ``api_keys`` is not empty, requests must send one of them. ``model`` is the name that requests
     can give; other names are refused. ``drafts`` and ``structured_outputs`` are defaults for requests that do not set
     them. ``log_prompts`` logs prompts and answers, which are not logged otherwise. ``cors_origins`` are the sites whose
     pages may use the server. ``allowed_hosts`` are accepted ``Host`` names in addition to the built-in ones.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
 
 from ..engine import Engine
 from .api_face import ApiFace
+from .bounded_store import BoundedStore
 from .browsers import AllowedHosts
 from .metrics import ServerMetrics
 from .problems import HttpRefusal
@@ -22,17 +23,22 @@ class ServerState:
     """State of one application.
 
     ``drains`` is set at shutdown, when no new requests are accepted. ``canary`` is the pending health check request.
-    ``faces`` are the server's APIs. ``hosts`` are the allowed host names, None for any.
+    ``faces`` are the server's APIs. ``hosts`` are the allowed host names, None for any. ``answers`` are stored for
+    later requests.
     """
 
     engine: Engine
     settings: ServerSettings
     metrics: ServerMetrics
-    faces: Sequence[ApiFace]
+    faces: Mapping[str, ApiFace]
     hosts: AllowedHosts | None = None
     started: int = field(default_factory=lambda: int(time.time()))
     drains: bool = False
     canary: asyncio.Task[None] | None = None
+    answers: BoundedStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answers = BoundedStore(self.limits.stored_answers, self.limits.stored_bytes)
 
     @classmethod
     def of(cls, connection: HTTPConnection) -> ServerState:

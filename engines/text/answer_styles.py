@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from . import channels
 from .channels import ChannelReader
 from .llama_calls import LlamaCallReader
-from .tool_calls import CLOSE, OPEN, TAG, ToolCall, ToolCallReader
+from .tool_calls import CLOSE, OPEN, TAG, Thought, ToolCall, ToolCallReader
 
 Style = Literal["json", "tags", "llama", "channels"]
 READ = "Hermes, Qwen3, Qwen3-Coder, Llama 3, GPT-OSS"  # models with a supported call format
@@ -23,7 +23,7 @@ class AnswerReader(Protocol):
         """Add ``text``, and return the new visible text and complete calls."""
         ...
 
-    def take_reasoning(self) -> str:
+    def take_thoughts(self) -> list[Thought]:
         """Return the reasoning since the last call, if the format marks it."""
         ...
 

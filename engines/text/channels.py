@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .tool_calls import ToolCall, json_object
+from .tool_calls import Thought, ToolCall, json_object
 
 CHANNEL, MESSAGE, START, END, CALL, RETURN = (
     f"<|{name}|>" for name in ("channel", "message", "start", "end", "call", "return")
@@ -36,7 +36,8 @@ class ChannelReader:
     def __init__(self, tools: Sequence[Mapping[str, Any]] = (), most: int | None = None) -> None:
         """``tools`` have OpenAI's format; at most ``most`` calls are returned."""
         self._names = {each["function"]["name"] for each in tools}
-        self._most, self._held, self._thought = most, "", ""
+        self._most, self._held, self._thoughts = most, "", list[Thought]()
+        self._said = 0  # visible characters returned so far
         self._header: str | None = None  # of the current message, None between two
         self.count = 0  # calls returned so far
 
@@ -54,20 +55,21 @@ class ChannelReader:
                 if found is None and not is_last:
                     break
                 body = self._held[: found.start()] if found else self._held
-                said += self._called(body, calls)
+                said += self._called(body, calls, self._said + len(said))
             else:
                 body = self._held[: found.start()] if found else self._held[: self._shown(is_last=is_last)]
-                said += self._told(body)
+                said += self._told(body, self._said + len(said))
             self._held = self._held[len(body) :]
             if found is None:
                 break
             self._header = None
+        self._said += len(said)
         return said, calls
 
-    def take_reasoning(self) -> str:
+    def take_thoughts(self) -> list[Thought]:
         """Return the reasoning since the last call."""
-        thought, self._thought = self._thought, ""
-        return thought
+        thoughts, self._thoughts = self._thoughts, []
+        return thoughts
 
     @property
     def _name(self) -> str | None:
@@ -96,22 +98,22 @@ class ChannelReader:
             return False
         return True
 
-    def _told(self, body: str) -> str:
-        """Return the visible part of a message's text; store the reasoning."""
+    def _told(self, body: str, after: int) -> str:
+        """Return the visible part of a message's text, after so many characters; store the reasoning."""
         header = self._header or ""
         channel = _CHANNEL.search(header)
         if (channel and channel[1] == "analysis") or _TO.search(header):
-            self._thought += body
+            self._thoughts += [Thought(body, after, self.count)] if body else []
             return ""
         return body
 
-    def _called(self, body: str, calls: list[ToolCall]) -> str:
+    def _called(self, body: str, calls: list[ToolCall], after: int) -> str:
         """Add the call in a message; return an invalid one as visible text."""
         name, is_object = self._name, json_object(body) is not None
         if name is None or not is_object:
             return body
         if self._most is None or self.count < self._most:
-            calls.append(ToolCall(self.count, name, body.strip()))
+            calls.append(ToolCall(self.count, name, body.strip(), after))
             self.count += 1
         return ""
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .tool_calls import ToolCall
+from .tool_calls import Thought, ToolCall, arguments_text
 
 TAG = "<|python_tag|>"
 _PYTHON = re.compile(r"\s*([\w-]+)\.call\((.*)\)[\s;]*", re.DOTALL)
@@ -54,15 +54,15 @@ class LlamaCallReader:
         said, self._held = self._held, ""
         return ("" if self.count and not said.strip(" \t\r\n;") else said), calls
 
-    def take_reasoning(self) -> str:
-        """Return an empty string: this format does not mark reasoning."""
-        return ""
+    def take_thoughts(self) -> list[Thought]:
+        """Return an empty list: this format does not mark reasoning."""
+        return []
 
     def _object(self, text: str) -> tuple[tuple[str, str] | None, int]:
         """Return the call at the start of a text and its end; None if it is not a call."""
         try:
             found, end = _DECODER.raw_decode(text)
-            arguments = json.dumps(found.get("parameters", found.get("arguments", {})), ensure_ascii=False)
+            arguments = arguments_text(found.get("parameters", found.get("arguments", {})))
         except (ValueError, RecursionError):
             return None, 0
         name = found.get("name")

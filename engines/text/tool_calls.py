@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -22,11 +22,34 @@ _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<paramete
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function call, at index ``at`` in its answer; ``arguments`` are a JSON object as text."""
+    """A function call, at index ``at`` in its answer; ``arguments`` are a JSON object as text.
+
+    ``after`` is the number of visible characters of the answer that precede the call.
+    """
 
     at: int
     name: str
     arguments: str
+    after: int = field(default=0, compare=False)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The call's sort key among the calls and thoughts of an answer."""
+        return self.after, self.at, 1
+
+
+@dataclass(frozen=True)
+class Thought:
+    """A piece of reasoning, which ``after`` visible characters and ``calls`` calls of the answer precede."""
+
+    text: str
+    after: int = 0
+    calls: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The thought's sort key among the calls and thoughts of an answer."""
+        return self.after, self.calls, 0
 
 
 class ToolCallReader:
@@ -46,7 +69,7 @@ class ToolCallReader:
         self._schemas = {each["function"]["name"]: each["function"].get("parameters") for each in tools}
         self._most, self._held, self._are_certain = most, "", are_certain
         self.count = 0  # calls returned so far
-        self._follows_call = False
+        self._follows_call, self._shown = False, 0
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
         """Add ``text``, and return the new visible text and complete calls."""
@@ -68,17 +91,18 @@ class ToolCallReader:
             said += self._said(before + (opened + inner + closed if call is None else ""))
             self._follows_call = self._follows_call or call is not None
             if call is not None and (self._most is None or self.count < self._most):
-                calls.append(ToolCall(self.count, *call))
+                calls.append(ToolCall(self.count, *call, after=self._shown + len(said)))
                 self.count += 1
         shown = len(self._held) if is_last else len(before) if opened else len(before) - _begun(before)
         said, self._held = said + self._said(self._held[:shown]), self._held[shown:]
         if self._are_certain and self.count:
             said = ""  # a truncated call is dropped, and there is no other text
+        self._shown += len(said)
         return said, calls
 
-    def take_reasoning(self) -> str:
-        """Return an empty string: this format does not mark reasoning."""
-        return ""
+    def take_thoughts(self) -> list[Thought]:
+        """Return an empty list: this format does not mark reasoning."""
+        return []
 
     def _said(self, text: str) -> str:
         """Return the visible part of a text."""
@@ -93,12 +117,12 @@ class ToolCallReader:
             found = {
                 key.strip(): self._value(name, key.strip(), value) for key, value in _PARAMETER.findall(function[2])
             }
-            return name, json.dumps(found, ensure_ascii=False)
+            return name, arguments_text(found)
         call = json_object(inner)
         name, arguments = (call or {}).get("name"), (call or {}).get("arguments", {})
-        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        if not isinstance(name, str) or not name or not _is_unicode(name) or not isinstance(arguments, dict):
             return None
-        return name, json.dumps(arguments, ensure_ascii=False)
+        return name, arguments_text(arguments)
 
     def _value(self, name: str, key: str, text: str) -> Any:
         """Return a parameter's value: text, unless its schema has another type and the text is valid JSON of that
@@ -121,6 +145,16 @@ def is_returned_as_text(schema: Any) -> bool:
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
     says_more = any(key in schema for key in ("anyOf", "oneOf", "allOf", "$ref", "properties", "items"))
     return not says_more and isinstance(values, list) and all(isinstance(each, str) for each in values)
+
+
+def arguments_text(arguments: Any) -> str:
+    """Return arguments as JSON. Half of a surrogate pair, which UTF-8 cannot encode, stays escaped."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    return text if _is_unicode(text) else json.dumps(arguments)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def json_object(text: str) -> dict[str, Any] | None:

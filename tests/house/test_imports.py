@@ -195,6 +195,36 @@ def test_no_modules_import_each_other() -> None:
     require(circles(imports_within(ROOT)), allowed.CIRCLES)
 
 
+def faces_that_import_faces(imports: Mapping[str, frozenset[str]]) -> list[str]:
+    """Imports between the folders of two APIs of the server, which have their routes there."""
+    begin, end = "peagle.engines.serving.", ".routes"
+    faces = {name.removesuffix(end) for name in imports if name.startswith(begin) and name.endswith(end)}
+    return [
+        f"{module} imports {other}"
+        for module, others in imports.items()
+        for other in sorted(others)
+        if {module.rpartition(".")[0], other.rpartition(".")[0]} <= faces
+        if module.rpartition(".")[0] != other.rpartition(".")[0]
+    ]
+
+
+def test_no_api_imports_another() -> None:
+    assert faces_that_import_faces(imports_within(ROOT)) == []
+
+
+def test_an_api_that_imports_another_is_found(tmp_path: Path) -> None:
+    files = {
+        "engines/serving/one/routes.py": "from ..two.errors import a\nfrom ..shared import b\nfrom .own import c",
+        "engines/serving/one/own.py": "",
+        "engines/serving/two/routes.py": "",
+        "engines/serving/two/errors.py": "",
+        "engines/serving/shared.py": "",
+    }
+    assert faces_that_import_faces(imports_within(write_tree(tmp_path, files))) == [
+        "peagle.engines.serving.one.routes imports peagle.engines.serving.two.errors"
+    ]
+
+
 def bad_example(tmp_path: Path) -> Mapping[str, frozenset[str]]:
     files = {
         "compiler/store/stages.py": "def f():\n    from ..pipeline import model_half",

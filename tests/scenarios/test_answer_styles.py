@@ -1,4 +1,4 @@
-"""Models that write calls as Llama 3 does, or in channels as GPT-OSS: what OpenAI's client is told, whole and streamed.
+"""Models that write calls as Llama 3 does, or in channels as GPT-OSS: what clients are told, whole and streamed.
 
 The engine's own words are forced by forms, so that the model says what a model of that kind would.
 """
@@ -17,12 +17,18 @@ import pytest
 from openai import OpenAI
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.serving.openai.bodies import ChatBody, for_style
+from peagle.engines.serving.anthropic.bodies import MessagesBody, OutputConfig, SpokenMessage
+from peagle.engines.serving.anthropic.conversations import conversation_of
+from peagle.engines.serving.generation import Conversation
+from peagle.engines.serving.reasoning import styled
+from peagle.engines.serving.responses.bodies import ResponsesBody
+from peagle.engines.serving.responses.conversations import generation_of, opened
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
 from peagle.engines.text.answer_styles import Style
 from peagle.engines.text.channels import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
 from peagle.engines.text.tokenizer import Tokenizer
+from tests.engines.serving.calls import call, events
 
 pytest.importorskip("llguidance")
 
@@ -49,6 +55,7 @@ class Talking:
 
     style: Style
     engine: Engine
+    server: Server
     client: OpenAI
 
     def asked(self, words: str, **more: Any) -> Any:
@@ -83,7 +90,7 @@ def _talking(style: Style, talking_engine: Path, folder: Path) -> Iterator[Talki
         server = Server(engine, ServerSettings("demo", limits=Limits(choices=4)), port=0)
         server.start()
         with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-            yield Talking(style, engine, client)
+            yield Talking(style, engine, server, client)
         server.stop(at_once=True)
         assert server.wait(10)
 
@@ -200,11 +207,11 @@ def test_a_form_is_an_answer_in_no_channel(channels: Talking) -> None:
 
 def test_effort_and_earlier_thoughts_go_to_the_template(channels: Talking) -> None:
     called = {"role": "assistant", "reasoning_content": THOUGHT, "tool_calls": [{"function": {"name": "f"}}]}
-    body = ChatBody(messages=[*MESSAGES, called, {"role": "tool", "content": "1"}], reasoning_effort="high")
-    for_channels = for_style(body, "channels")
+    conversation = Conversation([*MESSAGES, called, {"role": "tool", "content": "1"}])
+    for_channels = styled(conversation, "channels", "high")
     assert for_channels.chat_template_kwargs == {"reasoning_effort": "high"}
     assert for_channels.messages == [*MESSAGES, {**called, "thinking": THOUGHT}, {"role": "tool", "content": "1"}]
-    assert for_style(body, "llama") is body
+    assert styled(conversation, "llama", "high") is conversation
     options: Any = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
     assert channels.client.chat.completions.create(**options, reasoning_effort="low").choices
     with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
@@ -219,3 +226,110 @@ def test_end_of_thought_does_not_end_the_answer(channels: Talking) -> None:
     assert output.text == f"{thought}{START}assistant{CHANNEL}final{MESSAGE}{SAID}"
     assert channels.engine.spoken(output.text) == SAID
     assert channels.engine.tokenizer.piece(output.token_ids[-1]) in (CALL, RETURN, "<|endoftext|>")
+
+
+# ------------------------------------------------------------------------------------- the other APIs, in channels
+
+TO_G = f'{CHANNEL} "commentary to=functions.g " {CONSTRAIN} "json" {MESSAGE} "{{\\"unit\\": \\"F\\"}}"'
+THINKING = f'{CHANNEL} "analysis" {MESSAGE} "{THOUGHT}" {END} {START} "assistant"'
+SAYING = f'{CHANNEL} "commentary" {MESSAGE} "I look." {END} {START} "assistant"'
+CLIENT_TOOLS = [{"name": each["function"]["name"], "input_schema": SCHEMA} for each in TOOLS]
+FUNCTIONS: Any = [{"type": "function", **each["function"]} for each in TOOLS]
+
+
+def blocks(channels: Talking, words: str, **more: Any) -> list[dict[str, Any]]:
+    """The content of a message of Anthropic's API, which has the same blocks streamed."""
+    form = {"grammar": f"start: {words}"}
+    asked = {"messages": MESSAGES, "max_tokens": 150, "temperature": 0, "structured_outputs": form, **more}
+    status, _, content = call(channels.server, "POST", "/v1/messages", asked)
+    assert status == 200, content
+    told: list[dict[str, Any]] = json.loads(content)["content"]
+    streamed = events(call(channels.server, "POST", "/v1/messages", {**asked, "stream": True})[2])
+    opened = [each["content_block"]["type"] for each in streamed if each["type"] == "content_block_start"]
+    assert opened == [each["type"] for each in told]
+    thoughts = [each["delta"].get("thinking", "") for each in streamed if each["type"] == "content_block_delta"]
+    assert "".join(thoughts) == "".join(each.get("thinking", "") for each in told)
+    return told
+
+
+def test_reasoning_is_a_block_of_a_message(channels: Talking) -> None:
+    thought, said, made = blocks(channels, f"{THINKING} {SAYING} {TO_G}", tools=CLIENT_TOOLS)
+    assert thought == {"type": "thinking", "thinking": THOUGHT, "signature": ""}
+    assert said == {"type": "text", "text": "I look."}
+    assert (made["type"], made["name"], made["input"]) == ("tool_use", "g", {"unit": "F"})
+
+
+@pytest.mark.parametrize(
+    ("thinking", "is_shown"),
+    [
+        ({"type": "adaptive"}, True),
+        ({"type": "enabled", "budget_tokens": 2048}, True),
+        ({"type": "adaptive", "display": "omitted"}, False),
+        ({"type": "disabled"}, False),
+    ],
+)
+def test_a_message_leaves_reasoning_out_on_request(channels: Talking, thinking: Any, is_shown: bool) -> None:
+    kinds = [each["type"] for each in blocks(channels, f"{THINKING} {SAYING} {TO_G}", thinking=thinking)]
+    assert ("thinking" in kinds) == is_shown
+    assert "text" in kinds
+
+
+@pytest.mark.parametrize(
+    ("effort", "level"), [("low", "low"), ("medium", "medium"), ("max", "high"), ("xhigh", "high")]
+)
+def test_effort_of_any_api_goes_to_the_template(effort: Any, level: str) -> None:
+    body = MessagesBody(messages=[SpokenMessage("user", "a")], max_tokens=1, output_config=OutputConfig(effort=effort))
+    assert conversation_of(body, "channels").chat_template_kwargs == {"reasoning_effort": level}
+    assert conversation_of(body, "json").chat_template_kwargs is None
+    asked = ResponsesBody(input="a", reasoning={"effort": effort, "summary": "auto"})
+    for style, expected in (("channels", {"reasoning_effort": level}), ("json", None)):
+        source = generation_of(asked, [], 9, style, ServerSettings("demo")).source  # type: ignore[arg-type]
+        assert isinstance(source, Conversation)
+        assert source.chat_template_kwargs == expected
+
+
+def test_reasoning_is_an_item_of_a_response(channels: Talking) -> None:
+    form = {"structured_outputs": {"grammar": f"start: {THINKING} {SAYING} {TO_G}"}}
+    asked: Any = {"model": "demo", "input": MESSAGES, "tools": FUNCTIONS, "max_output_tokens": 150, "extra_body": form}
+    whole = channels.client.responses.create(**asked, temperature=0)
+    thought, said, made = whole.output
+    assert thought.type == "reasoning"
+    assert (thought.summary, thought.encrypted_content) == ([], None)
+    assert [each.text for each in thought.content or []] == [THOUGHT]
+    assert said.type == "message"
+    assert (made.type, whole.status) == ("function_call", "completed")
+    assert whole.usage is not None
+    assert 0 < whole.usage.output_tokens_details.reasoning_tokens < whole.usage.output_tokens
+    with channels.client.responses.stream(**asked, temperature=0) as stream:
+        told = list(stream)
+    assert "".join(each.delta for each in told if each.type == "response.reasoning_text.delta") == THOUGHT
+    assert [each.item.type for each in told if each.type == "response.output_item.done"] == [
+        "reasoning", "message", "function_call",
+    ]  # fmt: skip
+
+
+def test_reasoning_returns_to_the_template_with_its_call(channels: Talking) -> None:
+    """By a client that keeps the conversation itself: as it came, or only the part that is sealed."""
+    form = {"structured_outputs": {"grammar": f"start: {THINKING} {TO_G}"}}
+    asked: Any = {"model": "demo", "tools": FUNCTIONS, "max_output_tokens": 150, "store": False}
+    told = channels.client.responses.create(
+        **asked, input=MESSAGES, include=["reasoning.encrypted_content"], extra_body=form
+    )
+    thought, made = (each.model_dump(exclude_none=True) for each in told.output)
+    assert opened(thought["encrypted_content"]) == THOUGHT
+    result = {"type": "function_call_output", "call_id": made["call_id"], "output": "7 F"}
+    sealed_only = {**thought, "content": None}
+    for item in (thought, sealed_only):
+        body = ResponsesBody(input=[*MESSAGES, item, made, result], tools=FUNCTIONS)
+        source = generation_of(body, [], 9, "channels", ServerSettings("demo")).source
+        assert isinstance(source, Conversation)
+        assert source.messages[1]["thinking"] == THOUGHT
+    foreign = {**sealed_only, "encrypted_content": "gAAAAABo-sealed-elsewhere"}
+    body = ResponsesBody(input=[*MESSAGES, foreign, made, result], tools=FUNCTIONS)
+    source = generation_of(body, [], 9, "channels", ServerSettings("demo")).source
+    assert isinstance(source, Conversation)
+    assert "thinking" not in source.messages[1]
+    message = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT, "signature": "of-another"}]}
+    message["content"].append({"type": "tool_use", "id": "1", "name": "g", "input": {}})  # type: ignore[attr-defined]
+    turns = [SpokenMessage("user", "a"), SpokenMessage(**message)]  # type: ignore[arg-type]
+    assert conversation_of(MessagesBody(messages=turns, max_tokens=1), "channels").messages[1]["thinking"] == THOUGHT

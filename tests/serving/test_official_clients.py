@@ -17,6 +17,8 @@ from threading import Thread
 
 import pytest
 
+from peagle.engines.serving.anthropic.bodies import IGNORED, NEUTRAL, CountBody, MessagesBody
+from peagle.engines.serving.server import Server
 from tests.fixtures.servers import serving
 
 pytestmark = pytest.mark.slow
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.slow
 ENVIRONMENTS = {
     "guidellm": ["guidellm==0.8.1"],
     "aiperf": ["aiperf==0.13.0"],
+    "anthropic": ["anthropic==2.14.0"],
     "libraries": ["instructor==1.17.0", "litellm==1.106.2", "langchain-openai==1.7.3", "pydantic-ai==2.31.1"],
 }
 _LONGEST = 1800.0  # seconds; a limit for a busy machine, of which an idle one takes a fiftieth
@@ -130,6 +133,72 @@ assert "".join(asyncio.run(stream())) == done.output
 }
 
 
+ANTHROPIC = """
+import json
+import sys
+
+import anthropic
+from anthropic.types import message_count_tokens_params, message_create_params
+from anthropic.types.beta import message_create_params as beta
+from pydantic import BaseModel
+
+url, known, counted = sys.argv[1], *map(set, json.loads(sys.argv[2]))
+client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+question = [{"role": "user", "content": "def count_vowels(text):\\n"}]
+asked = dict(model="demo", max_tokens=24, messages=question, extra_body={"temperature": 0.9, "seed": 5})
+
+def streamed(**asked):
+    with client.messages.stream(**asked) as stream:
+        kinds = [each.type for each in stream]
+        return stream.get_final_message(), kinds
+
+def same(one, other):
+    dump = lambda each: each.model_dump(exclude={"id": True, "usage": {"speculation"}, "content": {"__all__": {"id"}}})
+    assert dump(one) == dump(other), (one, other)
+
+whole = client.messages.create(**asked, system=[{"type": "text", "text": "Be brief.\\n"}])
+same(whole, streamed(**asked, system="Be brief.\\n")[0])
+assert whole.content[0].type == "text" and whole.usage.output_tokens == 24 and whole.stop_reason == "max_tokens"
+count = client.messages.count_tokens(model="demo", messages=question, system="Be brief.\\n")
+assert count.input_tokens == whole.usage.input_tokens, count
+
+tools = [{"name": "weather", "input_schema": {
+    "type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"], "maxProperties": 1}}]
+asked |= dict(tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True}, max_tokens=200)
+whole, (final, kinds) = client.messages.create(**asked), streamed(**asked)
+same(whole, final)
+assert "input_json" in kinds and whole.stop_reason == "tool_use", (whole, kinds)
+(call,) = whole.content
+assert call.type == "tool_use" and call.input["unit"] in ("C", "F"), call
+result = {"type": "tool_result", "tool_use_id": call.id, "content": "7"}
+turns = [*question, {"role": "assistant", "content": whole.content}, {"role": "user", "content": [result]}]
+told = client.beta.messages.create(model="demo", max_tokens=12, messages=turns, tools=tools, betas=["of-any-name"])
+assert told.role == "assistant", told
+
+class Trip(BaseModel):
+    by_train: bool
+
+parsed = client.messages.parse(model="demo", max_tokens=60, messages=question, output_format=Trip)
+assert isinstance(parsed.parsed_output, Trip), parsed
+
+for model, kind in (("other", anthropic.NotFoundError), ("demo", anthropic.BadRequestError)):
+    try:
+        client.messages.create(model=model, max_tokens=0, messages=question)
+    except kind as error:
+        assert error.body["type"] == "error", error.body
+    else:
+        raise AssertionError(kind)
+
+names = {
+    name for each in (message_create_params, beta)
+    for kind in (each.MessageCreateParamsBase, each.MessageCreateParamsNonStreaming) for name in kind.__annotations__
+}
+assert names <= known, names - known
+names = set(message_count_tokens_params.MessageCountTokensParams.__annotations__)
+assert names <= counted, names - counted
+"""
+
+
 @pytest.fixture(scope="session")
 def environment(pytestconfig: pytest.Config) -> Callable[[str], Path]:
     """Return the folder of programs of one of ``ENVIRONMENTS``, which stays in pytest's cache for later runs."""
@@ -163,6 +232,12 @@ def environment(pytestconfig: pytest.Config) -> Callable[[str], Path]:
 def libraries(environment: Callable[[str], Path]) -> Path:
     """The folder of programs of the libraries."""
     return environment("libraries")
+
+
+@pytest.fixture(scope="session")
+def anthropic_client(environment: Callable[[str], Path]) -> Path:
+    """The folder of programs of Anthropic's client."""
+    return environment("anthropic")
 
 
 @pytest.fixture(scope="session")
@@ -218,6 +293,15 @@ def test_a_library_has_its_answers(libraries: Path, url: str, tmp_path: Path, na
     program = tmp_path / "program.py"
     program.write_text(_BEGIN + PROGRAMS[name])
     _check(_run([str(libraries / "python"), str(program), url], _isolated(tmp_path)))
+
+
+def test_anthropic_s_client_has_its_messages(anthropic_client: Path, calling_server: Server, tmp_path: Path) -> None:
+    """Whole and streamed, with tools and types; and every field that it can send is known."""
+    program = tmp_path / "program.py"
+    program.write_text(ANTHROPIC)
+    known = [[*kind.__struct_fields__, *IGNORED, *NEUTRAL] for kind in (MessagesBody, CountBody)]
+    python = str(anthropic_client / "python")
+    _check(_run([python, str(program), calling_server.url, json.dumps(known)], _isolated(tmp_path)))
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

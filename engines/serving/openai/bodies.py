@@ -6,16 +6,13 @@ have no effect (``inert_fields.py``). Unknown fields are refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from ...text.answer_styles import Style
 from ..reading import Body, parse_body
 from .formats import FormBody
-from .inert_fields import NEUTRAL, NEUTRAL_IN_CHAT, without_inert
+from .inert_fields import INERT, INERT_IN_CHAT
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -36,14 +33,11 @@ class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     # vLLM's names.
-    top_k: int | None = None
-    min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
@@ -51,10 +45,6 @@ class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     bad_words: list[str] | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
-    # Speculative decoding.
-    num_speculative_tokens: int | Literal["auto"] | None = None
-    draft: str | None = None
-    acceptance_tolerance: float | None = None
     return_drafted: bool | None = None  # report which parts of the text were accepted drafts
 
 
@@ -100,7 +90,6 @@ class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     tokens: list[int]
 
 
-EFFORTS = ("low", "medium", "high")
 BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
@@ -112,30 +101,6 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
     def select(said: dict[str, Any]) -> dict[str, Any]:
         """Drop fields without effect, and null fields that belong to other bodies."""
         kept = {name: each for name, each in said.items() if each is not None or name in honoured or name not in FIELDS}
-        return without_inert(kept, honoured, NEUTRAL_IN_CHAT if kind is ChatBody else NEUTRAL)
+        return (INERT_IN_CHAT if kind is ChatBody else INERT).left_out(kept, honoured)
 
     return parse_body(raw, kind, select)
-
-
-def for_style(body: ChatBody, style: Style | None) -> ChatBody:
-    """Convert OpenAI's reasoning fields to those of a "channels" template; other styles return the body unchanged.
-
-    ``reasoning_effort`` becomes a template variable. In a message that called a tool, ``reasoning_content`` becomes
-    ``thinking``.
-    """
-    if style != "channels":
-        return body
-    given, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
-    if effort in EFFORTS:
-        given, effort = {"reasoning_effort": effort, **given}, None
-    messages = [_with_thinking(each) for each in body.messages]
-    return msgspec.structs.replace(
-        body, messages=messages, reasoning_effort=effort, chat_template_kwargs=given or body.chat_template_kwargs
-    )
-
-
-def _with_thinking(message: Any) -> Any:
-    if not isinstance(message, Mapping) or not message.get("tool_calls") or message.get("content"):
-        return message
-    thought = message.get("reasoning_content")
-    return {**message, "thinking": thought} if isinstance(thought, str) and "thinking" not in message else message

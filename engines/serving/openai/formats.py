@@ -6,13 +6,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from ....plugins.errors import UsageError
-from ...requests.structured_outputs import NAME, StructuredOutputsParams, structured_of
+from ...requests.structured_outputs import StructuredOutputsParams
+from ..forms import FormField
 from ..problems import HttpRefusal
+from ..server_fields import ServerFields
 from ..structured_outputs_config import FormDefaults
 
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-_SCHEMA = "json_schema.schema"
+# Fields, in addition to the engine's, that an error message can start with.
+ERROR_FIELDS = frozenset({"max_completion_tokens", "tool_choice", "response_format", *GUIDED})
+_RESPONSE_FORMAT = FormField("response_format", schema="response_format.json_schema.schema")
 
 
 class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
@@ -43,7 +46,7 @@ class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema", forbid_unkno
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
-class FormBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class FormBody(ServerFields, forbid_unknown_fields=True, kw_only=True):
     """Structured output fields. At most one of them can be set."""
 
     response_format: ResponseFormat | None = None
@@ -54,43 +57,26 @@ class FormBody(Struct, forbid_unknown_fields=True, kw_only=True):
     guided_grammar: str | None = None
 
 
-def form_of(body: FormBody, defaults: FormDefaults) -> tuple[str, StructuredOutputsParams | None]:
+def form_of(body: FormBody, defaults: FormDefaults) -> tuple[FormField, StructuredOutputsParams | None]:
     """Return the field that sets the output format, and the format. None allows any text.
 
     Raises ``HttpRefusal`` that names the field. ``defaults`` apply to JSON if the body does not set the option.
     """
-    asked: dict[str, Any] = {}
+    asked: dict[FormField, dict[str, Any]] = {}
     if isinstance(body.response_format, JsonObjectFormat):
         schema = body.response_format.value
-        asked["response_format"] = {"json_object": True} if schema is None else {"json": schema}
+        asked[_RESPONSE_FORMAT] = {"json_object": True} if schema is None else {"json": schema}
     elif isinstance(body.response_format, JsonSchemaFormat):
-        asked["response_format"] = {"json": body.response_format.json_schema.schema}
+        asked[_RESPONSE_FORMAT] = {"json": body.response_format.json_schema.schema}
     if body.structured_outputs is not None:
-        asked[NAME] = body.structured_outputs
+        asked[FormField()] = body.structured_outputs
     for name in GUIDED:
         if (value := getattr(body, name)) is not None:
-            asked[name] = {name.removeprefix("guided_"): value}
+            kind = name.removeprefix("guided_")
+            asked[FormField(name, kind=kind)] = {kind: value}
     if len(asked) > 1:
-        first, second, *_ = asked
+        first, second, *_ = (field.name for field in asked)
         raise HttpRefusal(400, f"{first} and {second} cannot be combined; fix: send only one of them", param=second)
     for field, form in asked.items():
-        try:
-            return field, structured_of(NAME, defaults.filled(form))
-        except UsageError as error:
-            raise HttpRefusal(400, renamed(error, field).one_line, param=field) from None
-    return NAME, None
-
-
-def renamed(error: UsageError, field: str) -> UsageError:
-    """Rewrite a structured output error in terms of ``field``, the field that was sent. Other errors are unchanged."""
-    if NAME not in error.what or field == NAME:
-        return error
-    schema, kind = (f"{field}.{_SCHEMA}" if field == "response_format" else field), "json"
-    if field in GUIDED:
-        kind = field.removeprefix("guided_")
-    elif field == "tool_choice":
-        schema, kind = "tools", "grammar"
-    what, why, fix = (
-        text.replace(f"{NAME}.{kind}", schema).replace(NAME, field) for text in (error.what, error.why, error.fix)
-    )
-    return UsageError(what, why=why, fix=fix)
+        return field, field.form(form, defaults)
+    return FormField(), None

@@ -1,17 +1,11 @@
-"""Fields of OpenAI's and vLLM's APIs that this server does not act on, and the values it accepts for them.
-
-Clients send fields at their defaults. A default requests no change, so every endpoint accepts it. Any other value would
-change the answer and is refused by the field's name. docs/serving.md has the same lists.
-"""
+"""Fields of OpenAI's and vLLM's APIs that this server does not act on, on any endpoint for texts and chats."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from ..problems import HttpRefusal
+from ..inert_fields import InertFields
 
 # Fields that never change the answer: user ids, billing, storage, names, cache hints. Any value is accepted.
 IGNORED = (
@@ -78,34 +72,4 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 # Chat templates write their special tokens themselves; no others are added to a conversation.
 NEUTRAL_IN_CHAT = {**NEUTRAL, "add_special_tokens": (False,)}
 
-
-def without_inert(
-    fields: Mapping[str, Any], honoured: Collection[str], neutral: Mapping[str, tuple[Any, ...]]
-) -> dict[str, Any]:
-    """Return the fields that are ``honoured`` or unknown.
-
-    Raises ``HttpRefusal`` for a field of ``neutral`` that has another value.
-    """
-    kept = {}
-    for name, value in fields.items():
-        if name in honoured or not (name in IGNORED or name in neutral):
-            kept[name] = value
-        elif name in neutral:
-            require_neutral(name, value, neutral)
-    return kept
-
-
-def require_neutral(name: str, value: Any, neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> None:
-    """Raise ``HttpRefusal`` if the field's ``value`` requests something that this server does not support."""
-    if value is None or any(_is_same(value, each) for each in neutral[name]):
-        return
-    accepted = [msgspec.json.encode(each).decode() for each in neutral[name]]
-    message = f"{name} is not supported by this server; fix: remove it"
-    if accepted:
-        message += f", or set it to {' or '.join(accepted)}"
-    raise HttpRefusal(400, message, param=name, code="unsupported_parameter")
-
-
-def _is_same(value: Any, neutral: Any) -> bool:
-    """Compare two JSON values; in Python, unlike JSON, ``True == 1``."""
-    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+INERT, INERT_IN_CHAT = InertFields(IGNORED, NEUTRAL), InertFields(IGNORED, NEUTRAL_IN_CHAT)

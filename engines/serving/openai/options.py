@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ...requests.params import SamplingParams
 from ...requests.structured_outputs import StructuredOutputsParams
+from ...text.answer_styles import Style
+from ..forms import field_of
 from ..generation import Conversation, Generation, Prompt, sampling_params
 from ..problems import HttpRefusal
+from ..reasoning import EFFORTS, styled
+from ..server_fields import SAMPLING, given_fields
 from ..settings import ServerSettings
+from ..tools import ToolChoice
 from .bodies import ChatBody, CompletionBody, SamplingBody
-from .formats import form_of, renamed
-from .inert_fields import require_neutral
+from .formats import form_of
+from .inert_fields import INERT
 
 _TAKEN = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "acceptance_tolerance", "min_tokens",
-    "presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids", "allowed_token_ids", "bad_words",
+    *SAMPLING, "stop", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip
 _DIGITS = 19
 COMPLETION_TOKENS = 16  # OpenAI's default max_tokens for completions
@@ -44,15 +48,15 @@ class ResponseOptions:
         )
 
 
-def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSettings) -> Generation:
-    """Convert a body to a generation; ``room`` is the number of new tokens that fit.
+def generation_of(
+    body: CompletionBody | ChatBody, room: int, settings: ServerSettings, style: Style | None = None
+) -> Generation:
+    """Convert a body to a generation; ``room`` is the number of new tokens that fit, ``style`` that of the answer.
 
     Raises ``HttpRefusal`` with the field.
     """
-    if isinstance(body, ChatBody):
-        require_neutral("reasoning_effort", body.reasoning_effort)  # only "channels" models have an effort
     source: Sequence[Prompt] | Conversation
-    source = _conversation(body) if isinstance(body, ChatBody) else _prompts(body.prompt)
+    source = _conversation(body, style) if isinstance(body, ChatBody) else _prompts(body.prompt)
     choices = 1 if body.n is None else body.n
     if isinstance(body, CompletionBody) and body.best_of not in (None, choices):
         raise HttpRefusal(
@@ -74,12 +78,8 @@ def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSe
             param="prompt_logprobs",
         )
     form_field, form = form_of(body, settings.structured_outputs)
-    if isinstance(source, Conversation) and source.must_call:
-        if form is not None:
-            raise HttpRefusal(
-                400, f"tool_choice and {form_field} cannot be combined; fix: send only one of them", param="tool_choice"
-            )
-        form_field = "tool_choice"
+    if isinstance(source, Conversation):
+        form_field = field_of(source, form_field, form)
     name, most = _most_tokens(body)
     return Generation(
         source,
@@ -91,7 +91,7 @@ def generation_of(body: CompletionBody | ChatBody, room: int, settings: ServerSe
         echoes=_echoes(body),
         shows_answer=not (_echoes(body) and body.max_tokens == 0),
         requested_tokens=None if most is None else (name, most),
-        reword=partial(renamed, field=form_field),
+        reword=form_field.renamed,
     )
 
 
@@ -109,17 +109,13 @@ def _prompts(prompt: Any) -> Sequence[Prompt]:
     return [prompt] if kinds == {int} else list(prompt)
 
 
-def _conversation(body: ChatBody) -> Conversation:
-    tools = _tools(body)
-    must_call, is_one = _must_call(body, tools)
-    return Conversation(
-        body.messages,
-        tools,
-        body.documents,
-        body.chat_template_kwargs,
-        must_call,
-        1 if body.parallel_tool_calls is False or is_one else None,
-    )
+def _conversation(body: ChatBody, style: Style | None) -> Conversation:
+    effort = body.reasoning_effort
+    if style != "channels" or effort not in EFFORTS:  # only these models have levels
+        INERT.require_neutral("reasoning_effort", effort)
+    tools, must_call, most_calls = _tool_choice(body).among(_tools(body))
+    conversation = Conversation(body.messages, tools, body.documents, body.chat_template_kwargs, must_call, most_calls)
+    return styled(conversation, style, effort)
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]]:
@@ -133,11 +129,11 @@ def _tools(body: ChatBody) -> list[dict[str, Any]]:
     return body.tools
 
 
-def _must_call(body: ChatBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], bool]:
-    """Return the tools that the answer must call, and whether it must be exactly one call. Raises ``HttpRefusal``."""
-    choice = body.tool_choice
+def _tool_choice(body: ChatBody) -> ToolChoice:
+    """Return the choice of a body. Raises ``HttpRefusal``."""
+    choice, repeats = body.tool_choice, body.parallel_tool_calls is not False
     if choice in (None, "none", "auto"):
-        return (), False
+        return ToolChoice(offers=choice != "none", repeats=repeats)
     name = _named(choice)
     if choice != "required" and name is None:
         raise HttpRefusal(
@@ -146,20 +142,7 @@ def _must_call(body: ChatBody, tools: Sequence[dict[str, Any]]) -> tuple[Sequenc
             param="tool_choice",
             code="unsupported_parameter",
         )
-    if not tools:
-        raise HttpRefusal(
-            400,
-            "tool_choice requires a tool call, but tools is empty; fix: send tools, or remove tool_choice",
-            param="tool_choice",
-        )
-    chosen = [each for each in tools if name is None or each["function"]["name"] == name]
-    if not chosen:
-        raise HttpRefusal(
-            400,
-            f"tool_choice names {str(name)[:100]!r}, which is not in tools; fix: use the name of one of the tools",
-            param="tool_choice",
-        )
-    return chosen, name is not None
+    return ToolChoice(requires=True, name=name, repeats=repeats)
 
 
 def _named(choice: Any) -> str | None:
@@ -188,7 +171,7 @@ def _params(
             most = 1  # the prefill pass always produces one token, which is not reported
     if most is not None and most < 1:
         raise HttpRefusal(400, f"{name} must be 1 or more, not {most}", param=name)
-    given = {each: value for each in _TAKEN if (value := getattr(body, each)) is not None}
+    given = given_fields(body, _TAKEN)
     given |= {"logit_bias": _biases(body.logit_bias or {}), "logprobs": _logprobs(body)}
     echoed = given["logprobs"] if _echoes(body) else None
     asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]

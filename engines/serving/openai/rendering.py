@@ -1,7 +1,4 @@
-"""Responses in OpenAI's format, whole or streamed as server-sent events.
-
-https://html.spec.whatwg.org/multipage/server-sent-events.html
-"""
+"""Responses in OpenAI's format, whole or streamed as server-sent events."""
 
 from __future__ import annotations
 
@@ -12,22 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-import msgspec
-
 from ...requests.results import RequestOutput, TokenLogprob
 from ..choices import Choices
+from ..openai_error import error_body
 from ..problems import HttpRefusal
-from ..rendering import Logprobs, Renderer, ReportedTokens
+from ..rendering import Logprobs, Renderer, ReportedTokens, event
 from ..usage import cached_tokens, speculation, total_acceptance
-from .errors import error_body
 from .options import ResponseOptions
 
 DONE = b"data: [DONE]\n\n"
-
-
-def event(content: Any) -> bytes:
-    """Return one server-sent event with its data as one line of JSON."""
-    return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 
 def token_counts(prompt: int, written: int) -> dict[str, Any]:

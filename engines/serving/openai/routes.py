@@ -5,6 +5,7 @@ https://platform.openai.com/docs/api-reference; docs/serving.md documents the ha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -12,17 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ....plugins.errors import UsageError
 from ..answering import answer, json_response
 from ..api_face import ApiFace
-from ..generation import answer_style
-from ..problems import HttpRefusal, refusal_of
+from ..generation import Conversation, answer_style, prompt_ids
+from ..openai_error import error_body
+from ..problems import HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of, for_style
+from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
 from .chat_answer import ChatAnswer
-from .errors import ERROR_FIELDS, error_body
-from .inert_fields import NEUTRAL_IN_CHAT, require_neutral
+from .formats import ERROR_FIELDS
+from .inert_fields import INERT_IN_CHAT
 from .options import ResponseOptions, generation_of
 from .rendering import CompletionAnswer
 
@@ -52,8 +53,7 @@ async def chat(state: ServerState, request: Request, raw: bytes) -> Response:
     """Answer a conversation."""
     body = body_of(raw, ChatBody)
     state.check_model(body.model)
-    body = for_style(body, await answer_style(state))
-    generation = generation_of(body, state.engine.max_seq_len, state.settings)
+    generation = generation_of(body, state.engine.max_seq_len, state.settings, await answer_style(state))
     renderer = ChatAnswer(state.settings.model, state.engine.tokenizer.piece, ResponseOptions.of(body))
     return await answer(state, request, generation, renderer)
 
@@ -66,22 +66,22 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise HttpRefusal(400, "send exactly one of prompt and messages", param="prompt")
     if body.messages is not None and body.add_special_tokens is not None:
-        require_neutral("add_special_tokens", body.add_special_tokens, NEUTRAL_IN_CHAT)
+        INERT_IN_CHAT.require_neutral("add_special_tokens", body.add_special_tokens)
 
-    def ids() -> list[int]:
-        try:
-            if body.prompt is not None:
-                adds_special = body.add_special_tokens is not False
-                return state.engine.tokenizer.encode(
-                    body.prompt, adds_special=adds_special, max_seq_len=state.engine.max_seq_len, name="prompt"
-                )
-            return state.engine.chat_prompt(
-                body.messages or [], tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
-            )[1]
-        except UsageError as error:
-            raise refusal_of(error) from None
-
-    tokens = await run_in_threadpool(ids)
+    if body.prompt is None:
+        conversation = Conversation(
+            body.messages or [], body.tools or (), chat_template_kwargs=body.chat_template_kwargs
+        )
+        tokens = await prompt_ids(state, conversation)
+    else:
+        encode = partial(
+            state.engine.tokenizer.encode,
+            body.prompt,
+            adds_special=body.add_special_tokens is not False,
+            max_seq_len=state.engine.max_seq_len,
+            name="prompt",
+        )
+        tokens = await run_in_threadpool(encode)
     return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": state.engine.max_seq_len})
 
 
@@ -115,6 +115,16 @@ def _listed(state: ServerState) -> dict[str, Any]:
     return {**named, "max_model_len": state.engine.max_seq_len}
 
 
+async def no_vectors(request: Request) -> Response:
+    """``POST /v1/embeddings`` and vLLM's ``POST /v1/score``: refused, because engines only generate text."""
+    raise HttpRefusal(
+        404,
+        f"{request.url.path} is not supported: this server generates text, and has neither embeddings nor scores; fix: "
+        "use a server for embedding models",
+        code="unsupported_endpoint",
+    )
+
+
 OPENAI = ApiFace(
     (
         Route("/v1/completions", completions, methods=["POST"]),
@@ -123,6 +133,8 @@ OPENAI = ApiFace(
         Route("/v1/models/{name:path}", model),
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/v1/embeddings", no_vectors, methods=["POST"]),
+        Route("/v1/score", no_vectors, methods=["POST"]),
     ),
     error_body,
     ERROR_FIELDS,

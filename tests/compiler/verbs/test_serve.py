@@ -87,6 +87,22 @@ def test_flags_control_access_and_limits(talking_engine: Path) -> None:
         assert status(url, "evil.example") == (403, site)
 
 
+@pytest.mark.parametrize(("flags", "status"), [((), 200), (("--response-store-bytes", "0"), 404)])
+def test_responses_are_stored_unless_there_is_no_room(
+    talking_engine: Path, flags: tuple[str, ...], status: int
+) -> None:
+    with serving(talking_engine, *flags) as (_, url):
+        body = json.dumps({"input": "def f(x):", "max_output_tokens": 1}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/responses", body), timeout=60) as response:
+            identity = json.loads(response.read())["id"]
+        try:
+            with urllib.request.urlopen(f"{url}/v1/responses/{identity}", timeout=60) as response:
+                found = response.status
+        except urllib.error.HTTPError as error:
+            found = error.code
+        assert found == status
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [

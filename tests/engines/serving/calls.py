@@ -38,3 +38,13 @@ def error_of(content: bytes) -> dict[str, Any]:
 def connect(server: Server) -> socket.socket:
     """A connection of which the caller sends every byte itself."""
     return socket.create_connection((server.host, server.port), timeout=30)
+
+
+def events(content: bytes) -> list[dict[str, Any]]:
+    """The events of a stream whose names are the types in their data."""
+    found = []
+    for block in content.decode().strip().split("\n\n"):
+        name, data = block.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found

@@ -22,6 +22,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.policy import misfit
 from peagle.engines.serving.access import JsonLines
 from peagle.engines.serving.app import create_app
+from peagle.engines.serving.faces import FACES
 from peagle.engines.serving.health import _canary, ping
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.server import Server
@@ -233,6 +234,46 @@ def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:
     assert after[f'peagle:num_slots{{model_name="{MODEL}"}}'] == 3
     assert 0 <= after[f'vllm:kv_cache_usage_perc{{model_name="{MODEL}"}}'] <= 1
     assert after[f'peagle:drafter_misfit{{model_name="{MODEL}"}}'] == 0
+
+
+def test_metrics_count_the_requests_of_each_api(server: Server) -> None:
+    """Refused ones count as well; monitoring does not."""
+
+    def told() -> dict[str, float]:
+        found = re.findall(r'^peagle:api_requests_total{api="(\w+)",.*} (\S+)$', _metrics(server), re.MULTILINE)
+        return {name: float(count) for name, count in found}
+
+    before = told()
+    assert [*before] == [*FACES]
+    messages = [{"role": "user", "content": PROMPT}]
+    for path, body in (
+        ("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}),
+        ("/v1/responses", {"input": PROMPT, "max_output_tokens": 1}),
+        ("/v1/responses", {"colour": 1}),
+        ("/v1/messages", {"messages": messages, "max_tokens": 1}),
+        ("/v1/messages/count_tokens", {"messages": messages}),
+        ("/v1/messages", {"messages": messages, "max_tokens": 1, "stream": True}),
+        ("/invocations", {"prompt": PROMPT, "max_tokens": 1}),
+        ("/nothing", {}),
+    ):
+        call(server, "POST", path, body)
+    call(server, "GET", "/ping")
+    after = told()
+    assert {name: after[name] - before[name] for name in after} == {
+        "openai": 1, "responses": 2, "anthropic": 3, "sagemaker": 1,
+    }  # fmt: skip
+
+
+def _metrics(server: Server) -> str:
+    return call(server, "GET", "/metrics")[2].decode()
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/score"])
+def test_vectors_are_refused_with_the_reason(server: Server, path: str) -> None:
+    status, _, content = call(server, "POST", path, {"model": MODEL, "input": "a"})
+    error = error_of(content)
+    assert (status, error["code"]) == (404, "unsupported_endpoint")
+    assert f"{path} is not supported: this server generates text" in error["message"]
 
 
 def test_metrics_count_form_outcomes(server: Server) -> None:
@@ -483,6 +524,7 @@ def test_api_key_is_required_when_configured(locked_server: Server) -> None:
         assert error_of(content)["code"] == "invalid_api_key"
     for key in ("first", "second"):
         assert call(locked_server, "GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
+        assert call(locked_server, "GET", "/v1/models", headers={"x-api-key": key})[0] == 200
     assert call(locked_server, "GET", "/health")[0] == 200
 
 

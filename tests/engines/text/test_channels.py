@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines.text.channels import ChannelReader, spoken
+from peagle.engines.text.tool_calls import Thought
 
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in ("weather", "f.g")]
 THINK = "<|channel|>analysis<|message|>Warm?\n <b> 1 < 2<|end|>"
@@ -25,7 +26,11 @@ def read(text: str, sizes: list[int] | None = None, most: int | None = None) -> 
     for size in [*(sizes or []), len(text) + 1]:
         piece, begin = text[begin : begin + size], begin + size
         told, found = reader.push(piece, is_last=begin >= len(text))
-        thought, said, calls = thought + reader.take_reasoning(), said + told, calls + found
+        thought, said, calls = (
+            thought + "".join(each.text for each in reader.take_thoughts()),
+            said + told,
+            calls + found,
+        )
         if begin >= len(text):
             break
     assert [call.at for call in calls] == list(range(reader.count))
@@ -43,6 +48,24 @@ def test_channels_are_separated_for_any_chunking(sizes: list[int]) -> None:
     assert read(in_role, sizes) == ("", "", [("f.g", {"a": 1})])
     preamble = "<|channel|>commentary<|message|>I look.<|end|>"
     assert read(preamble + ROLE + CALL, sizes) == ("", "I look.", [PARSED])
+
+
+@given(sizes=st.lists(st.integers(1, 12), max_size=60))
+def test_order_of_parts_is_the_same_for_any_chunking(sizes: list[int]) -> None:
+    preamble = "<|channel|>commentary<|message|>I look.<|end|>"
+    text = preamble + ROLE + THINK + ROLE + CALL + "<|call|>" + ROLE + THINK + ROLE + FINAL
+    reader, places, begin = ChannelReader(TOOLS), list[tuple[tuple[int, int, int], str]](), 0
+    for size in [*sizes, len(text)]:
+        piece, begin = text[begin : begin + size], begin + size
+        _, calls = reader.push(piece, is_last=begin >= len(text))
+        places += [(each.place, each.text) for each in reader.take_thoughts()]
+        places += [(each.place, each.name) for each in calls]
+        if begin >= len(text):
+            break
+    after = len("I look.")
+    thoughts = {place: "".join(text for at, text in places if at == place) for place, _ in places}
+    thought = "Warm?\n <b> 1 < 2"
+    assert thoughts == {(after, 0, 0): thought, (after, 0, 1): "weather", (after, 1, 0): thought}
 
 
 @given(
@@ -79,7 +102,7 @@ def test_truncated_or_unchanneled_text_is_handled(text: str, expected: tuple[str
 def test_visible_text_streams_immediately() -> None:
     reader = ChannelReader(TOOLS)
     assert reader.push("<|channel|>analysis<|message|>So", is_last=False) == ("", [])
-    assert reader.take_reasoning() == "So"
+    assert reader.take_thoughts() == [Thought("So")]
     assert reader.push(f"<|end|>{ROLE}<|channel|>final<|message|>Hel", is_last=False) == ("Hel", [])
     assert reader.push("lo", is_last=False) == ("lo", [])
 

@@ -53,6 +53,29 @@ def test_both_call_formats_are_parsed_for_any_chunking(call: str, sizes: list[in
     assert read(f"{call}\n{call}", sizes, most=1) == ("", [PARSED])
 
 
+@given(sizes=st.lists(st.integers(1, 9), max_size=60))
+def test_a_call_has_its_place_in_the_visible_text(sizes: list[int]) -> None:
+    text, reader, said, places, begin = f"I ask.\n{HERMES}\nAgain.\n{HERMES}", ToolCallReader(TOOLS), "", list[int](), 0
+    for size in [*sizes, len(text)]:
+        told, calls = reader.push(text[begin : begin + size], is_last=begin + size >= len(text))
+        said, places, begin = said + told, [*places, *(each.after for each in calls)], begin + size
+        if begin >= len(text):
+            break
+    assert [said[:place] for place in places] == ["I ask.\n", "I ask.\nAgain.\n"]
+
+
+def test_half_a_surrogate_pair_stays_escaped() -> None:
+    """Models cut emoji in two; UTF-8, in which answers are sent, has no such character."""
+    assert read('<tool_call>{"name": "weather", "arguments": {"city": "\\ud83d"}}</tool_call>')[1] == [
+        ("weather", {"city": "\ud83d"})
+    ]
+    text = '<tool_call>{"name": "weather", "arguments": {"\\ud83d": "\\udc00"}}</tool_call>'
+    _, (call,) = ToolCallReader(TOOLS).push(text, is_last=True)
+    assert call.arguments.isascii()
+    said, calls = read('<tool_call>{"name": "\\ud83d"}</tool_call>')
+    assert (calls, "tool_call" in said) == ([], True)
+
+
 @given(
     parts=st.lists(
         st.sampled_from(["<tool_call>", "</tool_call>", "<tool", "{", '{"name": 3}', "a", "<", "\n", "[1]"])

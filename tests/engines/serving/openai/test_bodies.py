@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,8 +21,9 @@ from peagle.engines.serving.openai.inert_fields import IGNORED, NEUTRAL, NEUTRAL
 from peagle.engines.serving.openai.options import ResponseOptions, generation_of
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.settings import ServerSettings
+from tests.engines.serving.documented import rows_of
 
-PAGE = Path(__file__).parents[4] / "docs" / "serving.md"
+ROWS = rows_of("Fields")
 FIELDS = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, *IGNORED, *NEUTRAL}
 LEAST: dict[type[msgspec.Struct], dict[str, Any]] = {
     CompletionBody: {"prompt": "a"},
@@ -68,22 +67,15 @@ def _asked(body: Any) -> tuple[Any, ...]:
     return generation_of(body, 100, ServerSettings("m")), ResponseOptions.of(body)
 
 
-def _rows() -> list[tuple[list[str], str]]:
-    """The fields of each row of the page's table, and how the server treats them."""
-    table = PAGE.read_text().split("\n## Fields\n")[1].split("\n### ")[0]
-    cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
-    return [(re.findall(r"`(\w+)`", names), text.strip()) for names, text in cells]
-
-
 def test_docs_describe_every_field() -> None:
-    assert sorted(name for names, _ in _rows() for name in names) == sorted(FIELDS)
-    assert next(names for names, text in _rows() if text.startswith("ignored")) == sorted(IGNORED)
+    assert sorted(name for names, _ in ROWS for name in names) == sorted(FIELDS)
+    assert next(names for names, text in ROWS if text.startswith("ignored")) == sorted(IGNORED)
 
 
 @pytest.mark.parametrize("name", sorted(THEIRS))
 def test_a_field_of_the_official_client_is_honoured_refused_or_ignored_as_the_docs_say(name: str) -> None:
     """The list is the installed client's: a field that is new there fails here until something becomes of it."""
-    fate = next(text for names, text in _rows() if name in names).split()[0].rstrip(",:")
+    fate = next(text for names, text in ROWS if name in names).split()[0].rstrip(",:")
     kind, (value, beside) = THEIRS[name], SAMPLES[name]
     value = True if (name, kind) == ("logprobs", ChatBody) else value
 

@@ -150,6 +150,16 @@ def test_truncated_call_is_text(client: OpenAI) -> None:
     assert "<tool_call>\n{".startswith(choice.message.content[:12])
 
 
+def test_half_a_surrogate_pair_in_arguments_is_answered(client: OpenAI) -> None:
+    """Models cut emoji in two; UTF-8 has no such character."""
+    text = '<tool_call>{"name": "f", "arguments": {"a": "\\ud83d"}}</tool_call>'
+    asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 60}
+    form = {"structured_outputs": {"grammar": f"start: {json.dumps(text)}"}}
+    (made,) = client.chat.completions.create(**asked, extra_body=form).choices[0].message.tool_calls or ()
+    assert made.type == "function"
+    assert json.loads(made.function.arguments) == {"a": "\ud83d"}
+
+
 def test_a_model_without_calls_refuses_tools_over_http_and_from_python(server: Server, served_engine: Engine) -> None:
     body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 1}
     status, _, answer = call(server, "POST", "/v1/chat/completions", body)

@@ -1,13 +1,10 @@
-"""OpenAI's error object, and the field names that its ``param`` can have."""
+"""OpenAI's error object, for every API that reports errors in this format."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..problems import HttpRefusal
-from .formats import GUIDED
-
-ERROR_FIELDS = frozenset({"max_completion_tokens", "tool_choice", "response_format", *GUIDED})
+from .problems import HttpRefusal
 
 
 def error_body(refusal: HttpRefusal) -> dict[str, Any]:

@@ -1,0 +1,151 @@
+"""Converts the fields of a body to a conversation and a generation.
+
+Every field that changes the answer is honoured or refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from ...text.answer_styles import Style
+from ..forms import FormField, field_of, one_form
+from ..generation import Conversation, Generation, sampling_params
+from ..problems import HttpRefusal
+from ..reading import parse_variant
+from ..reasoning import styled
+from ..server_fields import given_fields
+from ..settings import ServerSettings
+from ..tools import Tool, ToolChoice, function
+from ..turns import Turns
+from .bodies import (
+    INERT_IN_TOOLS,
+    ClientTool,
+    CountBody,
+    FreeChoice,
+    MessagesBody,
+    NamedChoice,
+    RedactedThinkingBlock,
+    SchemaFormat,
+    TextBlock,
+    Thinking,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+_TEXT: dict[str, type[Struct]] = {"text": TextBlock}
+_BLOCKS: dict[str, dict[str, type[Struct]]] = {
+    "system": _TEXT,
+    "user": {**_TEXT, "tool_result": ToolResultBlock},
+    "assistant": {
+        **_TEXT,
+        "tool_use": ToolUseBlock,
+        "thinking": ThinkingBlock,
+        "redacted_thinking": RedactedThinkingBlock,
+    },
+}
+_CHOICES: dict[str, type[Struct]] = {"auto": FreeChoice, "any": FreeChoice, "none": FreeChoice, "tool": NamedChoice}
+_THINKING: dict[str, type[Thinking]] = {"enabled": Thinking, "adaptive": Thinking, "disabled": Thinking}
+_EFFORTS = {"xhigh": "high", "max": "high"}  # templates have three levels
+_OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.schema")
+
+
+def conversation_of(body: CountBody, style: Style | None) -> Conversation:
+    """Return the conversation of a body for a model of this style. Raises ``HttpRefusal`` with the place."""
+    turns = Turns()
+    if body.system is not None:
+        _add(turns, "system", body.system, "system")
+    for at, message in enumerate(body.messages):
+        _add(turns, message.role, message.content, f"messages[{at}].content")
+    tools, must_call, most_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
+    effort = body.output_config.effort if body.output_config else None
+    conversation = Conversation(
+        turns.messages(),
+        tools,
+        chat_template_kwargs=body.chat_template_kwargs,
+        must_call=must_call,
+        most_calls=most_calls,
+    )
+    return styled(conversation, style, _EFFORTS.get(effort or "", effort))
+
+
+def generation_of(body: MessagesBody, style: Style | None, settings: ServerSettings) -> Generation:
+    """Convert a body to a generation. Raises ``HttpRefusal`` with the field.
+
+    As in Anthropic's API, ``max_tokens`` may exceed the room in the context.
+    """
+    if body.max_tokens < 1:
+        raise HttpRefusal(400, f"max_tokens must be 1 or more, not {body.max_tokens}", param="max_tokens")
+    conversation = conversation_of(body, style)
+    given = body.output_config.format if body.output_config else None
+    own = None
+    if given is not None:
+        own = _OUTPUT_FORMAT, {"json": parse_variant(given, {"json_schema": SchemaFormat}, _OUTPUT_FORMAT.name).schema}
+    field, form = one_form(own, body.structured_outputs, settings.structured_outputs)
+    fields: dict[str, Any] = {"max_tokens": body.max_tokens, "structured_outputs": form}
+    if body.stop_sequences is not None:
+        fields["stop"] = body.stop_sequences
+    return Generation(
+        conversation,
+        sampling_params({**given_fields(body), **fields}, settings, {"stop": "stop_sequences"}),
+        streams=bool(body.stream),
+        num_speculative_tokens=body.num_speculative_tokens,
+        draft=body.draft,
+        reword=field_of(conversation, field, form).renamed,
+    )
+
+
+def shows_thoughts(body: CountBody) -> bool:
+    """Return whether the answer includes the model's reasoning. Raises ``HttpRefusal`` for unknown options."""
+    if body.thinking is None:
+        return True
+    options = parse_variant(body.thinking, _THINKING, "thinking")
+    return body.thinking["type"] != "disabled" and options.display != "omitted"
+
+
+def _add(turns: Turns, role: str, content: str | list[Any], place: str) -> None:
+    """Add one turn of the body."""
+    blocks: Iterator[tuple[str, Any]] = ((f"{place}[{at}]", each) for at, each in enumerate(content))
+    if isinstance(content, str):
+        turns.say(role, content)
+        return
+    for where, given in blocks:
+        block = parse_variant(given, _BLOCKS[role], where)
+        if isinstance(block, TextBlock):
+            turns.say(role, block.text)
+        elif isinstance(block, ToolUseBlock):
+            turns.call(block.id, block.name, block.input)
+        elif isinstance(block, ToolResultBlock):
+            turns.answer_call(block.tool_use_id, _result(block.content, f"{where}.content"))
+        elif isinstance(block, ThinkingBlock):
+            turns.think(block.thinking)
+
+
+def _result(content: str | list[Any] | None, place: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    blocks = (parse_variant(each, {"text": TextBlock}, f"{place}[{at}]") for at, each in enumerate(content))
+    return "\n".join(block.text for block in blocks)
+
+
+def _tools(given: list[Any]) -> list[Tool]:
+    tools = []
+    for at, each in enumerate(given):
+        place = f"tools[{at}]"
+        if isinstance(each, dict):
+            each = INERT_IN_TOOLS.left_out(each, ClientTool.__struct_fields__, place)
+        tool = parse_variant(each, {"custom": ClientTool}, place, default="custom")
+        tools.append(function(place, tool.name, tool.description, tool.input_schema))
+    return tools
+
+
+def _tool_choice(given: Any) -> ToolChoice:
+    if given is None:
+        return ToolChoice()
+    choice = parse_variant(given, _CHOICES, "tool_choice")
+    kind, name = given["type"], choice.name if isinstance(choice, NamedChoice) else None
+    repeats = not getattr(choice, "disable_parallel_tool_use", None)
+    return ToolChoice(offers=kind != "none", requires=kind in ("any", "tool"), name=name, repeats=repeats)

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: routes, request bodies, items, stored responses and answers."""

@@ -1,0 +1,217 @@
+"""Converts the fields of a body to a conversation and a generation.
+
+Every field that changes the answer is honoured or refused by name.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ...text.answer_styles import Style
+from ..forms import FormField, field_of, one_form
+from ..generation import Conversation, Generation, sampling_params
+from ..inert_fields import InertFields
+from ..problems import HttpRefusal
+from ..reading import parse_variant
+from ..reasoning import styled
+from ..server_fields import given_fields
+from ..settings import ServerSettings
+from ..tools import Tool, ToolChoice, function
+from ..turns import Turns
+from .bodies import (
+    INCLUDES,
+    INERT_IN_REASONING,
+    INERT_IN_TEXT,
+    INERT_IN_TOOLS,
+    UNSUPPORTED_INCLUDES,
+    AnyObject,
+    AnyText,
+    FunctionCallItem,
+    FunctionChoice,
+    FunctionOutputItem,
+    FunctionTool,
+    MessageItem,
+    NamedSchema,
+    ReasoningItem,
+    RefusalPart,
+    ResponsesBody,
+    TextPart,
+)
+
+Item = dict[str, Any]
+_ITEMS: dict[str, type[Struct]] = {
+    "message": MessageItem,
+    "function_call": FunctionCallItem,
+    "function_call_output": FunctionOutputItem,
+    "reasoning": ReasoningItem,
+}
+_INPUT: dict[str, type[TextPart | RefusalPart]] = {"input_text": TextPart}
+_PARTS: dict[str, type[TextPart | RefusalPart]] = {**_INPUT, "output_text": TextPart, "refusal": RefusalPart}
+_REASONING: dict[str, type[TextPart | RefusalPart]] = {"reasoning_text": TextPart, "text": TextPart}
+_FORMATS: dict[str, type[Struct]] = {"text": AnyText, "json_object": AnyObject, "json_schema": NamedSchema}
+_EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high"}  # templates have three levels
+_TEXT_FORMAT = FormField("text.format", schema="text.format.schema")
+RENAMED = {"max_tokens": "max_output_tokens", "messages": "input"}  # the API's names of engine fields
+
+
+def items_of(body: ResponsesBody) -> list[Any]:
+    """Return the new items of a body."""
+    if isinstance(body.input, str):
+        return [{"type": "message", "role": "user", "content": body.input}]
+    return body.input
+
+
+def generation_of(
+    body: ResponsesBody, before: Sequence[Item], room: int, style: Style | None, settings: ServerSettings
+) -> Generation:
+    """Convert a body to a generation that continues the items ``before``; ``room`` is how many new tokens fit.
+
+    Raises ``HttpRefusal`` with the field.
+    """
+    most = body.max_output_tokens
+    if most is not None and most < 1:
+        raise HttpRefusal(400, f"max_output_tokens must be 1 or more, not {most}", param="max_output_tokens")
+    _check_includes(body.include or [])
+    conversation = styled(_conversation(body, before), style, _effort(body.reasoning, style))
+    field, form = one_form(_format(body.text), body.structured_outputs, settings.structured_outputs)
+    fields = {"max_tokens": room if most is None else most, "structured_outputs": form}
+    return Generation(
+        conversation,
+        sampling_params({**given_fields(body), **fields}, settings, RENAMED),
+        streams=bool(body.stream),
+        num_speculative_tokens=body.num_speculative_tokens,
+        draft=body.draft,
+        requested_tokens=None if most is None else ("max_output_tokens", most),
+        reword=field_of(conversation, field, form).renamed,
+    )
+
+
+def _conversation(body: ResponsesBody, before: Sequence[Item]) -> Conversation:
+    turns = Turns()
+    if body.instructions is not None:
+        turns.say("system", body.instructions)
+    for each in before:
+        _add(turns, each, "previous_response_id")
+    for at, each in enumerate(items_of(body)):
+        _add(turns, each, f"input[{at}]")
+    tools, must_call, most_calls = _tool_choice(body).among(_tools(body.tools or []))
+    return Conversation(
+        turns.messages(),
+        tools,
+        chat_template_kwargs=body.chat_template_kwargs,
+        must_call=must_call,
+        most_calls=most_calls,
+    )
+
+
+def _add(turns: Turns, given: Any, place: str) -> None:
+    """Add one item to the conversation."""
+    item = parse_variant(given, _ITEMS, place, default="message")
+    if isinstance(item, MessageItem):
+        role = "system" if item.role == "developer" else item.role  # templates know no developer
+        turns.say(role, _text(item.content, _PARTS, f"{place}.content"))
+    elif isinstance(item, FunctionCallItem):
+        turns.call(item.call_id, item.name, item.arguments)
+    elif isinstance(item, FunctionOutputItem):
+        turns.answer_call(item.call_id, _text(item.output, _INPUT, f"{place}.output"))
+    elif isinstance(item, ReasoningItem):
+        thought = _text(item.content or [], _REASONING, f"{place}.content")
+        if thought := thought or opened(item.encrypted_content):
+            turns.think(thought)
+
+
+def _text(content: str | list[Any], kinds: Mapping[str, type[TextPart | RefusalPart]], place: str) -> str:
+    if isinstance(content, str):
+        return content
+    parts = [parse_variant(each, kinds, f"{place}[{at}]") for at, each in enumerate(content)]
+    return "\n".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in parts)
+
+
+def sealed(thought: str) -> str:
+    """Return reasoning as an opaque text, which clients without a store send back. It is encoded, not encrypted."""
+    return base64.b64encode(thought.encode()).decode()
+
+
+def opened(given: str | None) -> str:
+    """Return the reasoning in a text from ``sealed``; an empty text for one from another server."""
+    try:
+        return base64.b64decode(given or "", validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def _tools(given: list[Any]) -> list[Tool]:
+    tools = []
+    for at, each in enumerate(given):
+        place = f"tools[{at}]"
+        tool = parse_variant(_without(INERT_IN_TOOLS, each, FunctionTool, place), {"function": FunctionTool}, place)
+        tools.append(function(place, tool.name, tool.description, tool.parameters))
+    return tools
+
+
+def _without(inert: InertFields, given: Any, kind: type[Struct], place: str) -> Any:
+    """Return an object in the body without the fields that have no effect."""
+    return inert.left_out(given, kind.__struct_fields__, place) if isinstance(given, dict) else given
+
+
+def _tool_choice(body: ResponsesBody) -> ToolChoice:
+    choice, repeats = body.tool_choice, body.parallel_tool_calls is not False
+    if choice is None or isinstance(choice, str):
+        if choice not in (None, "none", "auto", "required"):
+            raise HttpRefusal(
+                400,
+                'tool_choice must be "none", "auto", "required", or {"type": "function", "name": ...}',
+                param="tool_choice",
+                code="unsupported_parameter",
+            )
+        return ToolChoice(offers=choice != "none", requires=choice == "required", repeats=repeats)
+    name = parse_variant(choice, {"function": FunctionChoice}, "tool_choice").name
+    return ToolChoice(requires=True, name=name, repeats=repeats)
+
+
+def _format(text: dict[str, Any] | None) -> tuple[FormField, dict[str, Any]] | None:
+    """Return the form of ``text.format``; None allows any text."""
+    left = INERT_IN_TEXT.left_out(text or {}, ("format",), "text")
+    given = left.pop("format", None)
+    if left:
+        raise HttpRefusal(400, f"invalid request body: unknown field `{next(iter(left))[:100]}` in text", param="text")
+    if given is None:
+        return None
+    wanted = parse_variant(given, _FORMATS, _TEXT_FORMAT.name)
+    if isinstance(wanted, NamedSchema):
+        return _TEXT_FORMAT, {"json": wanted.schema}
+    return (_TEXT_FORMAT, {"json_object": True}) if isinstance(wanted, AnyObject) else None
+
+
+def _effort(reasoning: dict[str, Any] | None, style: Style | None) -> str | None:
+    """Return the level of reasoning as templates know it. Models without levels ignore it."""
+    left = INERT_IN_REASONING.left_out(reasoning or {}, ("effort",), "reasoning")
+    effort: str | None = left.pop("effort", None)
+    if left:
+        name = next(iter(left))[:100]
+        raise HttpRefusal(400, f"invalid request body: unknown field `{name}` in reasoning", param="reasoning")
+    known = ("low", "medium", "high", *_EFFORTS, *(() if style == "channels" else ("none",)))
+    if effort is not None and effort not in known:
+        raise HttpRefusal(
+            400,
+            f"reasoning.effort must be one of {', '.join(known)} for this model",
+            param="reasoning.effort",
+            code="unsupported_parameter",
+        )
+    return None if effort is None else _EFFORTS.get(effort, effort)
+
+
+def _check_includes(names: Sequence[str]) -> None:
+    for at, name in enumerate(names):
+        if name not in INCLUDES:
+            known = "is not supported by this server" if name in UNSUPPORTED_INCLUDES else "is unknown"
+            raise HttpRefusal(
+                400,
+                f"include[{at}] {name[:100]!r} {known}; fix: remove it",
+                param=f"include[{at}]",
+                code="unsupported_parameter",
+            )

@@ -1,0 +1,105 @@
+"""Routes of OpenAI's Responses API.
+
+https://platform.openai.com/docs/api-reference/responses; docs/serving.md documents the handling of every field.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..answering import answer, json_response
+from ..api_face import ApiFace
+from ..generation import Generation, answer_style
+from ..openai_error import error_body
+from ..problems import HttpRefusal
+from ..reading import read_body
+from ..state import ServerState
+from .bodies import body_of
+from .conversations import RENAMED, Item, generation_of
+from .rendering import ResponseAnswer, StoredResponse
+
+
+async def create(request: Request) -> Response:
+    """``POST /v1/responses``."""
+    state = ServerState.of(request)
+    body = body_of(await read_body(request, state.limits))
+    state.check_model(body.model)
+    before = _items_before(state, body.previous_response_id)
+    style = await answer_style(state)
+    tokenizer = state.engine.tokenizer
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, adds_special=False))
+
+    def prepared() -> tuple[Generation, ResponseAnswer]:
+        generation = generation_of(body, before, state.engine.max_seq_len, style, state.settings)
+        return generation, ResponseAnswer(body, before, state.settings.model, count, state.answers.put)
+
+    # A body may have so many items that they would hold up other requests.
+    return await answer(state, request, *await run_in_threadpool(prepared))
+
+
+async def retrieve(request: Request) -> Response:
+    """``GET /v1/responses/ID``: a stored response."""
+    if request.query_params.get("stream") == "true":
+        raise HttpRefusal(
+            400,
+            "a stored response cannot be streamed; fix: remove stream",
+            param="stream",
+            code="unsupported_parameter",
+        )
+    identity = request.path_params["identity"]
+    stored = _stored(ServerState.of(request), identity)
+    if stored is None:
+        raise _not_found(identity)
+    return json_response(stored.response)
+
+
+async def delete(request: Request) -> Response:
+    """``DELETE /v1/responses/ID``: forget a stored response."""
+    identity = request.path_params["identity"]
+    if not ServerState.of(request).answers.delete(identity):
+        raise _not_found(identity)
+    return json_response({"id": identity, "object": "response", "deleted": True})
+
+
+def _items_before(state: ServerState, identity: str | None) -> list[Item]:
+    """Return the items of the conversation that a response ended."""
+    if identity is None:
+        return []
+    stored = _stored(state, identity)
+    if stored is None:
+        raise HttpRefusal(
+            400,
+            f"previous response {identity[:100]} not found: this server keeps the latest responses only, in memory, "
+            "without store: false; fix: send the whole conversation as input",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    items: list[Item] = msgspec.json.decode(stored.items)
+    return items
+
+
+def _stored(state: ServerState, identity: str) -> StoredResponse | None:
+    content = state.answers.get(identity)
+    return None if content is None else msgspec.json.decode(content, type=StoredResponse)
+
+
+def _not_found(identity: str) -> HttpRefusal:
+    return HttpRefusal(404, f"response {identity[:100]} not found", code="response_not_found")
+
+
+RESPONSES = ApiFace(
+    (
+        Route("/v1/responses", create, methods=["POST"]),
+        Route("/v1/responses/{identity}", retrieve, methods=["GET"]),
+        Route("/v1/responses/{identity}", delete, methods=["DELETE"]),
+    ),
+    error_body,
+    frozenset({"tool_choice", "text"}),
+    {**RENAMED, "text": "text.format"},
+)

@@ -1,0 +1,27 @@
+"""Fields that every API of this server has beside its own: sampling in vLLM's names, and speculative decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from msgspec import Struct
+
+
+class ServerFields(Struct, kw_only=True):
+    """Fields that no API defines, or not every one. None means absent."""
+
+    seed: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    num_speculative_tokens: int | Literal["auto"] | None = None
+    draft: str | None = None
+    acceptance_tolerance: float | None = None
+
+
+SAMPLING = ("temperature", "top_p", "seed", "top_k", "min_p", "acceptance_tolerance")
+
+
+def given_fields(body: Struct, names: Iterable[str] = SAMPLING) -> dict[str, Any]:
+    """Return those fields of a body that are not None."""
+    return {name: value for name in names if (value := getattr(body, name)) is not None}

@@ -1,0 +1,78 @@
+"""Bodies of messages, without a server: what docs/serving.md says of a field is what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from peagle.engines.serving.anthropic.bodies import IGNORED, NEUTRAL, CountBody, MessagesBody, body_of
+from peagle.engines.serving.anthropic.conversations import generation_of
+from peagle.engines.serving.generation import Generation
+from peagle.engines.serving.problems import HttpRefusal
+from peagle.engines.serving.settings import ServerSettings
+from tests.engines.serving.documented import rows_of
+
+ROWS = rows_of("Anthropic's Messages API")
+LEAST: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
+TOOL = {"name": "f", "input_schema": {"type": "object"}}
+# Of every field that is honoured, a value that says something, and what it needs beside it.
+HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
+    name: (value, beside[0] if beside else {})
+    for name, value, *beside in [
+        ("messages", [{"role": "user", "content": "b"}]), ("system", "b"), ("max_tokens", 4), ("stream", True),
+        ("temperature", 0.5), ("top_p", 0.5), ("top_k", 5), ("stop_sequences", ["a"]), ("tools", [TOOL]),
+        ("tool_choice", {"type": "any"}, {"tools": [TOOL]}), ("seed", 3), ("min_p", 0.5), ("draft", "none"),
+        ("num_speculative_tokens", 1), ("acceptance_tolerance", 0.5), ("structured_outputs", {"regex": "a"}),
+        ("output_config", {"format": {"type": "json_schema", "schema": {}}}), ("chat_template_kwargs", {"a": 1}),
+    ]
+}  # fmt: skip
+OF_THE_ROUTE = {"model", "thinking"}  # these change no generation; the tests of the routes have them
+
+
+def asked(**fields: Any) -> Generation:
+    body = body_of(msgspec.json.encode({**LEAST, **fields}), MessagesBody)
+    return generation_of(body, None, ServerSettings("m"))
+
+
+def test_docs_describe_every_field() -> None:
+    fields = {*MessagesBody.__struct_fields__, *IGNORED, *NEUTRAL}
+    assert sorted(name for names, _ in ROWS for name in names) == sorted(fields)
+    assert next(names for names, text in ROWS if text.startswith("ignored")) == sorted(IGNORED)
+    assert sorted(name for names, text in ROWS if text.startswith("refused") for name in names) == sorted(NEUTRAL)
+
+
+@pytest.mark.parametrize("name", sorted({*MessagesBody.__struct_fields__} - OF_THE_ROUTE))
+def test_a_field_that_is_honoured_changes_the_generation(name: str) -> None:
+    value, beside = HONOURED[name]
+    assert asked(**beside, **{name: value}) != asked(**beside)
+    if name not in LEAST:
+        assert asked(**{name: None}) == asked()
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_a_field_that_is_ignored_takes_any_value(name: str) -> None:
+    for value in (None, "a", 1, {"a": [1]}):
+        assert asked(**{name: value}) == asked()
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_field_without_support_takes_only_values_that_say_nothing(name: str) -> None:
+    for value in (None, *NEUTRAL[name]):
+        assert asked(**{name: value}) == asked()
+        body_of(msgspec.json.encode({"messages": LEAST["messages"], name: value}), CountBody)
+    with pytest.raises(HttpRefusal, match=name) as refused:
+        asked(**{name: {"a": 1}})
+    assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
+
+
+def test_tokens_are_not_counted_for_fields_of_an_answer() -> None:
+    with pytest.raises(HttpRefusal, match="max_tokens"):
+        body_of(msgspec.json.encode(LEAST), CountBody)
+
+
+def test_tools_take_fields_that_say_nothing() -> None:
+    said = {"cache_control": {"type": "ephemeral"}, "strict": True, "eager_input_streaming": None, "type": "custom"}
+    said |= {"allowed_callers": ["direct"], "defer_loading": False, "input_examples": []}
+    assert asked(tools=[{**TOOL, **said}]) == asked(tools=[TOOL])

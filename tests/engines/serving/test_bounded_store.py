@@ -1,0 +1,27 @@
+"""The store of answers: what it holds never exceeds its bounds, and what it forgets is the oldest."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.engines.serving.bounded_store import BoundedStore
+
+STEPS = st.lists(st.tuples(st.sampled_from(["put", "delete"]), st.integers(0, 12), st.integers(0, 40)), max_size=40)
+
+
+@given(most=st.integers(0, 4), most_bytes=st.integers(0, 60), steps=STEPS)
+def test_a_store_holds_the_latest_that_fit(most: int, most_bytes: int, steps: list[tuple[str, int, int]]) -> None:
+    store, expected = BoundedStore(most, most_bytes), dict[str, bytes]()
+    for number, (step, which, size) in enumerate(steps):
+        if step == "put":
+            identity, content = str(number), b"a" * size
+            store.put(identity, content)
+            if most and size <= most_bytes:
+                expected[identity] = content
+            while len(expected) > most or sum(map(len, expected.values())) > most_bytes:
+                del expected[next(iter(expected))]
+        else:
+            assert store.delete(str(which)) == (expected.pop(str(which), None) is not None)
+        assert (len(store), store.bytes) == (len(expected), sum(map(len, expected.values())))
+        assert all(store.get(str(each)) == expected.get(str(each)) for each in range(number + 1))
