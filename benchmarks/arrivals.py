@@ -74,14 +74,16 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
     budgets = [int(budget) for budget in arguments.budgets.split(",")]
-    engine = Engine.load(arguments.engine, max_batch_size=2, check="sizes")
+    engine = Engine.load(arguments.engine, max_batch_size=2, check="sizes", prefix_cache_bytes=0)
     prompt = [11 + number % 900 for number in range(arguments.prompt_tokens)]
     idle = engine.generate([prompt], SamplingParams(max_tokens=1, ignore_eos=True))[0].prefill_seconds
     results = {budget: Gaps() for budget in budgets}
     for _ in range(arguments.turns):
         for budget in budgets:
             engine.close()
-            engine = Engine.load(arguments.engine, max_batch_size=2, check="sizes", max_prefill_tokens=budget)
+            engine = Engine.load(
+                arguments.engine, max_batch_size=2, check="sizes", max_prefill_tokens=budget, prefix_cache_bytes=0
+            )
             measure(engine, prompt, results[budget])
     print(f"a prompt of {len(prompt)} tokens joins a stream; milliseconds; idle engine: {1000 * idle:.0f}")
     print(f"{'budget':>8}{'gap before':>12}{'while read':>12}{'longest':>9}{'first token':>13}")

@@ -98,7 +98,7 @@ def main() -> None:
     )
     parser.add_argument("--peers", nargs="*", help="default: all that support the engine's checkpoint; none: --peers")
     arguments = parser.parse_args()
-    engine = Engine.load(arguments.engine, threads=arguments.threads)
+    engine = Engine.load(arguments.engine, threads=arguments.threads, prefix_cache_bytes=0)
     most = engine.manifest.speculation.max_num_speculative_tokens
     depths = arguments.k or [k for k in sorted({engine.num_speculative_tokens, 3, 5, 8}) if 0 < k <= most]
     texts = code_prompts(arguments.prompts) if arguments.code else ()

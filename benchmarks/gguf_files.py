@@ -85,7 +85,7 @@ def ours(engine: Path, settings: Settings) -> Turn:
     del graph
     if not settings.prompts:
         return found
-    with Engine.load(engine, threads=settings.threads, max_batch_size=1) as loaded:
+    with Engine.load(engine, threads=settings.threads, max_batch_size=1, prefix_cache_bytes=0) as loaded:
         random = np.random.default_rng(0)
         for length in settings.prompts:
             seconds = []

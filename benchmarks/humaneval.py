@@ -163,7 +163,8 @@ def main() -> None:
     folders = {name: built(name, arguments.work, arguments.precision) for name in HEADS}
     rows = arguments.at_once
     engines = {
-        name: Engine.load(folder, threads=arguments.threads, max_batch_size=rows) for name, folder in folders.items()
+        name: Engine.load(folder, threads=arguments.threads, max_batch_size=rows, prefix_cache_bytes=0)
+        for name, folder in folders.items()
     }
     depths = {
         name: engine.num_speculative_tokens if arguments.k is None else arguments.k for name, engine in engines.items()

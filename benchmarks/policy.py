@@ -126,7 +126,7 @@ def main() -> None:
     for head in arguments.heads:
         folder = built(head, arguments.precision, WORK)
         for batch in arguments.batch:
-            engine = Engine.load(folder, max_batch_size=batch, check="sizes")
+            engine = Engine.load(folder, max_batch_size=batch, check="sizes", prefix_cache_bytes=0)
             depths = sorted({2, engine.num_speculative_tokens} if arguments.k is None else {*arguments.k})
             ways: dict[str, Way] = {"plain": {"draft": "none"}, "auto": {"num_speculative_tokens": "auto"}}
             ways |= {f"K = {k}": {"num_speculative_tokens": k} for k in depths}

@@ -102,7 +102,7 @@ def runner(kind: str, pair: dict[str, Any], folder: Path, threads: int | None) -
     )  # fmt: skip
     manifest = build(options, store=StageStore(folder / "stages")).manifest
     size = sum(entry.size for name, entry in manifest.files.items() if name.startswith(manifest.target.file))
-    return Runner(kind, Engine.load(out, threads=threads), size)
+    return Runner(kind, Engine.load(out, threads=threads, prefix_cache_bytes=0), size)
 
 
 def measure(runners: Sequence[Runner], rounds: int, count: int) -> None:

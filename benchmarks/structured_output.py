@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=160)
     options = parser.parse_args()
-    with Engine.load(options.engine) as engine:
+    with Engine.load(options.engine, prefix_cache_bytes=0) as engine:
         for compact in (True, False):
             form = {"json": SCHEMA, "disable_any_whitespace": compact}
             params = SamplingParams(max_tokens=options.max_tokens, structured_outputs=form)

@@ -31,7 +31,7 @@ def loaded(folder: str, rule: str) -> Engine:
     threads, spins, stops = RULES[rule]
     settings = {"session.intra_op.allow_spinning": spins, "session.force_spinning_stop": stops}
     loaded_graphs.waiting = lambda library: settings
-    return Engine.load(folder, threads=threads, check="sizes")
+    return Engine.load(folder, threads=threads, check="sizes", prefix_cache_bytes=0)
 
 
 def milliseconds(engine: Engine, k: int, tokens: int) -> float:

@@ -199,7 +199,9 @@ def main() -> None:
         with redirect_stdout(StringIO()):
             if code := run_cli(command):
                 raise SystemExit(code)
-        engine = stack.enter_context(Engine.load(asked.engine, max_batch_size=most, threads=asked.threads or None))
+        engine = stack.enter_context(
+            Engine.load(asked.engine, max_batch_size=most, threads=asked.threads or None, prefix_cache_bytes=0)
+        )
         k = engine.manifest.speculation.num_speculative_tokens
         server = stack.enter_context(TritonServer(asked.server / "tritonserver", work / "models", work / "log", MODEL))
         server.wait_until(lambda: server.is_there("/v2/health/ready"))

@@ -17,9 +17,10 @@ from .backends.opening import open_backend
 from .draft_options import drafts_of
 from .folder.checks import Check, check_files, files_to_hash
 from .folder.manifest import Manifest
+from .free_memory import free_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
-from .machine import most_threads
+from .machine import memory_bytes, most_threads
 from .policy.drafts_per_round import Policy
 from .request_factory import ChatOptions, DraftOptions, Prompt, RequestFactory, TemplateOptions
 from .requests.arguments import flag, integer, number, prompts_of, refusal
@@ -35,6 +36,7 @@ from .text.messages import Message
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
+_PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 
 class Engine:
@@ -93,7 +95,7 @@ class Engine:
         check: Check = "auto",
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
-        prefix_cache_bytes: int = 0,
+        prefix_cache_bytes: int | None = None,
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
@@ -108,8 +110,9 @@ class Engine:
                 ``generate``, ``stream`` and ``chat`` wait for room instead.
             max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running requests. A smaller
                 number gives running requests a steadier token rate; a larger one lets long prompts start sooner.
-            prefix_cache_bytes: Memory for the caches of prompts, reused by prompts with the same beginning; 0 keeps
-                none.
+            prefix_cache_bytes: Memory for the cache entries of earlier texts, reused by prompts that begin like them;
+                0 keeps none. None takes an eighth of the memory that is free beside the weights, at most 16 GiB, if
+                restored entries equal computed ones to the bit, which this project's CPU kernels ensure, and else 0.
 
         Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
         damaged, too new, for another backend, or too large for this machine.
@@ -121,7 +124,7 @@ class Engine:
             raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
         prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
-        kept = integer("prefix_cache_bytes", prefix_cache_bytes, 0)
+        kept = None if prefix_cache_bytes is None else integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         try:
             folder = Path(path)
         except TypeError:
@@ -139,7 +142,7 @@ class Engine:
             tokenizer,
             max_queue_size=queue,
             max_prefill_tokens=prefill,
-            prefix_cache_bytes=kept,
+            prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if kept is None else kept,
             checked="hashes" if hashed.keys() == manifest.files.keys() else check,
         )
         method, policy = engine._factory.decoding()
@@ -384,3 +387,12 @@ class Engine:
         submission = Submission(request.prompt, request.delivery)
         self._loop.submit([request], waits=waits)
         return submission
+
+
+def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:
+    """Return the memory for the prefix cache of an engine that names none."""
+    if not (backend.kept_bytes and backend.keeps_exactly):
+        return 0
+    weights = sum(entry.size for entry in manifest.files.values())  # mapped: what is in memory of them counts as free
+    spare = min(free_memory(), memory_bytes()) - weights
+    return int(min(max(spare, 0) * _PREFIX_SHARE, _MOST_PREFIX_BYTES))

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--questions", type=int, help="questions of each kind. (default: all)")
     arguments = parser.parse_args()
-    engine = Engine.load(arguments.engine)
+    engine = Engine.load(arguments.engine, prefix_cache_bytes=0)
     asked = questions()
     for question in asked:
         if question.id in SHOWN:

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--margin", type=float, default=1e-3, help="a smaller logit difference is a tie")
     arguments = parser.parse_args()
-    engine = Engine.load(arguments.engine)
+    engine = Engine.load(arguments.engine, prefix_cache_bytes=0)
     asked = questions(arguments.questions)
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Checkpoint.open(Path(engine.manifest.target.origin.source)), Path(folder) / "target")

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=8)
     arguments = parser.parse_args()
     stream = encode_stream(load_tokenizer(arguments.target), [file.text for file in load_corpus().held_out]).tolist()
-    engine = Engine.load(arguments.engine)
+    engine = Engine.load(arguments.engine, prefix_cache_bytes=0)
     params = SamplingParams(max_tokens=arguments.max_tokens, ignore_eos=True)
     total = Acceptance()
     last = len(stream) - PROMPT_TOKENS

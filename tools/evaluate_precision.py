@@ -53,7 +53,7 @@ class PrecisionRow:
 
 def load(folders: Sequence[Path]) -> list[Engine]:
     """Load all engines. Raises ``UsageError`` if one tokenizes differently from the first."""
-    engines = [Engine.load(folder) for folder in folders]
+    engines = [Engine.load(folder, prefix_cache_bytes=0) for folder in folders]
     for each in engines[1:]:
         if _reading(each) != _reading(engines[0]):
             raise UsageError(

@@ -55,7 +55,9 @@ class Bench:
         key = name, slots
         if key not in self._engines:
             threads = None if name == SMALL else self.asked.threads
-            self._engines[key] = Engine.load(self.folder(name), threads=threads, max_batch_size=slots)
+            self._engines[key] = Engine.load(
+                self.folder(name), threads=threads, max_batch_size=slots, prefix_cache_bytes=0
+            )
         return self._engines[key]
 
     def peers(self, names: Sequence[str], of: str, threads: int) -> dict[str, Way]:

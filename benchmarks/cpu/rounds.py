@@ -47,7 +47,7 @@ class Clock:
 
 def report_rounds(folder: Path, together: Sequence[int], k: int, threads: int, tokens: int = 128) -> None:
     """Print a round's milliseconds by function for concurrent requests, plain and with ``k`` drafts, if any."""
-    engine, clock = Engine.load(folder, threads=threads, max_batch_size=max(together)), Clock()
+    engine, clock = Engine.load(folder, threads=threads, max_batch_size=max(together), prefix_cache_bytes=0), Clock()
     drafter = engine._backend._sessions.drafter  # type: ignore[attr-defined]
     clock.watch(session_lanes, "run", lambda session, _: "drafter" if session is drafter else "target")
     clock.watch(OnnxRuntimeBackend, "round", lambda *_: "round")

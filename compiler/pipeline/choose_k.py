@@ -164,7 +164,7 @@ def cached_choice(
         from ...engines.requests.params import SamplingParams
 
         with run.progress.step("load the engine"):
-            loaded = Engine.load(folder, check="sizes")
+            loaded = Engine.load(folder, check="sizes", prefix_cache_bytes=0)
         params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
 
         def decode(prompt: Ids, k: int) -> Decoded:

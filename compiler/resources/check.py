@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...engines.free_memory import free_memory
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..console.printing import size
-from ..hardware.memory import free_memory
 from ..request.request import CompileRequest
 from ..store.copy_file import nearest
 from ..store.killed_stages import clear_killed

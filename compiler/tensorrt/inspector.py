@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...engines.free_memory import free_memory
 from ...plugins.number_types import NUMBER_TYPES
 from ..console.printing import size
-from ..hardware.memory import free_memory
 from .plan_programs import ONNX_LAYERS, PRODUCT, Held, Program, Step
 
 _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")

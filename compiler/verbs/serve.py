@@ -48,13 +48,15 @@ def serve(
         int, typer.Option(min=1, help="Maximum number of waiting requests; further ones get HTTP 429.")
     ] = 256,
     prefix_cache_bytes: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="SIZE",
             parser=size_option("--prefix-cache-bytes"),
-            help="Memory for the prefix cache, such as 1GB; 0 disables it (ONNX Runtime only).",
+            help="Memory for the prefix cache, such as 1GB; 0 disables it (ONNX Runtime only). (default: an eighth of "
+            "the free memory)",
+            show_default=False,
         ),
-    ] = 0,
+    ] = None,
     speculative_config: Annotated[
         str | None,
         typer.Option(

@@ -159,12 +159,14 @@ def verify_folder(
     try:
         batch_size = batch or (1 if manifest.backend.gpus else BATCH)
         try:
-            engine = Engine.load(folder, max_batch_size=batch_size, threads=threads, check="sizes")
+            engine = Engine.load(
+                folder, max_batch_size=batch_size, threads=threads, check="sizes", prefix_cache_bytes=0
+            )
         except EnvironmentProblem:
             if batch or batch_size == 1:
                 raise
             batch_size = 1  # the KV caches of a batch may not fit
-            engine = Engine.load(folder, threads=threads, check="sizes")
+            engine = Engine.load(folder, threads=threads, check="sizes", prefix_cache_bytes=0)
     except EnvironmentProblem as error:
         if not manifest.backend.gpus or (only and not {"text", "precision"} & {*only}):
             raise

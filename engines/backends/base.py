@@ -35,12 +35,17 @@ class Chunk:
         return self.forced_next < 0
 
 
-class KeptPrompt(Protocol):
-    """A saved copy of a slot's caches after its prompt was read."""
+class KeptEntries(Protocol):
+    """A saved copy of a slot's cache entries from one position up to another."""
 
     @property
     def num_bytes(self) -> int:
         """The size of the copy in bytes."""
+        ...
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether the drafter had read these positions; otherwise the copy holds what it will read."""
         ...
 
 
@@ -50,7 +55,8 @@ class Backend(Protocol):
     A slot's window, sampling policy and random numbers stay in the backend, so that on a GPU no round waits for the
     host. ``lag`` is the number of emissions that may be unread when the next pass is launched; 0 means that leaving
     them unread gains nothing. ``prefill_columns`` is the maximum number of prompt tokens per pass. ``kept_bytes`` is
-    the memory that ``keep`` takes per token, 0 if it is not supported. ``prepares_rounds`` says that ``warm`` takes
+    the memory that ``keep`` takes per token, 0 if it is not supported, and ``keeps_exactly`` says that restored entries
+    equal computed ones to the bit, whatever the passes that made them. ``prepares_rounds`` says that ``warm`` takes
     time and memory for each K, so that a policy should use only a few.
     """
 
@@ -58,6 +64,7 @@ class Backend(Protocol):
     lag: int
     prefill_columns: int
     kept_bytes: int
+    keeps_exactly: bool
     prepares_rounds: bool
 
     @property
@@ -87,14 +94,14 @@ class Backend(Protocol):
         """
         ...
 
-    def keep(self, slot: int, length: int) -> KeptPrompt:
-        """Copy the slot's caches for its first ``length`` tokens, which are its whole prompt and have been read."""
+    def keep(self, slot: int, start: int, end: int) -> KeptEntries:
+        """Copy the slot's cache entries from position ``start`` up to ``end``; its target has read these tokens."""
         ...
 
-    def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
-        """Copy the first ``length`` tokens of a saved prompt into a newly admitted slot.
+    def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
+        """Copy saved entries, consecutive from position 0, into a newly admitted slot.
 
-        Its prompt continues from there.
+        Its prompt continues after them.
         """
         ...
 

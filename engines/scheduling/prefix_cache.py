@@ -1,79 +1,121 @@
-"""Prefix cache: caches of earlier prompts are copied instead of computed again.
+"""Prefix cache: cache entries of earlier texts are copied instead of computed again.
 
-A prompt is kept after it has been read. The next prompt reuses the common prefix without its last token: the drafter's
-entry p depends on token p + 1, which differs there, and the last token's pass emits the first new token.
+Texts are kept in blocks of tokens. A block is found by its tokens, by all tokens before it, and by the one after it:
+the drafter's entry p depends on token p + 1. Texts that begin alike share their first blocks, so a growing conversation
+adds only what is new. The last token of a prompt is never in a block that is reused: its pass emits the first new
+token.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..backends.base import KeptPrompt
+from ..backends.base import KeptEntries
 
-LEAST_TOKENS = 16  # shorter prefixes are read as fast as they are copied
+BLOCK = 16  # tokens; fewer are read as fast as they are copied
+
+Copy = Callable[[int, int], KeptEntries]  # copy the entries from one position up to another
 
 
-@dataclass(frozen=True)
-class _Beginning:
-    """A prompt and its caches; ``drafts`` says that the drafter has read it too."""
+@dataclass(eq=False)
+class _Block:
+    """The entries of a block, and the blocks that follow it by their tokens."""
 
-    tokens: np.ndarray
-    kept: KeptPrompt
+    kept: KeptEntries
     drafts: bool
+    parent: _Block | None
+    key: bytes
+    following: dict[bytes, _Block] = field(default_factory=dict)
+
+    @property
+    def use(self) -> int:
+        """The drafter's use of the block: 0 if it can't read it, 1 if the entries let it, 2 if it has read it."""
+        return (1 + self.kept.is_read) if self.drafts else 0
 
 
 class PrefixCache:
-    """The most recently used prompts whose caches fit into ``most_bytes``; 0 keeps none."""
+    """The most recently used blocks whose entries fit into ``most_bytes``; 0 keeps none.
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._entries: OrderedDict[int, _Beginning] = OrderedDict()  # least recently used first
-        self._made = 0
+    ``token_bytes`` is the estimated memory of a token's entries. A block outlives all blocks that follow it.
+    """
+
+    def __init__(self, most_bytes: int, token_bytes: int) -> None:
+        self.most_bytes, self._block_bytes = most_bytes, BLOCK * token_bytes
+        self._first: dict[bytes, _Block] = {}
+        self._blocks: OrderedDict[_Block, None] = (
+            OrderedDict()
+        )  # least recently used first, a block after its followers
         self.num_bytes = 0
 
-    def find(self, prompt: Sequence[int], *, drafts: bool) -> tuple[KeptPrompt, int] | None:
-        """Return the kept prompt with the longest common prefix, and how many of its tokens to reuse."""
-        tokens, best, most = np.asarray(prompt), None, LEAST_TOKENS - 1
-        for key, entry in self._entries.items():
-            if (entry.drafts or not drafts) and (common := _common(tokens, entry.tokens) - 1) > most:
-                best, most = key, common
-        if best is None:
-            return None
-        self._entries.move_to_end(best)
-        return self._entries[best].kept, most
+    def find(self, text: Sequence[int], *, drafts: bool) -> list[KeptEntries]:
+        """Return the entries of the text's first blocks, in order; ``drafts``: a drafter needs them too."""
+        path: list[_Block] = []
+        for key in _keys(text):
+            block = (path[-1].following if path else self._first).get(key)
+            if block is None or (drafts and not block.drafts):
+                break
+            path.append(block)
+        self._touch(path)
+        return [block.kept for block in path]
 
-    def takes(self, prompt: Sequence[int], num_bytes: int, *, drafts: bool) -> bool:
-        """Return whether to keep a prompt of this size: it must fit, and must not be a prefix of a kept one."""
-        if len(prompt) <= LEAST_TOKENS or not 0 < num_bytes <= self._most_bytes:
-            return False
-        tokens = np.asarray(prompt)
-        return not any(
-            _common(tokens, entry.tokens) == len(tokens) and (entry.drafts or not drafts)
-            for entry in self._entries.values()
-        )
+    def keep(self, text: Sequence[int], copy: Copy, *, drafts: bool) -> None:
+        """Keep the blocks of a text that are missing, or of which a drafter knows more than before.
 
-    def add(self, prompt: Sequence[int], kept: KeptPrompt, *, drafts: bool) -> None:
-        """Keep a prompt; its prefixes and the least recently used prompts are dropped to make room."""
-        tokens = np.asarray(prompt)
-        for key, entry in list(self._entries.items()):
-            if _common(tokens, entry.tokens) == len(entry.tokens) and (drafts or not entry.drafts):
-                self._drop(key)
-        self._made += 1
-        self._entries[self._made] = _Beginning(tokens, kept, drafts)
+        Drops the least recently used blocks to make room. ``drafts``: the drafter has read the text or can.
+        """
+        if not self._block_bytes or self._block_bytes > self.most_bytes:
+            return
+        path: list[_Block] = []
+        for at, key in enumerate(_keys(text)):
+            siblings = path[-1].following if path else self._first
+            block = siblings.get(key)
+            if block is None or block.use < 2 * drafts:
+                if block is None and not self._make_room(path):
+                    break
+                block = self._put(copy(at * BLOCK, (at + 1) * BLOCK), block, drafts, path, key)
+                siblings[key] = block
+            path.append(block)
+        self._touch(path)
+        while self.num_bytes > self.most_bytes:  # columns that a drafter has yet to read come on top of the estimate
+            self._drop(next(iter(self._blocks)))
+
+    def _put(self, kept: KeptEntries, was: _Block | None, drafts: bool, path: Sequence[_Block], key: bytes) -> _Block:
+        """Return a block with these entries, unless the drafter knew more of the block that ``was`` there."""
+        block = _Block(kept, drafts, path[-1] if path else None, key)
+        if was is not None:
+            if block.use <= was.use:
+                return was
+            self.num_bytes -= was.kept.num_bytes
+            was.kept, was.drafts = kept, drafts
+            block = was
         self.num_bytes += kept.num_bytes
-        while self.num_bytes > self._most_bytes:
-            self._drop(next(iter(self._entries)))
+        self._blocks[block] = None
+        return block
 
-    def _drop(self, key: int) -> None:
-        self.num_bytes -= self._entries.pop(key).kept.num_bytes
+    def _make_room(self, path: Sequence[_Block]) -> bool:
+        """Make room for a block after those of ``path``; return whether that was possible."""
+        while self.num_bytes + self._block_bytes > self.most_bytes:
+            oldest = next(iter(self._blocks))
+            if oldest in path:
+                return False
+            self._drop(oldest)
+        return True
+
+    def _touch(self, path: Sequence[_Block]) -> None:
+        for block in reversed(path):
+            self._blocks.move_to_end(block)
+
+    def _drop(self, block: _Block) -> None:
+        del self._blocks[block]
+        del (block.parent.following if block.parent else self._first)[block.key]
+        self.num_bytes -= block.kept.num_bytes
 
 
-def _common(first: np.ndarray, second: np.ndarray) -> int:
-    """Return the length of the common prefix of two prompts."""
-    length = min(len(first), len(second))
-    differ = np.nonzero(first[:length] != second[:length])[0]
-    return int(differ[0]) if len(differ) else length
+def _keys(text: Sequence[int]) -> list[bytes]:
+    """Return the key of each whole block: its tokens and the one after it."""
+    tokens = np.asarray(text, np.int64)
+    return [tokens[start : start + BLOCK + 1].tobytes() for start in range(0, len(tokens) - BLOCK, BLOCK)]

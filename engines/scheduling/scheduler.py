@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 import numpy as np
@@ -19,7 +19,7 @@ from ..requests.random_numbers import uniform_stream
 from ..requests.results import FinishReason
 from ..running.request import Request
 from .passes import Flight, PromptReading
-from .prefix_cache import PrefixCache
+from .prefix_cache import BLOCK, PrefixCache
 from .round_policies import choose_drafts, draft_limits, first_k, most_emitted
 from .shared_rounds import SharedRounds
 
@@ -44,7 +44,7 @@ class Scheduler:
         misfit: MisfitWatch | None = None,
     ) -> None:
         self.admits = True
-        self._prefixes, self._misfit = prefixes or PrefixCache(0), misfit or MisfitWatch()
+        self._prefixes, self._misfit = prefixes or PrefixCache(0, 0), misfit or MisfitWatch()
         self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
         self._waiting: deque[Request] = deque()
         self._slots: list[Request | None] = [None] * backend.num_slots
@@ -159,11 +159,11 @@ class Scheduler:
         self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
         self._reading = PromptReading(request, free, first_k(request, self.num_running))
         drafts = request.method.needs_head
-        found = None if request.prompt_logprobs else self._prefixes.find(request.prompt, drafts=drafts)
-        if found is not None:  # caches contain no logits, so prompts with prompt_logprobs are read completely
-            kept, request.cached = found
-            self._backend.restore(free, kept, request.cached)
-            self._reading.position = request.cached
+        # Caches contain no logits, so prompts with prompt_logprobs are read completely.
+        found = [] if request.prompt_logprobs else self._prefixes.find(request.prompt, drafts=drafts)
+        if found:
+            self._backend.restore(free, found)
+            self._reading.position = request.cached = len(found) * BLOCK
 
     def _launch_piece(self, reading: PromptReading, width: int) -> None:
         request, slot, piece = reading.request, reading.slot, reading.next(width)
@@ -174,9 +174,13 @@ class Scheduler:
             return
         self._reading, self._slots[slot] = None, request
         self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
-        drafts, size = request.method.needs_head, len(request.prompt) * self._backend.kept_bytes
-        if self._prefixes.takes(request.prompt, size, drafts=drafts):
-            self._prefixes.add(request.prompt, self._backend.keep(slot, len(request.prompt)), drafts=drafts)
+        self._keep(request, slot, request.prompt)
+
+    def _keep(self, request: Request, slot: int, text: Sequence[int]) -> None:
+        """Keep the slot's cache entries of a text that has been read up to its last token."""
+        self._prefixes.keep(
+            text, lambda start, end: self._backend.keep(slot, start, end), drafts=request.method.needs_head
+        )
 
     def _launch_round(self) -> None:
         self._read_since = 0
@@ -219,6 +223,7 @@ class Scheduler:
                 request.decode_began = time.perf_counter()
             request.extend(tokens[row, :count].tolist(), accepted=count - 1)
             if request.is_done:
+                self._keep(request, slot, (*request.prompt, *request.transcript.token_ids))
                 self._free(slot)
             yield request
 

@@ -40,7 +40,7 @@ WINGS = (
 
 # The rooms of engines/, in the same way; a module beside the folders is a room by itself.
 ROOMS = (
-    ("errors", "panics", "machine"),
+    ("errors", "panics", "machine", "free_memory"),
     ("draft_methods",),
     ("folder", "policy", "requests"),
     ("text",),

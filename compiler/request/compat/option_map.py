@@ -255,8 +255,8 @@ TABLE: tuple[OptionMapping, ...] = (
         why=_WHOLE,
     ),
     OptionMapping("kv_cache_config.enable_block_reuse kv_cache_config.enable_partial_reuse "
-                  "kv_cache_config.copy_on_partial_reuse enable_prefix_caching", why="prefix caching is enabled with "
-                  "`serve --prefix-cache-bytes`"),
+                  "kv_cache_config.copy_on_partial_reuse enable_prefix_caching", why="prefix caching is on by default; "
+                  "`serve --prefix-cache-bytes` limits its memory"),
     # ------------------------------------------------------------------------------------------ while it runs
     OptionMapping(
         "enable_chunked_prefill guided_decoding_backend reasoning_parser tool_call_parser enable_auto_tool_choice "

@@ -14,7 +14,7 @@ from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ...running.token_choice import TokenChoice
-from ..base import Chunk, KeptPrompt, Steps
+from ..base import Chunk, KeptEntries, Steps
 from .kernels import library_of
 from .lanes import SessionLanes
 from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, open_session, tensors_of
@@ -37,7 +37,7 @@ _WIDE = "fp32"
 
 @dataclass(frozen=True)
 class KeptRow:
-    """A saved prompt: rows of the caches, and columns that the drafter has not read yet."""
+    """Saved positions: entries of the caches, and columns that the drafter has not read yet."""
 
     arrays: KeptArrays
     held: PendingColumns
@@ -46,6 +46,11 @@ class KeptRow:
     def num_bytes(self) -> int:
         """The size of the copies in bytes."""
         return self.arrays.num_bytes + self.held.num_bytes
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether the drafter had read all positions."""
+        return not self.held.count
 
 
 class OnnxRuntimeBackend:
@@ -76,6 +81,7 @@ class OnnxRuntimeBackend:
         self._most_emitted = manifest.speculation.max_num_speculative_tokens + 1
         # The project's kernels accept rows of several columns, and the result of a row depends on no other row.
         self._takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
+        self.keeps_exactly = self._takes_rows
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
         self._is_warm = False
@@ -118,19 +124,20 @@ class OnnxRuntimeBackend:
         self._first = lanes.emission() if chunk.is_last else None
         self._lanes.has_read(slot, chunk)
 
-    def keep(self, slot: int, length: int) -> KeptRow:
-        """Copy the slot's cache rows up to ``length``, and the columns of these that the drafter has not read."""
-        held = PendingColumns(length)
-        held.take(self._lanes.held(slot), length)
-        return KeptRow(self._lanes.arrays(slot).keep(length), held)
+    def keep(self, slot: int, start: int, end: int) -> KeptRow:
+        """Copy positions of the slot's caches, and the columns of these that the drafter has not read."""
+        return KeptRow(self._lanes.arrays(slot).keep(start, end), self._lanes.held(slot).between(start, end))
 
-    def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
-        """Copy saved rows into the slot's rows."""
-        if not isinstance(kept, KeptRow):
-            raise TypeError(f"cannot restore a {type(kept).__name__}: it comes from another backend")
-        self._lanes.arrays(slot).restore(kept.arrays, length)
-        self._lanes.held(slot).take(kept.held, length)
-        self._lanes.has_restored(slot, length)
+    def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
+        """Copy saved positions into the slot's caches."""
+        held = self._lanes.held(slot)
+        held.clear()
+        for each in kept:
+            if not isinstance(each, KeptRow):
+                raise TypeError(f"cannot restore a {type(each).__name__}: it comes from another backend")
+            self._lanes.arrays(slot).restore(each.arrays)
+            held.append(each.held)
+            self._lanes.has_restored(slot, each.arrays.end)
 
     def first(self, slot: int) -> Emitted:
         """Return the emission of the last chunk, which is already available."""

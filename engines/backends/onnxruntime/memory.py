@@ -102,14 +102,20 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 @dataclass(frozen=True)
 class KeptArrays:
-    """Copies of a row of every cache up to some position: [heads, length, head_dim] each."""
+    """Copies of some positions of a row of every cache, from ``start`` on: [heads, count, head_dim] each."""
 
+    start: int
     caches: tuple[np.ndarray, ...]
 
     @property
     def num_bytes(self) -> int:
         """The size of the copies in bytes."""
         return sum(cache.nbytes for cache in self.caches)
+
+    @property
+    def end(self) -> int:
+        """The position after the last one."""
+        return self.start + int(self.caches[0].shape[1])
 
 
 class SlotArrays:
@@ -135,14 +141,14 @@ class SlotArrays:
         for name, value in other.policy.items():
             self.policy[name][:] = value
 
-    def keep(self, length: int) -> KeptArrays:
-        """Copy the first ``length`` positions of every cache."""
-        return KeptArrays(tuple(cache[0, :, :length].copy() for cache in self._all()))
+    def keep(self, start: int, end: int) -> KeptArrays:
+        """Copy the positions from ``start`` up to ``end`` of every cache."""
+        return KeptArrays(start, tuple(cache[0, :, start:end].copy() for cache in self._all()))
 
-    def restore(self, kept: KeptArrays, length: int) -> None:
-        """Restore the first ``length`` positions of saved copies."""
+    def restore(self, kept: KeptArrays) -> None:
+        """Restore saved copies."""
         for cache, was in zip(self._all(), kept.caches, strict=True):
-            cache[0, :, :length] = was[:, :length]
+            cache[0, :, kept.start : kept.start + was.shape[1]] = was
 
     def _all(self) -> tuple[np.ndarray, ...]:
         return (*self.target_caches.values(), *self.drafter_caches.values())

@@ -63,12 +63,18 @@ class PendingColumns:
         if self.end != position:
             self.clear()
 
-    def take(self, other: PendingColumns, length: int) -> None:
-        """Replace the content by a copy of the columns of ``other`` before absolute position ``length``."""
-        count = min(max(length - other.start, 0), other.count)
-        self.clear()
-        if count:
-            self.add(other.ids[:count], other.features[:count], other.start)
+    def between(self, start: int, end: int) -> PendingColumns:
+        """Return a copy of the columns from absolute position ``start`` up to ``end``."""
+        first, last = (min(max(position - self.start, 0), self.count) for position in (start, end))
+        copy = PendingColumns(last - first)
+        copy.append(self, first, last)
+        return copy
+
+    def append(self, other: PendingColumns, first: int = 0, last: int | None = None) -> None:
+        """Append columns of ``other``, all by default; they directly follow the stored ones."""
+        last = other.count if last is None else last
+        if last > first:
+            self.add(other.ids[first:last], other.features[first:last], other.start + first)
 
     def _grow(self, size: int, width: int) -> None:
         ids, features = np.empty(size, np.int64), np.empty((size, width), np.float32)

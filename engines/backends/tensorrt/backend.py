@@ -19,7 +19,7 @@ from ...folder.records import PREFILL, VERIFY
 from ...policy.drafts_per_round import spaced_counts
 from ...requests.params import SamplingParams, policy_of
 from ...running.token_choice import TokenChoice
-from ..base import Chunk, KeptPrompt, Steps
+from ..base import Chunk, KeptEntries, Steps
 from .device import CudaDevice, Device, find_gpu
 from .kept_rounds import KeptRound, KeptRounds
 from .lanes import PlanLanes
@@ -73,6 +73,7 @@ class TensorRTBackend:
     lag = 1
     prepares_rounds = True
     shows_logits = False  # plans have no logits output beside tokens, and no round waits for the host
+    keeps_exactly = False
     kept_bytes = 0  # prompts cannot be kept: device-side cache copies are not implemented
 
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
@@ -135,11 +136,11 @@ class TensorRTBackend:
         self._prompts.feed(slot, chunk, self._policies[slot])
         steps(self._prompts, k)
 
-    def keep(self, slot: int, length: int) -> KeptPrompt:
+    def keep(self, slot: int, start: int, end: int) -> KeptEntries:
         """Raise ``UsageError``: ``kept_bytes`` is 0."""
         raise _keeps_no_prompts()
 
-    def restore(self, slot: int, kept: KeptPrompt, length: int) -> None:
+    def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
         """Raise ``UsageError``: nothing can be kept."""
         raise _keeps_no_prompts()
 

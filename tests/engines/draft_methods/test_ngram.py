@@ -96,7 +96,8 @@ def test_round_width_follows_its_drafts(tiny_engine: Engine, monkeypatch: pytest
     for kind in (prompt_row.PromptRow, lanes.SessionLanes):
         monkeypatch.setattr(kind, "draft", refused)
     params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=0.3, seed=5)  # what repeats, and what does not
-    (output,) = tiny_engine.generate([LOOP], params, draft="ngram")
+    forgetful = Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tiny_engine.tokenizer)
+    (output,) = forgetful.generate([LOOP], params, draft="ngram")
     told = output.acceptance
     prompt, *rounds = widths
     assert (prompt, len(rounds)) == (len(LOOP), told.rounds + told.undrafted)

@@ -1,4 +1,4 @@
-"""Prompts that begin alike: what was read once is copied, within a limit of memory, and no text or draft changes."""
+"""Texts that begin alike: what was read once is copied, within a limit of memory, and no text or draft changes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
+from peagle.engines import engine as engines
 from peagle.engines.backends.onnxruntime import backend as onnxruntime
 from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead
-from peagle.engines.scheduling.prefix_cache import LEAST_TOKENS, PrefixCache
+from peagle.engines.scheduling.prefix_cache import BLOCK, PrefixCache
 from peagle.plugins.errors import UsageError
 
 SHARED = [[7, 9, 30] * 12, [7, 9, 30] * 7 + [40, 41] * 6, [3] * 50]
@@ -98,22 +99,48 @@ def test_drafter_reads_a_prompt_it_skipped_before(
         policy.k = 3
         for prompt, expected in ((longer, alone[1]), (shared, alone[0]), (longer, alone[1])):
             result = engine.generate([prompt], params)[0]
-            assert result.cached_tokens >= 29
+            assert result.cached_tokens >= BLOCK
             assert (result.token_ids, result.acceptance) == (expected.token_ids, expected.acceptance)
         assert alone[0].acceptance.drafted
 
 
-def test_shared_prefix_is_read_once(tiny_engine: Engine) -> None:
+def test_shared_blocks_are_read_once(tiny_engine: Engine) -> None:
     params = SamplingParams(max_tokens=3, ignore_eos=True)
     with _keeping(tiny_engine, 10**8) as engine:
         first, again = engine.generate([SHARED[0]], params)[0], engine.generate([SHARED[0]], params)[0]
-        assert (first.cached_tokens, again.cached_tokens) == (0, len(SHARED[0]) - 1)
-        assert engine.generate([SHARED[1]], params)[0].cached_tokens == 20  # of 21 that are the same
+        assert (first.cached_tokens, again.cached_tokens) == (0, 2 * BLOCK)
+        assert engine.generate([SHARED[1]], params)[0].cached_tokens == BLOCK  # the texts share 21 tokens
         assert engine.generate([[5, *SHARED[0]]], params)[0].cached_tokens == 0
+        assert engine.generate([SHARED[0][:BLOCK]], params)[0].cached_tokens == 0  # its last token must be read
         assert engine.generate([SHARED[2]], params, draft="none")[0].cached_tokens == 0
         assert engine.generate([SHARED[2]], params)[0].cached_tokens == 0  # the drafter has not read it
-        assert engine.generate([SHARED[2]], params, draft="ngram")[0].cached_tokens == len(SHARED[2]) - 1
-    assert tiny_engine.generate([SHARED[0]] * 2, params)[1].cached_tokens == 0  # off by default
+        assert engine.generate([SHARED[2]], params, draft="ngram")[0].cached_tokens == 3 * BLOCK
+    with _keeping(tiny_engine, 0) as engine:
+        assert engine.generate([SHARED[0]] * 2, params)[1].cached_tokens == 0
+
+
+@pytest.fixture(scope="module")
+def eagle3_engine(eagle3_folder: Path) -> Engine:
+    return Engine.load(eagle3_folder, max_batch_size=3, threads=1, prefix_cache_bytes=0)
+
+
+@pytest.mark.parametrize("drafts", [{}, {"num_speculative_tokens": 0}, {"draft": "ngram"}])
+@pytest.mark.parametrize("name", ["tiny_engine", "eagle3_engine"])
+def test_a_growing_conversation_reads_only_what_is_new(
+    request: pytest.FixtureRequest, name: str, drafts: dict[str, Any]
+) -> None:
+    """Answers are kept as well as prompts."""
+    forgetful: Engine = request.getfixturevalue(name)
+    params, said = SamplingParams(max_tokens=20, ignore_eos=True, temperature=0.8, seed=4), [7, 9, 30]
+    with _keeping(forgetful, 10**8) as engine:
+        for turn in range(3):
+            result = engine.generate([said], params, **drafts)[0]
+            with _keeping(forgetful, 0) as other:
+                alone = other.generate([said], params, **drafts)[0]
+            assert (result.token_ids, result.acceptance) == (alone.token_ids, alone.acceptance)
+            if turn:
+                assert len(said) - result.cached_tokens <= BLOCK + 4  # the question, and less than a block before it
+            said = [*said, *result.token_ids, 8, 9, turn]
 
 
 @pytest.mark.parametrize("tail", [[], [40], [40, 41, 2], [30]])
@@ -131,37 +158,95 @@ def test_both_caches_match_a_full_prompt_pass(tiny_engine: Engine, tail: list[in
         engine.generate([SHARED[0]], params)
         for cache in caches():
             cache[:] = np.nan
-        assert engine.generate([prompt], params)[0].cached_tokens >= 24
+        assert engine.generate([prompt], params)[0].cached_tokens == BLOCK
     assert all(np.array_equal(*pair) for pair in zip(caches(), whole, strict=True))
 
 
 @dataclass(frozen=True)
 class _Kept:
+    """Entries of so many bytes."""
+
     num_bytes: int
+    is_read: bool = True
 
 
-@given(prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), max_size=30), limit=st.integers(0, 100))
-def test_cache_memory_stays_within_its_limit(prompts: list[list[int]], limit: int) -> None:
-    cache = PrefixCache(limit)
-    for prompt in prompts:
-        if (found := cache.find(prompt, drafts=True)) is not None:
-            assert LEAST_TOKENS <= found[1] < len(prompt)
-        if cache.takes(prompt, len(prompt), drafts=True):
-            cache.add(prompt, _Kept(len(prompt)), drafts=True)
-            assert cache.find(prompt, drafts=True) == (_Kept(len(prompt)), len(prompt) - 1)
-        assert cache.num_bytes == sum(entry.kept.num_bytes for entry in cache._entries.values()) <= limit
+def _texts(length: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.sampled_from([[1] * BLOCK, [2] * BLOCK, [3]]), min_size=1, max_size=length).map(
+        lambda parts: [token for part in parts for token in part]
+    )
 
 
-def test_least_recently_used_prefix_is_evicted() -> None:
-    cache = PrefixCache(100)
-    one, two, three = ([token] * 40 for token in (1, 2, 3))
-    for prompt in (one, two):
-        cache.add(prompt, _Kept(40), drafts=True)
-    assert cache.find(one, drafts=True)
-    cache.add(three, _Kept(40), drafts=True)
-    assert [bool(cache.find(prompt, drafts=True)) for prompt in (one, two, three)] == [True, False, True]
-    cache.add(np.array([*one, 5]).tolist(), _Kept(41), drafts=True)  # a longer one takes the place of its beginning
-    assert cache.num_bytes == 81
+@given(texts=st.lists(st.tuples(_texts(5), st.booleans(), st.integers(1, 9)), max_size=30), limit=st.integers(0, 60))
+def test_cache_memory_stays_within_its_limit(texts: list[tuple[list[int], bool, int]], limit: int) -> None:
+    """Also if entries take more or less than estimated; a block never outlives the ones before it."""
+    cache = PrefixCache(limit, token_bytes=1)
+    for text, drafts, size in texts:
+        cache.keep(text, lambda start, end, size=size: _Kept(size + end - start), drafts=drafts)  # type: ignore[misc]
+        assert len(cache.find(text, drafts=drafts)) * BLOCK < len(text)
+        assert cache.num_bytes == sum(block.kept.num_bytes for block in cache._blocks) <= limit
+        assert all(block.parent is None or block.parent in cache._blocks for block in cache._blocks)
+
+
+def test_least_recently_used_blocks_are_evicted_last_ones_first() -> None:
+    cache = PrefixCache(4 * BLOCK, token_bytes=1)
+    one, two = [1] * (2 * BLOCK + 1), [2] * (2 * BLOCK + 1)
+
+    def keep(text: list[int]) -> None:
+        cache.keep(text, lambda start, end: _Kept(end - start), drafts=True)
+
+    def found(text: list[int]) -> int:
+        return len(cache.find(text, drafts=True))
+
+    keep(one)
+    keep(two)
+    assert (found(two), found(one)) == (2, 2)
+    keep([3] * (BLOCK + 1))
+    assert (found(one), found(two), found([3] * (BLOCK + 1))) == (2, 1, 1)
+    keep([4] * (9 * BLOCK))  # longer than the cache: its beginning takes all of it
+    assert (found(one), found(two), found([4] * (9 * BLOCK))) == (0, 0, 4)
+
+
+def test_what_a_drafter_has_read_replaces_what_it_has_not() -> None:
+    """So that a drafter never has a gap: what it has read comes before what it can read."""
+    cache, text, copied = PrefixCache(100, token_bytes=1), [1] * (2 * BLOCK + 1), list[tuple[int, int]]()
+
+    def keep(length: int, *, drafts: bool, is_read: bool) -> None:
+        def copy(start: int, end: int) -> _Kept:
+            copied.append((start, end))
+            return _Kept(end - start, is_read)
+
+        copied.clear()
+        cache.keep(text[:length], copy, drafts=drafts)
+
+    keep(BLOCK + 1, drafts=False, is_read=True)
+    assert (len(cache.find(text, drafts=False)), len(cache.find(text, drafts=True))) == (1, 0)
+    keep(BLOCK + 1, drafts=True, is_read=False)
+    assert [each.is_read for each in cache.find(text, drafts=True)] == [False]
+    keep(len(text), drafts=True, is_read=True)
+    assert [each.is_read for each in cache.find(text, drafts=True)] == [True, True]
+    keep(len(text), drafts=True, is_read=False)
+    assert not copied
+    keep(len(text), drafts=False, is_read=True)
+    assert not copied
+
+
+def test_memory_is_taken_by_default_where_restored_entries_are_exact(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+
+    def cached(**options: Any) -> int:
+        with Engine.load(tiny_folder, threads=1, check="sizes", **options) as engine:
+            return engine.generate([SHARED[0]] * 2, params)[1].cached_tokens
+
+    assert cached() == 2 * BLOCK
+    assert cached(prefix_cache_bytes=0) == 0
+    monkeypatch.setattr(engines, "free_memory", lambda: 0)
+    assert cached() == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(onnxruntime, "_OWN_KERNELS", "another")
+    assert cached() == 0
+    assert cached(prefix_cache_bytes=10**8) == 2 * BLOCK
 
 
 def test_engine_without_prefix_cache_support_reports_it(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

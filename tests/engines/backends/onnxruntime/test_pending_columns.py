@@ -15,8 +15,10 @@ def columns(start: int, count: int) -> tuple[np.ndarray, np.ndarray, int]:
     return ids, np.stack([ids, -ids], axis=1).astype(np.float32), start
 
 
-@given(st.integers(0, 9), st.lists(st.integers(1, 30), max_size=8), st.integers(0, 300))
-def test_pending_columns_are_returned_and_prefix_is_copied(start: int, counts: list[int], length: int) -> None:
+@given(st.integers(0, 9), st.lists(st.integers(1, 30), max_size=8), st.integers(0, 300), st.integers(0, 40))
+def test_pending_columns_are_returned_and_parts_are_copied(
+    start: int, counts: list[int], first: int, count: int
+) -> None:
     held, position = PendingColumns(100), start
     for count in counts:
         if held.has_room(count):
@@ -24,14 +26,16 @@ def test_pending_columns_are_returned_and_prefix_is_copied(start: int, counts: l
             position += count
     assert held.count == position - start <= 100
     assert held.ids[: held.count].tolist() == [*range(start, position)]
-    copy = PendingColumns(100)
-    copy.take(held, length)
-    assert copy.ids[: copy.count].tolist() == [at for at in range(start, position) if at < length]
-    if copy.count:
-        assert np.array_equal(copy.features[: copy.count], held.features[: copy.count])
-        held.features[0] = 7
-        assert copy.features[0, 0] == start
-        assert copy.start == start
+    copy = held.between(first, first + count)
+    expected = [at for at in range(start, position) if first <= at < first + count]
+    held.features[:] = 7
+    assert copy.ids[: copy.count].tolist() == expected
+    other = PendingColumns(100)
+    other.append(copy)
+    if expected:
+        assert copy.start == other.start == expected[0]
+    assert other.ids[: other.count].tolist() == expected
+    assert other.features[: other.count].tolist() == [[at, -at] for at in expected]
 
 
 def test_gap_discards_pending_columns() -> None:

@@ -96,8 +96,10 @@ def item_of(told: list[dict[str, Any]], index: int) -> dict[str, Any]:
 
 
 def comparable(told: dict[str, Any]) -> dict[str, Any]:
-    """A response without ids and times."""
-    usage = {name: value for name, value in told["usage"].items() if name != "speculation"}
+    """A response without ids and times, and the same whether the prompt was cached."""
+    usage = {
+        name: value for name, value in told["usage"].items() if name not in ("speculation", "input_tokens_details")
+    }
     output = [{name: value for name, value in each.items() if name not in ("id", "call_id")} for each in told["output"]]
     return {**told, "id": "", "created_at": 0, "usage": usage, "output": output}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.hardware.memory import free_memory
+from peagle.engines.free_memory import free_memory
 
 
 def put(root: Path, files: dict[str, str]) -> None:
