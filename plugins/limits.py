@@ -34,10 +34,10 @@ def at_least_one(value: float) -> str | None:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on a call's sizes, checked once all are known: ``least`` <= product of ``dims``, ``times`` it <= ``most``.
+    """A bound on a call's sizes, once all are known: ``least`` <= ``times`` the product of ``dims`` <= ``most``.
 
-    ``least`` and ``most`` are numbers or other dimensions. ``complaint`` is the message; names of dimensions and ``product`` in
-    braces are filled in.
+    ``least`` and ``most`` are numbers or other dimensions. ``complaint`` is the message; names of dimensions and
+    ``product`` in braces are filled in.
     """
 
     dims: tuple[str, ...]

@@ -1,7 +1,8 @@
 // Products of routed experts with matrices of MXFP4 blocks, for the kernels of both of their products.
 //
 // A choice is a pair of a token and one of its experts. A block of threads groups the choices of a piece of the window by
-// expert, so that an expert's rows are read once for all of its tokens. A product is the sum of a warp: lane l adds the
+// expert, so that an expert's rows come from memory once; for every further kTogether tokens of a warp's row they come
+// from the cache. A product is the sum of a warp: lane l adds the
 // words l, l + 32, ... of eight columns each, in this order, and the lanes are added in pairs. So no bit of a product
 // depends on other tokens, or on how many there are.
 

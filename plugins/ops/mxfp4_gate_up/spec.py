@@ -35,7 +35,7 @@ SPEC = OpSpec(
 Matrices are stacks of MXFP4 blocks as GPT-OSS checkpoints store them: rows alternate (gate, up), a byte has the codes
 of two columns, the lower half first, and 32 columns share a power of two. Products are sums in float32, in an order
 that depends on the number of columns alone, so a row of inner depends on its own row of x and on its expert alone. Only
-the experts that some token has are read, each once for all of its tokens. An infinite ``limit`` is no clamp. The row of
+the experts that some token has are read, and their tokens together. An infinite ``limit`` is no clamp. The row of
 an expert that does not exist is NaN.""",
     inputs=(
         Operand("x", ("N", "H"), FLOATS, "tokens"),

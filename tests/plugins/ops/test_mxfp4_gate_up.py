@@ -121,7 +121,7 @@ def test_no_bit_of_a_token_depends_on_the_window() -> None:
             np.testing.assert_array_equal(reference(op, window(batch, some))[0], whole[some])
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
     "columns": ({"x": (5, 96)}, "2 blocks of 32 do not have the 96 columns of the other factor"),
     "bytes": ({"codes": (4, 3, 2, 2, 8)}, "a block has 16 bytes of codes, not 8"),
     "rows": ({"codes": (4, 3, 3, 2, 16), "exponents": (4, 3, 3, 2)}, "there are gate and up, not 3 rows"),
