@@ -30,6 +30,34 @@ def matrix(codes: Array, exponents: Array) -> Array:
     return numbers.reshape(*codes.shape[:-2], -1)
 
 
+def codes_of_gguf(rows: Array) -> Array:
+    """Return the codes, int8 [n, blocks, 16], of rows of GGUF's MXFP4 blocks (17 bytes), uint8 [n, bytes].
+
+    Its first 16 columns are in the low halves of bytes, and the others in the high halves.
+    """
+    stored = _gguf(rows)[..., 1:]
+    both = np.concatenate([stored & 15, stored >> 4], axis=-1)
+    codes: Array = (both[..., 0::2] | both[..., 1::2] << 4).view(np.int8)
+    return codes
+
+
+def exponents_of_gguf(rows: Array) -> Array:
+    """Return the exponents of the same rows, int8 [n, blocks]."""
+    return np.ascontiguousarray(_gguf(rows)[..., 0]).view(np.int8)
+
+
+def gguf_rows(codes: Array, exponents: Array) -> Array:
+    """Return rows of GGUF's blocks, uint8 [n, bytes], of codes [n, blocks, 16] and exponents [n, blocks]."""
+    pairs = codes.view(np.uint8)
+    both = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:-1], MX_BLOCK)
+    stored = both[..., :BYTES] | both[..., BYTES:] << 4
+    return np.concatenate([exponents.view(np.uint8)[..., None], stored], axis=-1).reshape(len(codes), -1)
+
+
+def _gguf(rows: Array) -> Array:
+    return rows.reshape(len(rows), -1, 1 + BYTES)
+
+
 def products(x: Array, codes: Array, exponents: Array) -> Array:
     """Return the products of rows x float32 [n, columns] with every row of a matrix, float32 [n, rows].
 
