@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -52,12 +53,14 @@ def fixed_of(op: str) -> dict[str, int]:
     return ROUTED | {"blocks": BLOCKS[op]} if op in BLOCKS else FIXED
 
 
-def case(write: Write, op: str, floats: str = "float16", **more: Any) -> dict[str, Any]:
-    fixed = fixed_of(op)
+def case(
+    write: Write, op: str, floats: str = "float16", *, sizes: Mapping[str, int] = MappingProxyType({}), **more: Any
+) -> dict[str, Any]:
+    fixed = fixed_of(op) | sizes
     by_op = {"N": "S"} if op in BLOCKS else {}  # the tokens of routed experts are columns
 
-    def at(sizes: Mapping[str, int]) -> dict[str, int]:
-        return {**sizes, **fixed, **{name: sizes[other] for name, other in by_op.items()}}
+    def at(given: Mapping[str, int]) -> dict[str, int]:
+        return {**given, **fixed, **{name: given[other] for name, other in by_op.items()}}
 
     profiles = [profile(op, *map(at, three)) for three in (VERIFY, PREFILL)]
     model = write(op, dtypes(op, floats), ATTRIBUTES[op], fixed=fixed, **more)
@@ -121,6 +124,30 @@ def test_plan_contains_its_plugin_fields(built: Mapping[tuple[str, str], Mapping
     plan = bytes.fromhex(built["PlaceholderDraft", "float16"]["plans"]["SM120"])
     assert b"mask_token_id" in plan
     assert (151_936).to_bytes(8, "little") in plan
+
+
+def test_a_plan_has_the_blocks_of_experts_once_and_as_they_are(write_model: Write) -> None:
+    """Two profiles, and no other form of the constants beside them."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    rng, stacks, size = np.random.default_rng(0), ("codes", "exponents"), 0
+
+    def hold(node: Any, graph: Any) -> None:
+        nonlocal size
+        for value in [value for value in graph.input if value.name in stacks]:
+            shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            content = rng.integers(-128, 128, shape).astype(np.int8)
+            graph.initializer.append(numpy_helper.from_array(content, value.name))
+            graph.input.remove(value)
+            size += content.nbytes
+
+    built = case(write_model, "Mxfp4Down", edit=hold, sizes={"E": 64, "H": 512})
+    profiles = [{name: shapes for name, shapes in each.items() if name not in stacks} for each in built["profiles"]]
+    (result,) = results(run_aot([built | {"profiles": profiles}]))
+    assert result["error"] is None, result
+    assert size == 64 * 512 * 3 * 17
+    assert all(size < len(plan) // 2 < 1.1 * size for plan in result["plans"].values())
 
 
 def set_attribute(name: str, value: Any) -> Callable[[Any, Any], None]:
