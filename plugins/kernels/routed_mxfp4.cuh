@@ -69,9 +69,11 @@ __device__ inline void group(const i64* experts, int choices, int count, Groups&
   sync_block();
 }
 
-// The number of the code in the lowest four bits: their bits are those of a float32 of another exponent.
-__device__ inline float fp4(u32 code) {
-  return bits_to_float((code << 28 & 0x80000000u) | (code << 22 & 0x01c00000u)) * 8.507059173023462e37f;  // 2^126
+// The number of a code of a word. Its sign comes to the place of a float32's, and the other bits to the lowest of the
+// exponent and the highest of the fraction: it is a number that is 2^126 times too small.
+__device__ inline float fp4(u32 codes, int i) {
+  const int moved = static_cast<int>(codes << (28 - 4 * i)) >> 6;
+  return bits_to_float(static_cast<u32>(moved) & 0x81c00000u) * 8.507059173023462e37f;
 }
 
 // 2^(exponent - 127) of an E8M0; 255 is NaN.
@@ -126,7 +128,7 @@ __device__ inline void multiply(const TwoRows& rows, int words, const typename F
       if (word >= words) break;
       float weights[2][8];
       for (int r = 0; r < 2; ++r) {
-        for (int i = 0; i < 8; ++i) weights[r][i] = fp4(codes[ahead][r] >> 4 * i);
+        for (int i = 0; i < 8; ++i) weights[r][i] = fp4(codes[ahead][r], i);
       }
 #pragma unroll
       for (int t = 0; t < kTogether; ++t) {

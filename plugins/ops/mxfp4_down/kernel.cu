@@ -59,7 +59,7 @@ __device__ inline void down(const float* inner, const i64* experts, const typena
 }  // namespace peagle
 
 #define PEAGLE_DOWN(dtype, Format)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(128, 5) mxfp4_down_##dtype(                                                \
+  extern "C" __global__ void __launch_bounds__(128, 4) mxfp4_down_##dtype(                                                \
       const float* __restrict__ inner, const long long* __restrict__ experts,                                          \
       const peagle::Format::Raw* __restrict__ scores, const signed char* __restrict__ codes,                           \
       const signed char* __restrict__ exponents, const peagle::Format::Raw* __restrict__ bias, int tokens, int chosen, \
