@@ -12,6 +12,9 @@ through inputs that exceed the L2 cache, *warm* reads the same input repeatedly.
   cumulative product over the matches), also captured in a CUDA graph, on the same inputs and equally cold.
 - Compare a call whose floor is below the launch cost with ``launch``, the time of a kernel that does almost nothing.
 
+Routed experts have the sizes of GPT-OSS-120B, in a window of K + 1 tokens; every launch has other experts. Their floor
+is the time to read the blocks of the experts that some token has. They are not compared with PyTorch.
+
 Every draft is accepted, which is the most work for a call. Exit status: 3 if this cannot run here, 1 if greedy tokens
 differ from PyTorch's.
 """
@@ -45,8 +48,13 @@ VOCABULARIES = (151_936, 201_088)
 DRAFTS = (1, 4, 8, 16)
 BATCHES = (1, 8, 64)
 DTYPES = ("float16", "bfloat16", "float32")
+OF_DRAFTS, OF_EXPERTS = ("AcceptPrefix", "NumbersAt", "PlaceholderDraft"), ("Mxfp4GateUp", "Mxfp4Down")
 POLICIES = {"greedy": (0.0, 1.0), "top-p 0.9": (1.0, 0.9)}  # temperature, top_p
 
+WINDOWS = (1, 5, 9, 17, 64)  # tokens of a window that chooses experts
+HIDDEN, INNER, EXPERTS, CHOSEN = 2880, 2880, 128, 4  # of GPT-OSS-120B
+
+DEVICE = "cuda"
 REPLAYS = 9
 LEAST_LAUNCHES = 20
 MOST_LAUNCHES = 400
@@ -80,7 +88,8 @@ class Row:
     floor: float
     cold: Spread
     warm: Spread
-    torch_cold: Spread | None  # None: PyTorch ran out of memory
+    torch_cold: Spread | None  # None: PyTorch ran out of memory, unless it is not ``compared``
+    compared: bool = True
 
     @property
     def of_floor(self) -> float:
@@ -317,6 +326,43 @@ def small_ops(kernels: dict[str, Kernel], k: int, batch: int, copy_speed: float)
     return rows
 
 
+def routed_experts(kernels: dict[str, Kernel], tokens: int, dtype: str, copy_speed: float) -> list[Row]:
+    """Measure both products of routed experts."""
+    import torch
+
+    def some(*shape: int) -> Any:
+        return torch.randn(shape, device=DEVICE).to(getattr(torch, dtype))
+
+    def blocks(*shape: int) -> list[Any]:
+        codes = torch.randint(-128, 128, (*shape, 16), dtype=torch.int8, device=DEVICE)
+        return [codes, torch.randint(115, 125, shape, dtype=torch.int8, device=DEVICE)]
+
+    choices = [torch.rand((tokens, EXPERTS), device=DEVICE).topk(CHOSEN).indices for _ in range(MOST_LAUNCHES // 8)]
+    numbers = [torch.tensor(number, device=DEVICE) for number in (1.702, 1.0, 7.0)]
+    gate_up = [*blocks(EXPERTS, INNER, 2, HIDDEN // 32), some(EXPERTS, 2 * INNER), *numbers]
+    down = [*blocks(EXPERTS, HIDDEN, INNER // 32), some(EXPERTS, HIDDEN)]
+    x, scores, y = some(tokens, HIDDEN), some(tokens, CHOSEN), some(tokens, HIDDEN)
+    inner = torch.zeros((tokens, CHOSEN, INNER), device=DEVICE)
+    dims = {"N": tokens, "A": CHOSEN, "E": EXPERTS, "H": HIDDEN, "I": INNER}
+    calls: dict[str, Callable[[Any], list[Any]]] = {
+        "Mxfp4GateUp": lambda experts: [x, experts, *gate_up, inner],
+        "Mxfp4Down": lambda experts: [inner, experts, scores, *down, y],
+    }
+    distinct = statistics.mean(len(experts.unique()) for experts in choices)
+    rows = []
+    for (name, given), stack in zip(calls.items(), (gate_up, down), strict=True):
+        kernel, size = kernels[name], sum(x.numel() for x in stack[:2]) * distinct / EXPERTS
+
+        def launch(i: int, kernel: Kernel = kernel, given: Callable[[Any], list[Any]] = given) -> None:
+            kernel(given(choices[i % len(choices)]), dims, dtype)
+
+        cold = timed(launch, len(choices))
+        warm = timed(lambda i, launch=launch: launch(0), LEAST_LAUNCHES)  # type: ignore[misc]
+        floor = size / (copy_speed * 1e-6)
+        rows.append(Row(name, "", dtype, 0, tokens - 1, 1, floor, cold, warm, None, compared=False))
+    return rows
+
+
 def machine(kernels: dict[str, Kernel], copy_speed: float, launch: Spread) -> Machine:
     import torch
 
@@ -350,7 +396,7 @@ def markdown(on: Machine, rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        speedup = f"{r.speedup:.1f}x" if r.speedup else "out of memory"
+        speedup = f"{r.speedup:.1f}x" if r.speedup else "out of memory" if r.compared else ""
         cells = [r.op, r.policy, r.dtype, r.vocab or "", r.k, r.batch, f"{r.floor:.1f}", r.cold, f"{r.of_floor:.2f}x"]
         cells += [r.warm, r.torch_cold or "", speedup]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
@@ -381,7 +427,7 @@ def main() -> int:
     torch.manual_seed(0)
     torch.cuda.synchronize()
     try:
-        kernels = {name: Kernel(name) for name in ("AcceptPrefix", "NumbersAt", "PlaceholderDraft")}
+        kernels = {name: Kernel(name) for name in OF_DRAFTS + OF_EXPERTS}
     except PeagleError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -389,6 +435,8 @@ def main() -> int:
     drafts = (1, 8) if asked.quick else DRAFTS
     try:
         small = [row for k in drafts for batch in BATCHES for row in small_ops(kernels, k, batch, copy_speed)]
+        windows = WINDOWS[:2] if asked.quick else WINDOWS
+        small += [row for tokens in windows for row in routed_experts(kernels, tokens, "bfloat16", copy_speed)]
         on = machine(kernels, copy_speed, small[0].cold)
         l2 = int(on.l2_mib * 2**20)
         vocabularies, dtypes = (VOCABULARIES[:1], DTYPES[:1]) if asked.quick else (VOCABULARIES, DTYPES)

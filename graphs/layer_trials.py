@@ -55,6 +55,16 @@ class Trials:
     base: LayerTrial
     more: Mapping[str, LayerTrial]
 
+    def rewritten(self, rewrite: Callable[[ir.Model], None]) -> Trials:
+        """Return these trials with another semantic graph, which ``rewrite`` makes of a copy in place."""
+
+        def other(trial: LayerTrial) -> LayerTrial:
+            model = ir.from_proto(ir.to_proto(trial.model))
+            rewrite(model)
+            return replace(trial, model=model)
+
+        return replace(self, base=other(self.base), more={kind: other(trial) for kind, trial in self.more.items()})
+
     def operators(self, lowering: Lowering | None = None) -> dict[str, int]:
         """Count each operator in the whole graph, semantic or lowered; most frequent first."""
         return dict((+self._whole(lambda trial: _operators(trial, lowering))).most_common())

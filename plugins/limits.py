@@ -34,23 +34,24 @@ def at_least_one(value: float) -> str | None:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on a call's sizes, checked once all are known: ``least`` <= product of ``dims`` <= ``most``.
+    """A bound on a call's sizes, once all are known: ``least`` <= ``times`` the product of ``dims`` <= ``most``.
 
-    ``most`` is a number or another dimension. ``complaint`` is the message; names of dimensions and ``product`` in
-    braces are filled in.
+    ``least`` and ``most`` are numbers or other dimensions. ``complaint`` is the message; names of dimensions and
+    ``product`` in braces are filled in.
     """
 
     dims: tuple[str, ...]
     complaint: str
-    least: int = 0
+    least: int | str = 0
     most: int | str | None = None
+    times: int = 1
 
     def check(self, sizes: Mapping[str, int]) -> str | None:
-        """Return a complaint if the sizes are out of bounds and all of them, ``most`` included, are known."""
-        most = sizes.get(self.most) if isinstance(self.most, str) else self.most
+        """Return a complaint if the sizes are out of bounds and all of them, the bounds included, are known."""
+        least, most = (sizes.get(end) if isinstance(end, str) else end for end in (self.least, self.most))
         if not sizes.keys() >= {*self.dims}:
             return None
-        product = math.prod(sizes[name] for name in self.dims)
-        if self.least <= product and (most is None or product <= most):
+        product = self.times * math.prod(sizes[name] for name in self.dims)
+        if (least is None or least <= product) and (most is None or product <= most):
             return None
         return self.complaint.format(product=product, **sizes)

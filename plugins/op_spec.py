@@ -97,7 +97,8 @@ class Kernel:
     Its parameters are a pointer per input, an ``int`` per entry of ``scalars`` (a dimension of the op or one of its int
     attributes), and a pointer per output, in that order. The entry point is ``entry``, or ``<entry>_<dtype>`` with the
     dtype of the ``typed_by`` input. ``blocks`` is a dim expression; each block becomes ``cluster`` thread blocks on
-    GPUs with clusters (SM 9.0 and up), otherwise one.
+    GPUs with clusters (SM 9.0 and up), otherwise one. ``headers`` are files of ``plugins/kernels/`` that it shares with
+    other kernels.
     """
 
     entry: str
@@ -106,6 +107,7 @@ class Kernel:
     scalars: tuple[str, ...]
     typed_by: str | None = None
     cluster: int = 1
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

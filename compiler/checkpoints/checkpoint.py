@@ -23,6 +23,7 @@ from ..store.known_hashes import entry_of
 from ..store.stages import Stage
 from .formats import StoredTensor, format_of
 from .formats.fp8_with_scales import Loss, ScaledFp8
+from .formats.mxfp4 import Mxfp4Matrix
 from .formats.stored_numbers import check_finite
 from .gguf.header import GgufHeader, is_gguf, read_gguf
 from .gguf.model import config_of, tensors_of
@@ -206,8 +207,8 @@ class Checkpoint:
         return self.tensors[name]
 
 
-def read_blocks(tensor: GgufTensor, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
-    """Read a GGUF tensor in its stored blocks, uint8 [rows, bytes]; slices as in ``Checkpoint.pieces``."""
+def read_blocks(tensor: GgufTensor | Mxfp4Matrix, limit: int = PIECE) -> Iterator[np.ndarray[Any, Any]]:
+    """Read a tensor in its stored blocks, uint8 [rows, bytes]; slices as in ``Checkpoint.pieces``."""
     return (tensor.blocks(*some) for some in _slices(tensor, limit))
 
 
@@ -228,11 +229,11 @@ def take_fingerprints(checkpoints: Sequence[Checkpoint], progress: Progress) -> 
             checkpoint.take_fingerprint(advance)
 
 
-def _length(tensor: StoredTensor) -> int:
+def _length(tensor: StoredTensor | Mxfp4Matrix) -> int:
     return tensor.shape[0] if tensor.shape else 1
 
 
-def _slices(tensor: StoredTensor, limit: int) -> Iterator[tuple[int, int]]:
+def _slices(tensor: StoredTensor | Mxfp4Matrix, limit: int) -> Iterator[tuple[int, int]]:
     """Yield row ranges to read at a time: at most ``limit`` bytes of float32, or one row (or block of rows)."""
     length = _length(tensor)
     rows = limit // max(4 * math.prod(tensor.shape[1:]), 1)

@@ -13,6 +13,7 @@ from ...graphs.targets import Family, Piece, TargetSpec
 from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows
 from ...graphs.targets.skeleton import Skeleton
 from .checkpoint import Checkpoint, read_blocks
+from .formats.mxfp4 import Mxfp4, Mxfp4Matrix
 from .gguf.weights import ROUNDED, GgufStack, GgufTensor
 
 
@@ -20,7 +21,7 @@ from .gguf.weights import ROUNDED, GgufStack, GgufTensor
 class StoredBlocks:
     """A matrix in the blocks of a GGUF file: their type (``Q4_1``), and ``read()``, which yields rows as uint8.
 
-    The rows of stacked matrices follow each other.
+    MXFP4 of a safetensors checkpoint comes in the same order of bytes. The rows of stacked matrices follow each other.
     """
 
     kind: str
@@ -84,18 +85,18 @@ class Target:
         return (run.read() for run in self.runs(name, shape))
 
     def blocks(self, name: str, shape: Shape) -> StoredBlocks | None:
-        """Return the GGUF blocks of a graph weight; None if it is not stored in blocks, or in several types."""
+        """Return the blocks of a graph weight; None if it is not stored in blocks, or in several types."""
         pieces = [self._in_blocks(piece) for piece in self.sources.pieces(name, shape)]
         kinds = {tensor.entry.dtype for tensors in pieces for tensor in tensors}
         if not all(pieces) or len(kinds) != 1 or not kinds <= {*ROUNDED}:
             return None
         return StoredBlocks(kinds.pop(), lambda: (rows for tensors in pieces for rows in _in_turn(tensors)))
 
-    def _in_blocks(self, piece: Piece) -> tuple[GgufTensor, ...]:
-        """Return the GGUF tensors whose rows alternate in a piece of a graph weight; none if it is stored otherwise."""
+    def _in_blocks(self, piece: Piece) -> tuple[GgufTensor | Mxfp4Matrix, ...]:
+        """Return the matrices in blocks whose rows alternate in a piece of a graph weight; none without blocks."""
         tensors = [self.checkpoint.tensors.get(self.sources.key(key)) for key in piece.keys]
         if piece.how == "transpose":
-            return tensors[0].flat if isinstance(tensors[0], GgufStack) else ()
+            return tensors[0].flat if isinstance(tensors[0], GgufStack | Mxfp4) else ()
         found = tuple(tensor for tensor in tensors if isinstance(tensor, GgufTensor))
         return found if len(found) == len(tensors) else ()
 
@@ -104,7 +105,7 @@ class Target:
         return self.sources.key(self.sources.pieces(name, shape)[0].keys[0])
 
 
-def _in_turn(tensors: Sequence[GgufTensor]) -> Iterator[Array]:
+def _in_turn(tensors: Sequence[GgufTensor | Mxfp4Matrix]) -> Iterator[Array]:
     """Read the blocks of tensors of one shape, whose rows alternate."""
     for parts in zip(*map(read_blocks, tensors), strict=True):
         yield parts[0] if len(parts) == 1 else np.stack(parts, axis=1).reshape(-1, parts[0].shape[1])

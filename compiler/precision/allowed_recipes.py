@@ -66,7 +66,8 @@ def unsupported_reason(precision: str, *, tensorrt: bool) -> str:
     kind = NUMBER_FORMATS[precision]
     if kind.as_stored:
         only = "only this project's CPU kernels multiply with the blocks of a GGUF file"
-        return f"{only}; for TensorRT they are dequantized" if tensorrt else f"{only}, which need a C++ compiler"
+        on_gpus = "for TensorRT, all but routed experts in MXFP4 are dequantized"
+        return f"{only}; {on_gpus}" if tensorrt else f"{only}, which need a C++ compiler"
     if kind.is_quantized:
         return f"{'TensorRT' if tensorrt else 'ONNX Runtime'} neither computes in {kind.title} nor emulates it"
     return f"TensorRT has no attention kernel for {precision}" if tensorrt else "ONNX Runtime computes in fp32 on a CPU"

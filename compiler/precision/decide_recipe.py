@@ -13,7 +13,7 @@ from ...plugins.number_types import E4M3
 from ..hardware.gpus import supports
 from .allowed_recipes import available, require_known, require_legal, wide_names
 from .precision_options import PrecisionOptions
-from .quantization_schemes import scheme_of_blocks
+from .quantization_schemes import EXPERTS, scheme_of_blocks
 from .recipes import RECIPES, Recipe, wide_type
 
 if TYPE_CHECKING:
@@ -44,10 +44,20 @@ def decide(
         asked = replace(asked, exclude=())  # an FP8 checkpoint or a GGUF file could have exclusions
     name = precision_of(asked, lowering, target, gpus, keeps_own=keeps_own)
     recipe = with_drafter(table_of(replace(asked, name=name), lowering, wide), asked, lowering, head)
+    if target:
+        recipe = recipe.keeping_experts(stored_experts(target), lowering)
     require_legal(recipe, lowering, gpus, wides=wide_names() if wide is None else ())
     if target and recipe.keeps_blocks:
         _require_blocks(recipe, lowering, target)
     return recipe
+
+
+def stored_experts(target: Target) -> str:
+    """Return the type of blocks (``MXFP4``) that all routed experts of a checkpoint are stored in; empty otherwise."""
+    stacks = [weight for weight in target.skeleton.weights if weight.role == EXPERTS]
+    stored = [target.blocks(weight.name, weight.shape) for weight in stacks]
+    kinds = {blocks.kind if blocks else "" for blocks in stored}
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def with_drafter(recipe: Recipe, asked: PrecisionOptions, lowering: Lowering, head: DrafterSpec | None) -> Recipe:

@@ -17,11 +17,12 @@ from ...graphs.targets.checkpoint_pieces import Array, Shape, UnreadRows
 from ...plugins.errors import BuildError
 from ...plugins.number_formats import AFFINE, Scheme, keeps_blocks
 from ...plugins.number_types import scales_of, to_e8m0
+from ...plugins.ops.mxfp4_gate_up.blocks import codes_of_gguf, exponents_of_gguf
 from ...plugins.ops.quantized_linear.packed_weights import gguf_codes, gguf_scales, row_scale_shape
 from ...plugins.problems import counted, listed
 from ..checkpoints.formats.fp8_with_scales import Loss
 from ..checkpoints.target import StoredBlocks
-from .quantization_schemes import is_packable, rounds_input, scheme_of, scheme_of_blocks, serves_embedding
+from .quantization_schemes import may_keep_blocks, rounds_input, scheme_of, scheme_of_kept, serves_embedding
 from .recipes import EMBEDDING, LM_HEAD
 from .rounding import scale_and_min
 from .rounding.coded_rows import Coding, row_magnitudes
@@ -119,13 +120,15 @@ class OnTheFlyQuantizer:
                 wide[name] = f"no block size from {how.smallest} to {how.block} divides its {columns} columns"
                 continue
             shape = self._scale_shape(weight) + ((how.of_block,) if how.of_block > 1 else ())
-            if self._kept(weight):
+            if self._kept(weight) and how.packed:
                 shape = (*weight.shape[:-1], *row_scale_shape(how.packed, weight.shape[-1]))
             gathered = weight.role == EMBEDDING or (
                 weight.role == LM_HEAD and serves_embedding(self.selection.recipe, self.lowering)
             )
             rounding = self._rounding(weight)
-            taken[name] = QuantizedWeight(how.codes, shape, block, rounding, how.powers, gathered, how.packed)
+            taken[name] = QuantizedWeight(
+                how.codes, shape, block, rounding, how.powers, gathered, how.packed, how.blocks
+            )
         return taken, wide
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
@@ -133,7 +136,8 @@ class OnTheFlyQuantizer:
         weight = self.selection.weights[name]
         if stored := self._kept(weight):
             form = self._scheme(weight).packed
-            yield from in_order(lambda _, rows: gguf_codes(form, rows), map(UnreadRows.of, stored.read()))
+            codes = partial(gguf_codes, form) if form else codes_of_gguf
+            yield from in_order(lambda _, rows: codes(rows), map(UnreadRows.of, stored.read()))
             return
         loss, of_blocks = self._losses.setdefault(name, Loss()), []
         for rows in in_order(self._coding(weight).coded, self.runs(name, shape)):
@@ -146,7 +150,9 @@ class OnTheFlyQuantizer:
         """Yield the scales of a weight: block scales as they come, else all at once."""
         weight = self.selection.weights[name]
         if stored := self._kept(weight):
-            yield from (gguf_scales(self._scheme(weight).packed, rows) for rows in stored.read())
+            form = self._scheme(weight).packed
+            of_rows = partial(gguf_scales, form) if form else exponents_of_gguf
+            yield from map(of_rows, stored.read())
             return
         if not self._scheme(weight).block:
             yield self._few(weight)
@@ -195,8 +201,10 @@ class OnTheFlyQuantizer:
     def _taken(self, weight: RoledWeight) -> tuple[StoredBlocks, Scheme] | None:
         """Return the blocks of a weight used as stored, with their scheme, else None."""
         if weight.name not in self._found:
-            stored = self.blocks(weight.name, weight.shape) if is_packable(self.lowering, weight) else None
-            how = scheme_of_blocks(self.selection.recipe.precision(weight.role), stored.kind) if stored else None
+            kind = self.selection.recipe.precision(weight.role)
+            may = may_keep_blocks(kind, self.lowering, weight)
+            stored = self.blocks(weight.name, weight.shape) if may else None
+            how = scheme_of_kept(kind, self.lowering, stored.kind) if stored else None
             self._found[weight.name] = (stored, how) if stored and how else None
         return self._found[weight.name]
 

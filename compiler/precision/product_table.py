@@ -90,7 +90,7 @@ def _promised(graph: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the graph's data for the same weight, to compare with the rest of the row."""
     if graph is None:
         return {}
-    kept = {name: graph[name] for name in ("role", "why") if graph.get(name)}
+    kept = {name: graph[name] for name in ("role", "why", "blocks") if graph.get(name)}
     return {"graph": {"stored": graph["stored"], "computed": graph["computed"]}, **kept}
 
 

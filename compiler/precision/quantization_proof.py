@@ -180,8 +180,8 @@ class QuantizedGraph:
         weight, how = self.source.selection.weights.get(name), self.taken.get(name)
         if weight is None or how is None:
             return False
-        if how.packed:
-            return product.packed == how.packed
+        if how.packed or how.blocks:
+            return product.packed == (how.packed or how.blocks)
         if product.stored != stored_name(how.codes):
             return False
         if self._lowered_for.has_kernels and how.codes.startswith(_UNSIGNED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...plugins.number_formats import NUMBER_FORMATS, Scheme, kernels_of
+from ...plugins.number_formats import NUMBER_FORMATS, Scheme, keeps_blocks, kernels_of
 from ...plugins.ops.quantized_linear.packed_weights import BLOCK, FORMATS, TILE
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...graphs.targets.weight_roles import RoledWeight
     from .recipes import Recipe
 
+EXPERTS = "experts"
 _ROUNDED = ("attention", "mlp", "lm_head")  # the roles of linears whose inputs are quantized as well
 
 
@@ -37,6 +38,20 @@ def is_packable(lowering: Lowering, weight: RoledWeight) -> bool:
     return lowering.packs and weight.shape[-1] % BLOCK == 0 and not (is_stack and weight.shape[-2] % TILE)
 
 
+def may_keep_blocks(precision: str, lowering: Lowering, weight: RoledWeight) -> bool:
+    """Return True if a lowering may use a weight in the blocks that its checkpoint stores."""
+    if lowering.is_tensorrt:
+        return keeps_blocks(precision) and weight.role == EXPERTS and bool(lowering.expert_blocks)
+    return is_packable(lowering, weight)
+
+
+def scheme_of_kept(precision: str, lowering: Lowering, kind: str) -> Scheme | None:
+    """Return the scheme of a weight that ``may_keep_blocks``, of blocks of type ``kind``; None if it cannot."""
+    if lowering.is_tensorrt:
+        return scheme(precision, lowering) if kind in lowering.expert_blocks else None
+    return scheme_of_blocks(precision, kind)
+
+
 def scheme_of_blocks(precision: str, kind: str) -> Scheme | None:
     """Return the scheme of a matrix that a format takes in its GGUF blocks, of type ``kind`` (``Q4_K``).
 
@@ -58,4 +73,4 @@ def serves_embedding(recipe: Recipe, lowering: Lowering) -> bool:
 
 def rounds_input(recipe: Recipe, role: str) -> bool:
     """Return True if inputs of weights with this role are quantized, where their type quantizes inputs at all."""
-    return recipe.expert_activations != recipe.wide if role == "experts" else role in _ROUNDED
+    return recipe.expert_activations != recipe.wide if role == EXPERTS else role in _ROUNDED

@@ -75,8 +75,8 @@ class Recipe:
 
     @property
     def quantized_type(self) -> str | None:
-        """The type of the quantized matrices, or of the lm_head if only it is quantized."""
-        return next((kind for kind in (self.weights, self.lm_head) if kind != self.wide), None)
+        """The type of the quantized matrices; of the lm_head, or of the experts, if only these are quantized."""
+        return next((kind for kind in (self.weights, self.lm_head, self.experts) if kind != self.wide), None)
 
     @property
     def is_quantized(self) -> bool:
@@ -85,7 +85,7 @@ class Recipe:
 
     @property
     def keeps_blocks(self) -> bool:
-        """True if some matrices keep the blocks of a GGUF file, and so need one."""
+        """True if some matrices keep the blocks of a file, and so need one that has them."""
         return any(map(keeps_blocks, self.quantized_types))
 
     @property
@@ -123,6 +123,18 @@ class Recipe:
             return replace(recipe, expert_activations=recipe.wide)
         kernels = None if lowering.is_tensorrt else kernels_of(recipe.weights)
         return recipe._with_kernels(kernels, has=lowering.has_kernels) if kernels else recipe
+
+    def keeping_experts(self, kind: str, lowering: Lowering) -> Recipe:
+        """Return the recipe for a checkpoint whose routed experts are stored in blocks of type ``kind``.
+
+        They stay so if ``lowering`` has ops for them, whatever the recipe is.
+        """
+        taken = (each for each in NUMBER_FORMATS.values() if each.as_stored and each.tensorrt)
+        own = next(taken, None) if lowering.is_tensorrt and kind in lowering.expert_blocks else None
+        if own is None:
+            return self
+        says = f"{self.says}; but routed experts stay {kind}, as the checkpoint stores them"
+        return replace(self, experts=own.name, expert_activations=self.wide, says=says)
 
     def _with_kernels(self, kernels: IntegerKernels, *, has: bool) -> Recipe:
         """Return the recipe for CPU kernels; a lowering without them dequantizes weights and computes in ``wide``."""
@@ -301,7 +313,7 @@ def twice_rounded(recipe: Recipe, target: Checkpoint, again: Sequence[str]) -> l
             f"{target.source.name} has weights that are already quantized to {which}: {recipe.name} quantizes them a "
             f"second time{told}"
         ]
-    if recipe.experts == recipe.wide or "mxfp4" not in target.format.lower():
+    if recipe.experts == recipe.wide or keeps_blocks(recipe.experts) or "mxfp4" not in target.format.lower():
         return []
     return [
         f"the checkpoint's experts are already MXFP4, and are quantized a second time, to {recipe.experts}; "

@@ -14,7 +14,7 @@ from ..checkpoints.gguf.weights import rounded_types
 from ..checkpoints.target import Target
 from .kv_cache_scales import stored_cache_scales
 from .on_the_fly_quantizer import OnTheFlyQuantizer
-from .quantization_schemes import is_packable, scheme_of_blocks
+from .quantization_schemes import may_keep_blocks, scheme_of_kept
 from .recipes import RECIPES, Recipe
 from .weight_selection import Selection, candidates_of
 from .weights_stored_quantized import StoredFp8
@@ -95,17 +95,19 @@ def selection_of(target: Target, recipe: Recipe, lowering: Lowering) -> Selectio
 
 
 def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str, str]:
-    """Return the weights that a ``recipe`` takes in their GGUF blocks, exclusions aside, with the type of these.
+    """Return the weights that a ``recipe`` takes in their stored blocks, exclusions aside, with the type of these.
 
     One kernel multiplies both stacks of routed experts, so they are taken together or not at all.
     """
-    if not (lowering.packs and target.checkpoint.rounded and recipe.quantized_type):
+    has_blocks = lowering.is_tensorrt or (lowering.packs and target.checkpoint.rounded)
+    if not (has_blocks and recipe.quantized_type):
         return {}
     found: dict[str, str] = {}
     candidates = candidates_of(target.skeleton.weights, recipe)
     for name, weight in candidates.items():
-        stored = target.blocks(name, weight.shape) if is_packable(lowering, weight) else None
-        if stored and scheme_of_blocks(recipe.precision(weight.role), stored.kind):
+        precision = recipe.precision(weight.role)
+        stored = target.blocks(name, weight.shape) if may_keep_blocks(precision, lowering, weight) else None
+        if stored and scheme_of_kept(precision, lowering, stored.kind):
             found[name] = stored.kind
     stacks = [name for name, weight in candidates.items() if weight.role == "experts"]
     lacking = {name.rpartition(".")[0] for name in stacks if name not in found}

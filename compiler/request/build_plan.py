@@ -11,7 +11,7 @@ from ...graphs.lowering import Lowering
 from ...plugins.number_formats import NUMBER_FORMATS
 from ..checkpoints.target_and_drafter import Inputs, cache_length, require_runner
 from ..hardware.gpus import sm_names
-from ..precision.decide_recipe import decide
+from ..precision.decide_recipe import decide, stored_experts
 from ..precision.recipes import Recipe
 from ..store.made_for import MadeFor
 from .build_platform import BuildPlatform
@@ -135,6 +135,8 @@ def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
 
 def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:
     """Return the platform with a lowering that supports the target's experts and its head, and warnings."""
-    lowering, said = select_expert_lowering(platform.lowering, request.backend.experts, inputs.target.family)
+    lowering, said = select_expert_lowering(
+        platform.lowering, request.backend.experts, inputs.target.family, stored_experts(inputs.target)
+    )
     require_runner(inputs.head, lowering)
     return replace(platform, lowering=lowering), said

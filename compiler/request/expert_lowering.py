@@ -1,7 +1,8 @@
-"""The lowering of routed experts for TensorRT: its own layer, or dense (every expert computes every token)."""
+"""The lowering of routed experts for TensorRT: its own layer, this project's ops, or dense (all experts for all)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...graphs.lowering import TENSORRT, Lowering
@@ -16,6 +17,8 @@ _COSTS = "every pass reads and computes all experts, not only those chosen for a
 
 def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
     """Return the lowering with experts in the form that ``--experts`` names; None leaves it to the model.
+
+    A named form applies to experts in MXFP4 too, which are dequantized for it.
 
     Raises ``UsageError`` for an unknown form, or one that the lowering does not have.
     """
@@ -37,12 +40,18 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
             why="TensorRT has a layer of routed experts only since version 11 and only for SM 10.x (b200)",
             fix="omit --experts to use dense experts, or export with --for tensorrt-sm100",
         )
-    return TENSORRT if asked == "dense" and lowering.has_expert_layer else lowering
+    return replace(TENSORRT if asked == "dense" else lowering, expert_blocks=())
 
 
-def select_expert_lowering(lowering: Lowering, asked: str | None, family: Family) -> tuple[Lowering, list[str]]:
-    """Return the lowering for a model, which is dense if TensorRT's layer does not support its experts, and notes."""
-    if asked is not None or not lowering.has_expert_layer or not family.own_swiglu:
+def select_expert_lowering(
+    lowering: Lowering, asked: str | None, family: Family, stored: str = ""
+) -> tuple[Lowering, list[str]]:
+    """Return the lowering for a model, and notes.
+
+    It is dense if neither TensorRT's layer nor this project's ops support the experts, which are ``stored`` in blocks
+    of that type (``MXFP4``).
+    """
+    if asked is not None or not lowering.has_expert_layer or not family.own_swiglu or stored in lowering.expert_blocks:
         return lowering, []
     note = (
         f"routed experts are dense: {_COSTS}. TensorRT's own layer is not known to support this model's SwiGLU "

@@ -82,9 +82,9 @@ class BackendOptions:
     )
     experts: str | None = option(
         "--experts",
-        "Routed experts on SM 10.x: layer uses TensorRT's own layer, which computes for each token only the experts "
-        "that its router chose; dense computes every expert for every token. (default: layer, if it supports the "
-        "model)",
+        "Routed experts on TensorRT: layer uses TensorRT's own layer (SM 10.x), which computes for each token only the "
+        "experts that its router chose; dense computes every expert for every token. Both dequantize experts in MXFP4. "
+        "(default: MXFP4 as stored, for this project's kernels; otherwise layer, if it supports the model)",
     )
     lowering: str | None = option(
         "--lowering",

@@ -12,6 +12,8 @@ from ...graphs.lowering import Lowering
 from ...graphs.targets import family_for
 from ...graphs.targets.skeleton import Skeleton
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
+from ...plugins.number_formats import keeps_blocks
+from ..checkpoints.formats.mxfp4 import blocks_of_config
 from ..checkpoints.head_weights import open_head, read_from_target
 from ..checkpoints.known_pairs import Local, Wheel
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
@@ -22,7 +24,15 @@ from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
 from ..precision.calibration.calibration_options import CPU
 from ..precision.calibration.devices import require_device
-from ..precision.decide_recipe import decide, precision_of, precision_of_blocks, table_of, wide_of, with_drafter
+from ..precision.decide_recipe import (
+    decide,
+    precision_of,
+    precision_of_blocks,
+    stored_experts,
+    table_of,
+    wide_of,
+    with_drafter,
+)
 from ..precision.recipes import Recipe, twice_rounded
 from ..precision.weight_selection import candidates_of
 from ..precision.weight_source import of_target, requantized
@@ -138,15 +148,17 @@ def _plan(
     model, asked = request.pair.model, request.precision
     config = target_config(model, request.pair.revision)[0]
     form = lowering_with_experts(platform.lowering, request.backend.experts)
-    lowering, said = select_expert_lowering(form, request.backend.experts, family_for(config))
+    target = _local_target(request.pair)
+    stored = stored_experts(target) if target else blocks_of_config(config)
+    lowering, said = select_expert_lowering(form, request.backend.experts, family_for(config), stored)
     notes += said
     known = available(lowering)
-    target = _local_target(request.pair)
     to_come = _blocks_to_come(request.pair)
     own = precision_of_blocks(to_come, lowering) if asked.name is None else None
     name = own or precision_of(asked, lowering, target, platform.gpus, keeps_own=keeps_own)
     asked = replace(asked, name=name)
     recipe = table_of(asked, lowering, wide_of(target.checkpoint if target else None, lowering))
+    recipe = recipe.keeping_experts(stored, lowering)
     if recipe.keeps_blocks and to_come:
         notes.append(f"the figures assume that all blocks of the GGUF file are {to_come}, as most of them are")
     require_gpus(recipe, platform.gpus)
@@ -221,8 +233,10 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
         )
         if target and plan.recipe.name in available(lowering):
             workload = workload.found_in(target)
-        elif plan.recipe.keeps_blocks and (kind := _blocks_to_come(request.pair)):
-            workload = replace(workload, kept=dict.fromkeys(candidates_of(weights, plan.recipe), kind))
+        elif plan.recipe.keeps_blocks and (kind := _blocks_to_come(request.pair) or blocks_of_config(config)):
+            every = candidates_of(weights, plan.recipe)
+            own = [name for name, each in every.items() if keeps_blocks(plan.recipe.precision(each.role))]
+            workload = replace(workload, kept=dict.fromkeys(own, kind))
         local = target_source(model, request.pair.revision)
         names = [str(local.path)] if isinstance(local, Local) else []
         store, made_for = StageStore.default(force=request.force), replace(plan.made_for(), command="")

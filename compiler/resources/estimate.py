@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.records import Speculation
 from ...graphs.targets import family_for
-from ...plugins.number_formats import FP32
+from ...plugins.number_formats import FP32, keeps_blocks
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.progress import Progress, Quiet
@@ -191,6 +191,7 @@ def estimate(
     """
     known_gpu = find_gpu(gpu) if gpu else None
     from ...graphs.layer_trials import run_trials
+    from ...graphs.quantization import keep_all
 
     census, recipe, lowering, head = workload.census, workload.recipe, workload.lowering, workload.head
     spec = family_for(config).describe(config)
@@ -201,6 +202,8 @@ def estimate(
     length = cache_length(possible, most, lowering)
     progress = progress or Quiet()
     trials = run_trials(config, spec, recipe.dtype, step=progress.step)
+    if lowering.is_tensorrt and keeps_blocks(recipe.experts):
+        trials = trials.rewritten(keep_all)
     with progress.step("count the nodes"):
         tables = length * trials.table_bytes(lowering)
         semantic, lowered = trials.operators(), trials.operators(lowering)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ...plugins.number_types import tensorrt_name
+from ...plugins.number_types import FLOAT32, INT4, INT8, tensorrt_name
 from ..precision.product_table import BITS, BuiltProduct
 from .plan_programs import KERNEL, ONNX_LAYERS, PRODUCT, Program, Step
 
 _BACK = "DEQUANTIZE"
 _MOVES = ("SHUFFLE", "IDENTITY", "CAST", "SLICE", "SQUEEZE", "UNSQUEEZE", _BACK)
 _EXPERTS = "MOE"
-_STACKED = "PLUGIN_V3"
+_PLUGIN = "PLUGIN_V3"
 
 
 def of_network(trt: Any, network: Any) -> tuple[BuiltProduct, ...]:
@@ -86,12 +87,18 @@ class _Network:
                 yield self._product(layer, constant, self._quantized(factor, other) or tensorrt_name(factor.dtype))
         elif kind == _EXPERTS:
             yield from self._of_experts(layer, inputs)
-        elif kind == _STACKED:
-            for factor in inputs:
-                constant = self.constant(factor) if factor is not None else None
-                if constant is not None and len(constant.shape) > 2:
-                    computed = self._quantized(factor, inputs[0]) or tensorrt_name(inputs[0].dtype)
-                    yield self._product(layer, constant, computed)
+        elif kind == _PLUGIN:
+            yield from self._of_blocks(layer, inputs)
+
+    def _of_blocks(self, layer: Any, inputs: Sequence[Any]) -> Iterator[BuiltProduct]:
+        """Yield the matmul of a plugin over MXFP4 blocks: bytes of two codes each, and the exponents of the blocks."""
+        constants = [self.constant(tensor) if tensor is not None else None for tensor in inputs]
+        for codes, exponents in pairwise(constants):
+            if codes is None or exponents is None or tuple(codes.shape)[:-1] != tuple(exponents.shape):
+                continue
+            if {tensorrt_name(codes.dtype), tensorrt_name(exponents.dtype)} == {INT8.name}:
+                found = self._product(layer, codes, FLOAT32.name)
+                yield replace(found, stored=INT4.name, numbers=2 * found.numbers)
 
     def _of_experts(self, layer: Any, inputs: Sequence[Any]) -> Iterator[BuiltProduct]:
         """Yield the gate, up and down matmuls of TensorRT's own expert layer.

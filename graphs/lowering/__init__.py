@@ -40,7 +40,8 @@ class Lowering:
     ``backend`` is the display name. ``wide_types`` are its unquantized compute types, the default first. The length of
     its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's kernels compute with integer codes.
     ``packs``: suitable matrices are packed for this project's kernels. ``has_expert_layer``: TensorRT's own layer for
-    routed experts, whose inputs are not quantized.
+    routed experts, whose inputs are not quantized. Routed experts that a checkpoint stores in one of ``expert_blocks``
+    (types as GGUF names them) stay so, for the ops that read them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Lowering:
     has_kernels: bool = False
     packs: bool = False
     has_expert_layer: bool = False
+    expert_blocks: tuple[str, ...] = ()
     join: Callable[[ir.Model], object] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -92,8 +94,9 @@ def _join(model: ir.Model) -> object:
 
 
 def _tensorrt(model: ir.Model) -> None:
-    from . import tensorrt
+    from . import shared_passes, tensorrt
 
+    shared_passes.share_experts(model, shared_passes.SPARSE)
     tensorrt.apply(model, expert_layer=False)
 
 
@@ -104,13 +107,22 @@ def _tensorrt_sm100(model: ir.Model) -> None:
     tensorrt.apply(model, expert_layer=True)
 
 
+_EXPERT_BLOCKS = ("MXFP4",)
 # TensorRT pads caches of odd lengths, and requires every slot of a batch to be aligned.
 _ALIGNED = 64
 
 STD = Lowering("std", "standard ONNX", ("fp32", "fp16", "bf16"), _std)
 ORT = Lowering("ort", "ONNX Runtime", ("fp32",), _ort, has_kernels=True)
 CPU = Lowering("cpu", "ONNX Runtime", ("fp32",), _cpu, has_kernels=True, packs=True, join=_join)
-TENSORRT = Lowering("tensorrt", "TensorRT", ("bf16", "fp16"), _tensorrt, _ALIGNED, is_tensorrt=True)
+TENSORRT = Lowering(
+    "tensorrt",
+    "TensorRT",
+    ("bf16", "fp16"),
+    _tensorrt,
+    _ALIGNED,
+    is_tensorrt=True,
+    expert_blocks=_EXPERT_BLOCKS,
+)
 _TENSORRT_SM100 = Lowering(
     "tensorrt-sm100",
     "TensorRT",
@@ -119,6 +131,7 @@ _TENSORRT_SM100 = Lowering(
     _ALIGNED,
     is_tensorrt=True,
     has_expert_layer=True,
+    expert_blocks=_EXPERT_BLOCKS,
 )
 LOWERINGS: Mapping[str, Lowering] = {lowering.name: lowering for lowering in (ORT, CPU, STD, TENSORRT, _TENSORRT_SM100)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,19 @@ from ..node_tape import Nodes
 from .lowering_result import GraphWeight, Lowered
 
 PARTS_METADATA = "peagle.parts"
-_EXPERTS = ("SparseExperts", "QuantizedExperts")
+SPARSE = ("QuantizedExperts", "Mxfp4GateUp", "Mxfp4Down")  # these read only the experts that some token has
+_EXPERTS = ("SparseExperts", *SPARSE)
 ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path of their module
 
 
-def share_experts(model: ir.Model) -> None:
-    """Assign the first token's experts to all columns beyond ``window_len``, in place.
+def share_experts(model: ir.Model, ops: Collection[str] = _EXPERTS) -> None:
+    """Assign the first token's experts to all columns beyond ``window_len``, in place, for nodes of these ``ops``.
 
     Idle rows and columns beyond a window run through the target too. Their router would select arbitrary experts, whose
     weights would be read for unused results.
     """
     given = {value.name: value for value in model.graph.inputs}
-    layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type in _EXPERTS]
+    layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type in ops]
     if not layers or not {"input_ids", "window_len"} <= given.keys():
         return
     op = Nodes()
@@ -36,12 +38,16 @@ def share_experts(model: ir.Model) -> None:
     holds = op.Reshape(op.Less(columns, lengths), op.constant([-1, 1]))
     first = op.Reshape(op.ArgMax(op.Cast(holds, to=ir.DataType.FLOAT), axis=0), op.constant([1]))
     model.graph.insert_before(model.graph[0], op.nodes)
+    made: dict[ir.Value | None, ir.Value] = {}
     for node in layers:
-        experts, tape = node.inputs[1], Nodes()
-        shared = tape.Where(holds, experts, tape.Gather(experts, first, axis=0))
-        shared.shape, shared.type = experts.shape, experts.type
-        model.graph.insert_before(node, tape.nodes)
-        node.replace_input_with(1, shared)
+        experts = node.inputs[1]
+        if experts not in made:
+            tape = Nodes()
+            shared = tape.Where(holds, experts, tape.Gather(experts, first, axis=0))
+            shared.shape, shared.type = experts.shape, experts.type
+            model.graph.insert_before(node, tape.nodes)
+            made[experts] = shared
+        node.replace_input_with(1, made[experts])
 
 
 def fix_cache_length(model: ir.Model, length: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .expert_stacks import split_experts
 from .graph_products import GraphProduct, products_of
 from .kv_caches import lower_cache_precision, quantize_caches, round_caches
+from .mxfp4_experts import keep_all
 from .packed_nodes import packed_runs
 from .quantized_weight import Codes, Quantization, QuantizedWeight, Rounding, SharedInput, WeightStream
 from .rewrite import quantize
@@ -22,6 +23,7 @@ __all__ = [
     "Rounding",
     "SharedInput",
     "WeightStream",
+    "keep_all",
     "lower_cache_precision",
     "pack_wide",
     "packed_runs",

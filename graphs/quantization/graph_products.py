@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ...plugins.number_types import BY_ONNX, INT4, INT8, UINT4, UINT8
+from ...plugins.number_types import BY_ONNX, FLOAT32, INT4, INT8, UINT4, UINT8
 from ...plugins.ops.quantized_linear.packed_weights import BLOCK, TILE
 from .expert_stacks import codes_of
 from .rewrite_rules import inner_codes, is_weight
@@ -19,6 +19,7 @@ _LAYER = "TRT_MoE"  # TensorRT's own layer, also with both, but with separate ga
 _KERNELS = ("MatMulNBits", "QMoE")  # ONNX Runtime kernels that read codes
 _PACKED = "QuantizedLinear"  # this project's kernel that reads codes
 _PACKED_EXPERTS = "QuantizedExperts"  # the same for both matmuls of routed experts
+_OF_BLOCKS = {"Mxfp4GateUp": 2, "Mxfp4Down": 3}  # the same for MXFP4 as stored, with the places of their codes
 _WIDE = "WideLinear"  # this project's kernel for unquantized matrices
 _IN_INT8 = 4  # the accuracy level at which ONNX Runtime's kernels quantize the other factor as well
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -57,6 +58,8 @@ def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
             inner, hidden = (node.attributes[name].as_int() for name in ("inner", "hidden"))
             products.append(_of_packed(node, 3, "gate_up_format", 2 * inner))
             products.append(_of_packed(node, 5, "down_format", hidden))
+        elif node.op_type in _OF_BLOCKS:
+            products.append(_of_blocks(node, _OF_BLOCKS[node.op_type]))
         elif node.op_type == _WIDE:
             products.append(_of_wide(node))
         elif node.op_type == _LAYER:
@@ -101,6 +104,13 @@ def _of_packed(node: ir.Node, place: int, format: str, rows: int) -> GraphProduc
     stacked = [int(dim) for dim in codes.shape[:-3]]
     numbers = math.prod(stacked) * rows * int(codes.shape[-2]) * BLOCK
     return GraphProduct(str(codes.name), node.op_type, f"int{bits}", "int8", numbers, form)
+
+
+def _of_blocks(node: ir.Node, place: int) -> GraphProduct:
+    """Return the matmul of a stack of MXFP4 blocks; the kernel multiplies and adds in float32."""
+    codes: Any = node.inputs[place]
+    numbers = 2 * math.prod(int(dim) for dim in codes.shape)
+    return GraphProduct(str(codes.name), node.op_type, INT4.name, FLOAT32.name, numbers, "mxfp4")
 
 
 def _of_wide(node: ir.Node) -> GraphProduct:

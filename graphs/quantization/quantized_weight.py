@@ -34,7 +34,7 @@ class QuantizedWeight:
     factor; None leaves it unchanged. With ``powers``, scales are powers of two, stored as one byte each, exponent + 127
     (E8M0). ``gathered``: lookups, as of an embedding tied to the LM head, read the codes as well. ``packed`` names the
     format of ``QuantizedLinear`` in which a matrix is stored for this project's kernels, which quantize the other
-    factor.
+    factor. ``blocks`` names that of a stack of routed experts as the checkpoint stores it.
     """
 
     codes: Codes
@@ -44,6 +44,7 @@ class QuantizedWeight:
     powers: bool = False
     gathered: bool = False
     packed: str = ""
+    blocks: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
 from ..node_tape import Nodes
+from .mxfp4_experts import UNSUITED, keep_experts, keepable
 from .packed_experts import UNPAIRED, is_experts, pack_experts, packable
 from .packed_nodes import packed_streams
 from .qdq_nodes import code_shape, dequantized, onnx_type, rounded, scale_dtype, scale_shape, shortened, streamed
@@ -37,6 +39,12 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
     streams: dict[str, WeightStream] = {}
     for node in dict.fromkeys(site.node for site in stacks if packable(site.node, weights)):
         streams |= pack_experts(model.graph, node, weights)
+    sites = [site for site in sites if site not in stacks]
+    stacks = [site for site in sites if is_experts(site.node) and weights[str(site.weight.name)].blocks]
+    both = {node for node, count in Counter(site.node for site in stacks).items() if count == 2 and keepable(node)}
+    refused |= {str(site.weight.name): UNSUITED for site in stacks if site.node not in both}
+    for node in dict.fromkeys(site.node for site in stacks if site.node in both):
+        streams |= keep_experts(model.graph, node)
     sites = [site for site in sites if site not in stacks]
     streams |= _quantize(model.graph, sites, weights)
     shared = _round_inputs(model.graph, sites, weights)

@@ -83,6 +83,8 @@ __device__ inline u64 peer_load(const u64& mine, int rank) {
 __device__ inline u32 warp_max(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 __device__ inline u32 warp_min(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
 __device__ inline u64 shuffle_up(u64 x, int by) { return __shfl_up_sync(0xffffffffu, x, by); }
+// The number of the lane whose index differs in these bits.
+__device__ inline float shuffle_across(float x, int bits) { return __shfl_xor_sync(0xffffffffu, x, bits); }
 
 // Shared memory only.
 __device__ inline void shared_add(u64& x, u64 by) { atomicAdd(&x, by); }
@@ -130,6 +132,9 @@ __device__ inline u32 two_to_e4m3(float a, float b) {
   return codes;
 }
 #endif
+
+// a * b + c, rounded once.
+__device__ inline float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
 __device__ inline float bits_to_float(u32 bits) { return __uint_as_float(bits); }
 __device__ inline u32 float_to_bits(float x) { return __float_as_uint(x); }
@@ -179,16 +184,34 @@ __device__ inline u32 to_e4m3(float x) {
 __device__ inline u32 two_to_e4m3(float a, float b) { return to_e4m3(a) | to_e4m3(b) << 8; }
 #endif
 
+// The nearest number of 16 bits, ties to even, as its bits; a NaN is one.
+__device__ inline u32 to_half(float x) {
+  const u32 bits = float_to_bits(x), size = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
+  if (size > 0x7f800000u) return 0x7fffu;
+  if (size >= 0x47800000u) return sign | 0x7c00u;  // 2^16
+  if (size >= 0x38800000u) {                       // 2^-14, the smallest that is normal; exponents differ by 112
+    return sign | (((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10));
+  }
+  // Subnormal: steps of 2^-24, which is what the last bit of a number from 2^-1 on counts.
+  return sign | (float_to_bits(bits_to_float(size) + 0.5f) - float_to_bits(0.5f));
+}
+__device__ inline u32 to_bfloat(float x) {
+  const u32 bits = float_to_bits(x);
+  return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
 __device__ inline void drop_first_half(Words& w) {
   for (int i = 0; i < 3; ++i) w.word[i] = w.word[i] >> 16 | w.word[i + 1] << 16;
   w.word[3] >>= 16;
 }
 
-// Float formats: `Raw` is how one lies in memory; 16 bytes hold kPerWords of them.
+// Float formats: `Raw` is how one lies in memory; 16 bytes hold kPerWords of them, of which `number` is one.
 struct Float32 {
   using Raw = float;
   static constexpr int kPerWords = 4;
   static __device__ inline float widen(Raw x) { return x; }
+  static __device__ inline Raw narrow(float x) { return x; }
+  static __device__ inline float number(const Words& w, int i) { return bits_to_float(w.word[i]); }
   static __device__ inline float first(const Words& w) { return bits_to_float(w.word[0]); }
   static __device__ inline void drop_first(Words& w) {
     for (int i = 1; i < 4; ++i) w.word[i - 1] = w.word[i];
@@ -203,6 +226,8 @@ struct Float16 {
   using Raw = u16;
   static constexpr int kPerWords = 8;
   static __device__ inline float widen(Raw x) { return half_to_float(x); }
+  static __device__ inline Raw narrow(float x) { return static_cast<Raw>(to_half(x)); }
+  static __device__ inline float number(const Words& w, int i) { return widen(w.word[i / 2] >> 16 * (i % 2) & 0xffffu); }
   static __device__ inline float first(const Words& w) { return widen(w.word[0] & 0xffffu); }
   static __device__ inline void drop_first(Words& w) { drop_first_half(w); }
   static __device__ inline float largest(const Words& w) {
@@ -215,6 +240,8 @@ struct BFloat16 {
   using Raw = u16;
   static constexpr int kPerWords = 8;
   static __device__ inline float widen(Raw x) { return bits_to_float(static_cast<u32>(x) << 16); }
+  static __device__ inline Raw narrow(float x) { return static_cast<Raw>(to_bfloat(x)); }
+  static __device__ inline float number(const Words& w, int i) { return widen(w.word[i / 2] >> 16 * (i % 2) & 0xffffu); }
   static __device__ inline float first(const Words& w) { return widen(w.word[0] & 0xffffu); }
   static __device__ inline void drop_first(Words& w) { drop_first_half(w); }
   static __device__ inline float largest(const Words& w) {

@@ -16,7 +16,7 @@ TARGETS = (89, 90, 100, 120)
 OPTIONS = ("-std=c++17",)
 
 _OPS = Path(__file__).resolve().parent.parent / "ops"
-_PRIMITIVES = Path(__file__).resolve().with_name("primitives.cuh")
+_HERE = Path(__file__).resolve().parent
 
 
 def kernel_ops() -> tuple[OpSpec, ...]:
@@ -45,9 +45,9 @@ def entries(op: OpSpec) -> tuple[str, ...]:
 
 
 def source(op: OpSpec) -> str:
-    """Return the source to compile: shared primitives, then ``kernel.cu``; ``#line`` keeps messages readable."""
-    kernel_of(op)
-    parts = [("kernels/primitives.cuh", _PRIMITIVES), (f"{op.folder}/kernel.cu", _OPS / op.folder / "kernel.cu")]
+    """Return the source to compile: shared headers, then ``kernel.cu``; ``#line`` keeps messages readable."""
+    parts = [(f"kernels/{name}", _HERE / name) for name in ("primitives.cuh", *kernel_of(op).headers)]
+    parts.append((f"{op.folder}/kernel.cu", _OPS / op.folder / "kernel.cu"))
     try:
         return "".join(f'#line 1 "{name}"\n{path.read_text(encoding="utf-8")}\n' for name, path in parts)
     except OSError as error:

@@ -24,8 +24,9 @@ class Scheme:
     ``codes`` is the element type in ml_dtypes' naming; ``largest`` the largest code in use, 0 for the type's own
     maximum. ``input`` is the type that linear inputs are rounded to. ``powers``: scales are powers of two, also those
     of the inputs, which are then computed at run time. A ``packed`` matrix is in that format of the project's kernels,
-    which round their inputs to int8. A matrix stays unquantized if no block of at least ``smallest`` columns divides a
-    row. ``several``: a row of a single block is split into smaller blocks.
+    which round their inputs to int8. Stacks of routed experts in ``blocks`` are as a checkpoint stores them, for the
+    ops that multiply those. A matrix stays unquantized if no block of at least ``smallest`` columns divides a row.
+    ``several``: a row of a single block is split into smaller blocks.
     """
 
     codes: str
@@ -34,6 +35,7 @@ class Scheme:
     input: str | None = None
     powers: bool = False
     packed: str = ""
+    blocks: str = ""
     smallest: int = 8  # below this, scales cost more memory than codes save
     several: bool = False
     largest: int = 0
@@ -142,7 +144,8 @@ class NumberFormat:
     ``rounds_inputs``: the name covers both factors of a product, so a product with an unquantized input does not count
     as computed in it; ``rounds_expert_inputs`` is the same for routed experts. ``takes``: stored weight types (of GGUF
     or safetensors) whose codes are used unchanged, with their scheme. ``as_stored``: of a GGUF file, it takes every
-    type of blocks that the project's kernels read, quantizes nothing else, and so needs such a file. ``instead``:
+    type of blocks that the project's CPU kernels read, quantizes nothing else, and so needs such a file; on TensorRT,
+    it is the format of routed experts that the checkpoint stores in blocks that a lowering takes. ``instead``:
     formats to suggest if a GPU lacks this one, nearest first. ``rounding_seconds``: time on one core to compute the
     code and scale of one number (`make bench-rounding`). ``elsewhere``: vLLM and TensorRT-LLM use the same name.
     """

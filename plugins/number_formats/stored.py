@@ -1,8 +1,8 @@
-"""The format of matrices that keep the blocks of the GGUF file that they come from, whatever their type."""
+"""The format of matrices that keep the blocks of the file that they come from, whatever their type."""
 
 from __future__ import annotations
 
-from .number_format import IntegerKernels, NumberFormat, OnnxRuntimeSupport, PrecisionLimits, Scheme
+from .number_format import IntegerKernels, NumberFormat, OnnxRuntimeSupport, PrecisionLimits, Scheme, TensorRTSupport
 
 # The type of the blocks is known from the file; until then, the largest one is assumed.
 _LARGEST = Scheme("int8", block=32, packed="q8_0", smallest=32)
@@ -23,5 +23,7 @@ STORED = NumberFormat(
             embedding="stored",
         ),
     ),
+    # Routed experts only: `--precision` does not name it, a checkpoint brings it.
+    tensorrt=TensorRTSupport(Scheme("int8", block=32, powers=True, blocks="mxfp4", smallest=32)),
     as_stored=True,
 )

@@ -10,6 +10,8 @@ from .accept_tree import SPEC as _ACCEPT_TREE
 from .cache_write_fp8 import SPEC as _CACHE_WRITE_FP8
 from .cached_attention import SPEC as _CACHED_ATTENTION
 from .microscaled_round import SPEC as _MICROSCALED_ROUND
+from .mxfp4_down import SPEC as _MXFP4_DOWN
+from .mxfp4_gate_up import SPEC as _MXFP4_GATE_UP
 from .numbers_at import SPEC as _NUMBERS_AT
 from .placeholder_draft import SPEC as _PLACEHOLDER_DRAFT
 from .quantized_embedding import SPEC as _QUANTIZED_EMBEDDING
@@ -27,6 +29,8 @@ _ALL = (
     _CACHE_WRITE_FP8,
     _CACHED_ATTENTION,
     _MICROSCALED_ROUND,
+    _MXFP4_DOWN,
+    _MXFP4_GATE_UP,
     _NUMBERS_AT,
     _PLACEHOLDER_DRAFT,
     _QUANTIZED_EMBEDDING,

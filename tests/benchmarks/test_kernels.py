@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given
 
+from peagle.plugins.kernels.sources import kernel_of
+from peagle.plugins.ops import OPS
 from tests.plugins.plugin_cases import Arrays, quick, reference, windows, with_emitted
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels.py"
@@ -102,6 +104,36 @@ def test_table_compares_with_floor_and_pytorch() -> None:
     assert "| 5.0x |" in table
     assert "out of memory" in table
     assert len({line.count("|") for line in table.splitlines()[2:]}) == 1
+
+
+def test_routed_experts_are_called_as_their_specs_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"HIDDEN": 64, "INNER": 96, "EXPERTS": 8, "CHOSEN": 2, "DEVICE": "cpu"}.items():
+        monkeypatch.setattr(bench, name, size)
+    called = []
+
+    def kernel(name: str) -> Any:
+        def call(tensors: list[Any], dims: dict[str, int], dtype: str) -> None:
+            op, (*given, result) = OPS[name], tensors
+            dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+            assert op.infer_shapes([tuple(tensor.shape) for tensor in given]) == [tuple(result.shape)]
+            assert op.infer_dtypes(dtypes[:-1]) == dtypes[-1:]
+            assert set(kernel_of(op).scalars) <= dims.keys()
+            assert dtype == "bfloat16"
+            called.append(name)
+
+        return call
+
+    def timed(enqueue: Any, launches: int) -> Any:
+        enqueue(launches - 1)
+        return bench.Spread(2.0, 1.0, 3.0)
+
+    monkeypatch.setattr(bench, "timed", timed)
+    kernels = {name: kernel(name) for name in bench.OF_EXPERTS}
+    rows = bench.routed_experts(kernels, 8 * 40, "bfloat16", 1e6)  # so many tokens that every expert is chosen
+    assert called == [name for name in bench.OF_EXPERTS for _ in range(2)]
+    assert [row.floor for row in rows] == [8 * 2 * 96 * 64 * 17 / 32, 8 * 64 * 96 * 17 / 32]
+    machine = bench.Machine("A GPU", 100, "580.1", "13.0", "2.13.0", "nvcc 13.0", 126.0, 7000.0, 2.5)
+    assert "out of memory" not in bench.markdown(machine, rows)
 
 
 def test_the_benchmark_exits_3_without_a_gpu() -> None:

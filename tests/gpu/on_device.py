@@ -85,9 +85,19 @@ class Call:
     """One op with device memory for its inputs and outputs, ready to be launched again and again."""
 
     def __init__(
-        self, name: str, inputs: list[Any], wanted: list[Any], dtype: str, shift: int, attributes: Mapping[str, int]
+        self,
+        name: str,
+        inputs: list[Any],
+        wanted: list[Any],
+        dtype: str,
+        shift: int,
+        attributes: Mapping[str, int],
+        outputs: Mapping[int, str] = MappingProxyType({}),
     ):
-        """``wanted`` are arrays of the outputs' shapes and dtypes; ``dtype`` is that of the ``typed_by`` input."""
+        """``wanted`` are arrays of the outputs' shapes and dtypes; ``dtype`` is that of the ``typed_by`` input.
+
+        ``outputs`` are dtypes that those arrays cannot have, by place.
+        """
         self.op, self.dtype, self.attributes = OPS[name], dtype, dict(attributes)
         assert self.op.kernel is not None
         self.dims = dims_of(self.op, [x.shape for x in inputs])
@@ -102,8 +112,8 @@ class Call:
             memory.write(x)
         given = dict(zip((operand.name for operand in self.op.inputs), self.inputs, strict=True))
         self.outputs = [
-            given[operand.aliases] if operand.aliases else Guarded(x, str(x.dtype))
-            for operand, x in zip(self.op.outputs, wanted, strict=True)
+            given[operand.aliases] if operand.aliases else Guarded(x, outputs.get(i, str(x.dtype)))
+            for i, (operand, x) in enumerate(zip(self.op.outputs, wanted, strict=True))
         ]
 
     def launch(self) -> None:

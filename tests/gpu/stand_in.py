@@ -165,6 +165,8 @@ def build(request: CompileRequest, *_: Any, **__: Any) -> BuildResult:
     assert request.backend.name in ("tensorrt", "tensorrt-rtx")
     folder = Path(shutil.copytree(os.environ[DEMO_ENGINE], request.out))
     experts = {"role": "experts", "stored": "float8e4m3fn", "computed": "float8e4m3fn"}
+    if "gpt-oss" in str(request.pair.model):
+        experts |= {"stored": "int4", "computed": "float32", "blocks": "mxfp4"}
     report = {"precision": {"target": {"share": 1.0}}, "matmuls": {"target": {"list": [experts]}}}
     return BuildResult(folder, Manifest.read(folder), report)
 

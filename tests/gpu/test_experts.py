@@ -1,9 +1,10 @@
-"""Routed experts in FP8 in TensorRT's own layer, on the GPUs that have it: built, asked what it runs, and run."""
+"""Routed experts on a GPU: in FP8 in TensorRT's own layer, where it is; in MXFP4 blocks as GPT-OSS has them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import synthetic_checkpoint as synthetic
@@ -11,12 +12,16 @@ import synthetic_checkpoint as synthetic
 from tests.gpu.products import gpu_for
 from tests.tools.test_synthetic_checkpoint import HEADS, SMALL
 
-pytestmark = [pytest.mark.gpu, pytest.mark.tensorrt]
+if TYPE_CHECKING:
+    from peagle.plugins.tensorrt.import_tensorrt import Product
+
+pytestmark = pytest.mark.gpu
 
 E4M3 = "float8e4m3fn"
 PROMPTS = ["while b:", "def gcd(a, b):", "return"]
 
 
+@pytest.mark.tensorrt
 @pytest.mark.parametrize("experts", ["layer", "dense"])
 def test_experts_in_fp8_are_built_and_drafts_change_no_token(experts: str, tmp_path: Path) -> None:
     from peagle.compiler.hardware.gpus import MOE_LAYER_SMS, sm_number
@@ -45,6 +50,33 @@ def test_experts_in_fp8_are_built_and_drafts_change_no_token(experts: str, tmp_p
     assert record["share"] >= 0.95
     rows = [row for row in result.report["matmuls"]["target"]["list"] if row.get("role") == "experts"]
     assert {(row["stored"], row["computed"]) for row in rows} == {(E4M3, E4M3)}
+    engine = Engine.load(result.path)
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
+    plain, drafted = (engine.generate(PROMPTS, params, num_speculative_tokens=k) for k in (0, 3))
+    assert [each.token_ids for each in plain] == [each.token_ids for each in drafted]
+
+
+@pytest.mark.parametrize("product", [pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
+def test_experts_in_mxfp4_blocks_are_built_and_drafts_change_no_token(product: Product, tmp_path: Path) -> None:
+    """A token's experts have the same bits in every window; up to near ties of the products around them."""
+    from peagle.compiler.pipeline.build import build
+    from peagle.compiler.request.verb_options import BUILD
+    from peagle.engines import Engine, SamplingParams
+
+    gpu = gpu_for(product)
+    sizes = HEADS | SMALL["gpt-oss-20b"]
+    spec = synthetic.Spec(
+        "gpt-oss-20b", tmp_path / "gpt-oss", layers=7, experts=16, hidden=256, vocab=300, sizes=tuple(sizes.items()),
+        format="mxfp4", head="flat",
+    )  # fmt: skip
+    synthetic.write(spec)
+    request = BUILD.request(
+        model=str(spec.out / "target"), draft=str(spec.out / "head"), out=str(tmp_path / "engine"), backend=product,
+        gpus=(gpu,), precision="bf16", max_seq_len=128, num_speculative_tokens=3,
+    )  # fmt: skip
+    result = build(request)
+    rows = [row for row in result.report["matmuls"]["target"]["list"] if row.get("role") == "experts"]
+    assert {(row["blocks"], row["computed"]) for row in rows} == {("mxfp4", "float32")}
     engine = Engine.load(result.path)
     params = SamplingParams(max_tokens=24, ignore_eos=True)
     plain, drafted = (engine.generate(PROMPTS, params, num_speculative_tokens=k) for k in (0, 3))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,6 +29,7 @@ from tests.plugins.plugin_cases import (
     with_wild_lengths,
     writes,
 )
+from tests.plugins.routed_experts import BATCHES, DOWN, GATE_UP, batches, window
 
 pytestmark = pytest.mark.gpu
 
@@ -239,3 +243,33 @@ def test_cache_writes_of_real_size(rows: int, width: int, dtype: str) -> None:
     batch["start"] = rng.integers(-3, 1024, rows)
     batch |= {name: np.array(0.01, np.float32) for name in ("k_scale", "v_scale")}
     check_cache_write(batch, dtype)
+
+
+def check_routed(op: str, batch: Arrays, dtype: str) -> Any:
+    """The reference's bits, in whatever order the GPU runs the blocks."""
+    typed = {"x", "scores", "bias"}
+    batch = {name: representable(array, dtype) if name in typed else array for name, array in batch.items()}
+    rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in batch.items() if name in typed}
+    (wanted,) = reference(op, batch | rounded if dtype == "bfloat16" else batch)
+    is_bfloat = wanted.dtype == ml_dtypes.bfloat16
+    shown = wanted.astype(np.float32) if is_bfloat else wanted
+    call = Call(op, inputs_of(op, batch), [shown], dtype, 0, {}, {0: "bfloat16"} if is_bfloat else {})
+    call.launch()
+    (ours,) = call.read()
+    np.testing.assert_array_equal(ours, shown)
+    return ours
+
+
+@pytest.mark.parametrize("op", [GATE_UP, DOWN])
+@quick
+@given(data=st.data(), dtype=st.sampled_from(DTYPES))
+def test_routed_experts_match_the_reference_bit_for_bit(op: str, data: st.DataObject, dtype: str) -> None:
+    check_routed(op, data.draw(batches(op, (np.float32,))), dtype)
+
+
+@pytest.mark.parametrize("op", [GATE_UP, DOWN])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_experts_of_gpt_oss_width_and_a_window_of_any_size(op: str, dtype: str) -> None:
+    batch = BATCHES[op](np.random.default_rng(4), np.float32, tokens=70, chosen=4, count=32, columns=2880, width=16)
+    whole = check_routed(op, batch, dtype)
+    np.testing.assert_array_equal(check_routed(op, window(batch, [69]), dtype), whole[[69]])

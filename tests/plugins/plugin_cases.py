@@ -182,6 +182,14 @@ def assert_same_emission(batch: Arrays, got: list[Any], expected: list[Any]) -> 
         assert could_draw(batch, b, j, others[j]), (b, j, tokens, others)
 
 
+def same_numbers(ours: list[Any], theirs: list[Any]) -> None:
+    """Bit for bit, but for NaN, of which there are many. NumPy knows none of bfloat16."""
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype
+        wide = [x.astype(np.float32) if x.dtype == ml_dtypes.bfloat16 else x for x in (mine, other)]
+        np.testing.assert_array_equal(*wide)
+
+
 E4M3 = ml_dtypes.float8_e4m3fn
 EVERY = np.arange(256, dtype=np.uint8).view(E4M3)
 ODD = [np.nan, np.inf, -np.inf, 448.0, 448.1, -464.0, 1e30, 0.0, -0.0, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10, 0.0166]

@@ -58,7 +58,7 @@ def test_every_other_format_is_quantized() -> None:
     assert [each.name for each in wide_formats()] == ["fp32", "fp16", "bf16"]
     assert [each.name for each in quantized_formats()] == ["fp8", "mxfp8", "int8", "int4", "stored"]
     assert quantized_formats(tensorrt=False) == quantized_formats()
-    assert quantized_formats(tensorrt=True) == quantized_formats()[:-1]
+    assert quantized_formats(tensorrt=True) == quantized_formats()
     assert [each.name for each in quantized_formats() if each.is_emulated] == ["fp8", "mxfp8"]
     assert kernels_of("int4") is INT4.kernels is not None
     assert kernels_of("bf16") is kernels_of("int5") is None

@@ -12,7 +12,7 @@ from peagle.plugins.ops import OPS
 
 
 def test_ops_are_found_by_name_and_describe_every_operand() -> None:
-    plugins = {"AcceptPrefix", "CacheWriteFp8", "NumbersAt", "PlaceholderDraft"}
+    plugins = {"AcceptPrefix", "CacheWriteFp8", "Mxfp4Down", "Mxfp4GateUp", "NumbersAt", "PlaceholderDraft"}
     assert {op.name for op in OPS.values() if op.kernel} == plugins
     on_a_cpu = {"AcceptTree", "CachedAttention", "QuantizedEmbedding", "QuantizedExperts", "QuantizedLinear"}
     on_a_cpu |= {"WideEmbedding", "WideLinear"}

@@ -31,11 +31,13 @@ from tests.plugins.plugin_cases import (
     own_tokens,
     reference,
     same_codes,
+    same_numbers,
     windows,
     with_emitted,
     with_wild_lengths,
     writes,
 )
+from tests.plugins.routed_experts import DOWN, GATE_UP, batches
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="needs g++ to compile the kernels for a CPU"),
@@ -136,6 +138,14 @@ def test_the_real_geometry() -> None:
     assert partings(greedy, kernel(greedy, spec.cluster, spec.threads)) == 0
     sampled = batch_of(6, ["all"], vocab=151_936, k=1, dtype=np.float16)
     assert partings(sampled, kernel(sampled, spec.cluster, spec.threads)) == 0
+
+
+@pytest.mark.parametrize("op", [GATE_UP, DOWN])
+@few
+@given(data=st.data())
+def test_routed_experts(op: str, data: st.DataObject) -> None:
+    batch = data.draw(batches(op, DTYPES))
+    same_numbers(run(op, inputs_of(op, batch), threads=THREADS), reference(op, batch))
 
 
 @pytest.mark.slow

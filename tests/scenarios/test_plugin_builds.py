@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,11 +16,15 @@ pytestmark = needs_rtx
 VERIFY = ({"B": 1, "S": 1, "E": 2}, {"B": 4, "S": 5, "E": 5}, {"B": 8, "S": 9, "E": 9})
 PREFILL = ({"B": 1, "S": 1, "E": 2}, {"B": 1, "S": 64, "E": 5}, {"B": 1, "S": 512, "E": 9})
 FIXED = {"V": 320, "N": 129, "Hkv": 2, "T": 576, "D": 16}
+ROUTED = {"E": 6, "A": 2, "H": 64, "I": 96, "J": 192, "pair": 2, "bytes": 16}
+BLOCKS = {"Mxfp4GateUp": 2, "Mxfp4Down": 3}  # of a row
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "AcceptPrefix": {},
     "PlaceholderDraft": {"mask_token_id": 151_936},
     "NumbersAt": {"columns": 5},
     "CacheWriteFp8": {},
+    "Mxfp4GateUp": {},
+    "Mxfp4Down": {},
 }
 KINDS = [
     ("AcceptPrefix", "float16"),
@@ -30,8 +35,12 @@ KINDS = [
     ("CacheWriteFp8", "float16"),
     ("CacheWriteFp8", "bfloat16"),
     ("CacheWriteFp8", "float32"),
+    *((op, floats) for op in ("Mxfp4GateUp", "Mxfp4Down") for floats in ("float16", "bfloat16", "float32")),
 ]
-TENSORRT = {"float8e4m3fn": "FP8", "float32": "FLOAT", "int32": "INT32", "int64": "INT64", "bool": "BOOL"}
+# Bodies that TensorRT does not parse: it reads FP8 in DequantizeLinear alone, and computes with no bits.
+NO_BODY = ("CacheWriteFp8", "Mxfp4GateUp", "Mxfp4Down")
+TENSORRT = {"float8e4m3fn": "FP8", "float16": "HALF", "float32": "FLOAT", "int32": "INT32", "int64": "INT64"}
+TENSORRT |= {"bool": "BOOL"}
 Write = Callable[..., str]
 
 
@@ -39,9 +48,22 @@ def dtypes(op: str, floats: str = "float16") -> tuple[str, ...]:
     return tuple(floats if len(operand.dtypes) > 1 else operand.dtypes[0] for operand in OPS[op].inputs)
 
 
-def case(write: Write, op: str, floats: str = "float16", **more: Any) -> dict[str, Any]:
-    profiles = [profile(op, *({**FIXED, **sizes} for sizes in three)) for three in (VERIFY, PREFILL)]
-    model = write(op, dtypes(op, floats), ATTRIBUTES[op], fixed=FIXED, **more)
+def fixed_of(op: str) -> dict[str, int]:
+    """The static sizes of an op's inputs."""
+    return ROUTED | {"blocks": BLOCKS[op]} if op in BLOCKS else FIXED
+
+
+def case(
+    write: Write, op: str, floats: str = "float16", *, sizes: Mapping[str, int] = MappingProxyType({}), **more: Any
+) -> dict[str, Any]:
+    fixed = fixed_of(op) | sizes
+    by_op = {"N": "S"} if op in BLOCKS else {}  # the tokens of routed experts are columns
+
+    def at(given: Mapping[str, int]) -> dict[str, int]:
+        return {**given, **fixed, **{name: given[other] for name, other in by_op.items()}}
+
+    profiles = [profile(op, *map(at, three)) for three in (VERIFY, PREFILL)]
+    model = write(op, dtypes(op, floats), ATTRIBUTES[op], fixed=fixed, **more)
     return {"model": model, "ops": [op], "gpus": ["SM89", "SM120"], "profiles": profiles}
 
 
@@ -68,8 +90,7 @@ def test_a_node_becomes_one_plugin_layer_and_builds_for_both_gpus_with_both_prof
 
 
 def test_a_parser_without_our_plugins_takes_the_bodies(write_model: Write) -> None:
-    """But for FP8 caches: TensorRT reads FP8 in DequantizeLinear alone."""
-    kinds = [(op, floats) for op, floats in KINDS if op != "CacheWriteFp8"]
+    kinds = [(op, floats) for op, floats in KINDS if op not in NO_BODY]
     cases = [case(write_model, op, floats) | {"ops": [], "gpus": []} for op, floats in kinds]
     for kind, result in zip(kinds, results(run_aot(cases)), strict=True):
         assert result["parsed"], (kind, result["log"])
@@ -82,7 +103,7 @@ def test_outputs_are_of_the_dtypes_and_shapes_of_the_spec(
 ) -> None:
     spec, outputs = OPS[op], built[op, "float16"]["outputs"]
     expected = {
-        output.name: [TENSORRT[dtype], [{**FIXED, **ATTRIBUTES[op]}.get(dim, -1) for dim in output.dims]]
+        output.name: [TENSORRT[dtype], [{**fixed_of(op), **ATTRIBUTES[op]}.get(dim, -1) for dim in output.dims]]
         for output, dtype in zip(spec.outputs, spec.infer_dtypes(dtypes(op)), strict=True)
     }
     assert outputs == expected
@@ -103,6 +124,30 @@ def test_plan_contains_its_plugin_fields(built: Mapping[tuple[str, str], Mapping
     plan = bytes.fromhex(built["PlaceholderDraft", "float16"]["plans"]["SM120"])
     assert b"mask_token_id" in plan
     assert (151_936).to_bytes(8, "little") in plan
+
+
+def test_a_plan_has_the_blocks_of_experts_once_and_as_they_are(write_model: Write) -> None:
+    """Two profiles, and no other form of the constants beside them."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    rng, stacks, size = np.random.default_rng(0), ("codes", "exponents"), 0
+
+    def hold(node: Any, graph: Any) -> None:
+        nonlocal size
+        for value in [value for value in graph.input if value.name in stacks]:
+            shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            content = rng.integers(-128, 128, shape).astype(np.int8)
+            graph.initializer.append(numpy_helper.from_array(content, value.name))
+            graph.input.remove(value)
+            size += content.nbytes
+
+    built = case(write_model, "Mxfp4Down", edit=hold, sizes={"E": 64, "H": 512})
+    profiles = [{name: shapes for name, shapes in each.items() if name not in stacks} for each in built["profiles"]]
+    (result,) = results(run_aot([built | {"profiles": profiles}]))
+    assert result["error"] is None, result
+    assert size == 64 * 512 * 3 * 17
+    assert all(size < len(plan) // 2 < 1.1 * size for plan in result["plans"].values())
 
 
 def set_attribute(name: str, value: Any) -> Callable[[Any, Any], None]:

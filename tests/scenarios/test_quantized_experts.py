@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from checkpoint_formats import encode, quantization_config
-from safetensors.torch import save_file
 
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
@@ -24,10 +20,9 @@ from peagle.compiler.precision.rounding.numbers_to_codes import LARGEST, values_
 from peagle.compiler.store.stages import StageStore
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import QuantizedWeight, Rounding
-from peagle.graphs.targets.skeleton import Skeleton
-from tests.models import BLOCKED, CONFIGS, make_pair
+from tests.gpt_oss_blocks import STACKS, write_gpt_oss
+from tests.models import BLOCKED, make_pair
 
-STACKS = ("gate_up_proj", "down_proj")
 EXPERTS = "model.layers.0.mlp.experts"
 
 Folders = Callable[[str], Path]
@@ -42,19 +37,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Folders:
         folder = tmp_path_factory.mktemp(family)
         if not family.startswith("gpt-oss-"):
             return make_pair(folder, family, sizes=BLOCKED).target
-        config = CONFIGS["gpt-oss"] | {"hidden_size": 64, "intermediate_size": 64}
-        draw, stored = torch.Generator().manual_seed(0), {}
-        for name, shape in Skeleton(config).shapes.items():
-            values = 0.1 * torch.randn(shape, generator=draw)
-            if not name.endswith(STACKS):
-                stored[name] = values
-            elif family == "gpt-oss-mxfp4":
-                stored |= encode(name, values, "mxfp4")
-            else:
-                stored[name] = values.mT.contiguous()
-        save_file(stored, folder / "model.safetensors")
-        described = {"quantization_config": quantization_config("mxfp4")} if family == "gpt-oss-mxfp4" else {}
-        (folder / "config.json").write_text(json.dumps(config | described))
+        write_gpt_oss(folder, packed=family == "gpt-oss-mxfp4")
         return folder
 
     return make

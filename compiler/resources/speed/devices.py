@@ -24,7 +24,9 @@ def gpu_device(name: str) -> TimedDevice:
     speed = gpu_speed(name)
 
     def rate(kind: str) -> float:
-        narrow = kind in NUMBER_FORMATS and NUMBER_FORMATS[kind].number_type.bits <= _NARROW
+        if kind not in NUMBER_FORMATS:  # blocks, which this project's kernels multiply
+            return speed.fp32_rate
+        narrow = NUMBER_FORMATS[kind].number_type.bits <= _NARROW
         return speed.fp8_rate if narrow and speed.fp8_rate else speed.bf16_rate
 
     def seconds(work: PassWork) -> PassSeconds:

@@ -42,8 +42,10 @@ def quantized_experts(
             (pairs,) = quantized_linear(token[None], *gate_up, format=gate_up_format, rows=2 * inner)
             if gate_up_bias is not None:
                 pairs = pairs + gate_up_bias[expert]
-            gated = _gate(pairs, np.float32(alpha), np.float32(beta), np.float32(limit))
-            (out,) = quantized_linear(gated, down_codes[expert], down_scales[expert], format=down_format, rows=hidden)
+            inner_row = gate(pairs, np.float32(alpha), np.float32(beta), np.float32(limit))
+            (out,) = quantized_linear(
+                inner_row, down_codes[expert], down_scales[expert], format=down_format, rows=hidden
+            )
             if down_bias is not None:
                 out = out + down_bias[expert]
             with np.errstate(over="ignore", invalid="ignore"):
@@ -51,8 +53,11 @@ def quantized_experts(
     return (y,)
 
 
-def _gate(pairs: Array, alpha: np.float32, beta: np.float32, limit: np.float32) -> Array:
-    """Return (up + beta) * gate * sigmoid(alpha * gate) of columns that alternate, float32 [rows, columns / 2]."""
+def gate(pairs: Array, alpha: np.float32, beta: np.float32, limit: np.float32) -> Array:
+    """Return (up + beta) * gate * sigmoid(alpha * gate) of columns that alternate, float32 [rows, columns / 2].
+
+    A ``limit`` of 0 is no clamp.
+    """
     gate, up = pairs[:, 0::2], pairs[:, 1::2]
     if limit:
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)

@@ -41,11 +41,13 @@ struct Attribute {  // whole numbers only: kernels take no others
   std::int64_t least;
   const char* complaint;  // of less than the least
 };
-struct Bound {  // least <= the product of sizes <= most
+struct Bound {  // least <= the product of sizes, so many times <= most
   const Term* factors;
   int count;
+  std::int64_t times;
   std::int64_t least;
   std::int64_t most;
+  int least_symbol;       // whose size is the least, -1 for none
   int most_symbol;        // whose size is the most, -1 for none
   const char* complaint;  // with the names of symbols, and `product`, in braces
 };
@@ -153,14 +155,15 @@ inline std::string filled(const char* complaint, const Op& op, const std::vector
 }
 
 inline bool breaks(const Bound& bound, const std::vector<Size>& sizes, std::int64_t& product) {
-  product = 1;
+  product = bound.times;
   for (int i = 0; i < bound.count; ++i) {
     const Size& size = sizes[bound.factors[i].symbol];
     if (!size.is_known()) return false;
     if (__builtin_mul_overflow(product, size.value, &product)) product = std::numeric_limits<std::int64_t>::max();
   }
+  const Size least = bound.least_symbol >= 0 ? sizes[bound.least_symbol] : Size{bound.least};
   const Size most = bound.most_symbol >= 0 ? sizes[bound.most_symbol] : Size{bound.most};
-  return product < bound.least || (most.is_known() && product > most.value);
+  return (least.is_known() && product < least.value) || (most.is_known() && product > most.value);
 }
 
 // The size of every symbol of the op: its dimensions' from the shapes of its inputs, its attributes' values.

@@ -204,9 +204,11 @@ def _attribute(op: OpSpec, attribute: Attribute) -> str:
 
 
 def _bound(factors: str, bound: Bound, symbols: Mapping[str, int]) -> str:
-    other = symbols[bound.most] if isinstance(bound.most, str) else -1
+    ends = [symbols[end] if isinstance(end, str) else -1 for end in (bound.least, bound.most)]
+    least = bound.least if isinstance(bound.least, int) else 0
     most = bound.most if isinstance(bound.most, int) else _LARGEST
-    return f'{{{factors}, {len(bound.dims)}, {bound.least}, {most}, {other}, "{bound.complaint}"}}'
+    numbers = f"{len(bound.dims)}, {bound.times}, {least}, {most}, {ends[0]}, {ends[1]}"
+    return f'{{{factors}, {numbers}, "{bound.complaint}"}}'
 
 
 def _type(name: str) -> str:

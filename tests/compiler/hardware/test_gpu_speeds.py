@@ -15,6 +15,7 @@ def test_every_known_gpu_has_a_speed_and_a_source() -> None:
         assert "B/s (" in speed.source
         assert speed.bandwidth >= 5e11
         assert bool(speed.fp8_rate) == (not lacks(GPUS[name].sm, "fp8")), name
+        assert 0 < speed.fp32_rate < speed.bf16_rate
         assert not speed.fp8_rate or 1.9 < speed.fp8_rate / speed.bf16_rate < 2.1
 
 

@@ -136,7 +136,7 @@ def test_as_stored_rounds_nothing(tmp_path: Path) -> None:
 
 def test_stacks_of_experts_are_taken_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where gate and up of a layer are in different types, its down stack is not taken either."""
-    monkeypatch.setattr("peagle.compiler.precision.weight_source.is_packable", lambda *_: True)
+    monkeypatch.setattr("peagle.compiler.precision.weight_source.may_keep_blocks", lambda *_: True)
     cpu, names = LOWERINGS["cpu"], ("Q8_0", "Q4_0", "Q4_1")
     table = RECIPES["stored"].on("fp32", cpu)
     same = Target.open(gguf_files.write(tmp_path / "same.gguf", "qwen3-moe", kinds=("Q8_0",)).file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.request.expert_lowering import lowering_with_experts, select_expert_lowering
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets import FAMILIES
@@ -24,10 +25,21 @@ def test_model_supports_the_expert_layer_unless_its_math_differs(name: str) -> N
 
 
 def test_explicit_expert_form_is_used_silently() -> None:
-    assert lowering_with_experts(SM100, "layer") is SM100
-    assert lowering_with_experts(SM100, "dense") is DENSE
-    assert lowering_with_experts(DENSE, "dense") is DENSE
+    assert lowering_with_experts(SM100, "layer").name == SM100.name
+    assert lowering_with_experts(SM100, "dense").name == lowering_with_experts(DENSE, "dense").name == DENSE.name
     assert select_expert_lowering(SM100, "layer", FAMILY["gpt-oss"]) == (SM100, [])
+
+
+def test_experts_in_mxfp4_stay_so_unless_a_form_is_named() -> None:
+    assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], "MXFP4") == (SM100, [])
+    assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], "Q4_0")[0] is DENSE
+    for form in ("layer", "dense"):
+        named = lowering_with_experts(SM100, form)
+        assert SM100.expert_blocks
+        assert not named.expert_blocks
+        recipe = RECIPES["fp8"]
+        assert recipe.keeping_experts("MXFP4", named) is recipe
+        assert recipe.keeping_experts("MXFP4", SM100).experts != recipe.experts
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,15 @@ inline u64 shuffle_up(u64 x, int by) {
   return exchange(x, [&](const u64* all) { return lane >= by ? all[lane - by] : x; });
 }
 
+inline float shuffle_across(float x, int bits) {
+  const int lane = current->thread % 32;
+  u32 mine;
+  memcpy(&mine, &x, sizeof mine);
+  const u32 theirs = exchange(mine, [&](const u64* all) { return static_cast<u32>(all[lane ^ bits]); });
+  memcpy(&x, &theirs, sizeof x);
+  return x;
+}
+
 inline void shared_add(u64& x, u64 by) { x += by; }
 inline void shared_max(u64& x, u64 other) { x = other > x ? other : x; }
 
@@ -135,6 +144,8 @@ inline Words load_16_bytes(const void* from) {
   memcpy(&w, from, sizeof w);
   return w;
 }
+
+inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
 
 inline float bits_to_float(u32 bits) {
   float x;

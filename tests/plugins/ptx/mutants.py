@@ -61,7 +61,7 @@ KINDS: Mapping[str, Change] = {
         lambda m: {"add": "sub", "min": "max", "max": "min", "and": "or", "or": "and"}[m[1]] + ".",
     ),
     "other reduction": _replaced(r"(?<=redux\.sync\.)max|(?<=atom\.shared\.)max", "min"),
-    "other lane": _replaced(r"(shfl\.sync\.up\.b32\s+\S+, \S+, )(\S+),", r"\1 3,"),
+    "other lane": _replaced(r"(shfl\.sync\.(?:up|bfly)\.b32\s+\S+, \S+, )(\S+),", r"\1 3,"),
     "not atomic": _replaced(r"atom\.shared\.\w+\.u64\s+\S+, (\[\S+\]), (\S+);", r"st.shared.u64 \1, \2;"),
     "rank of another block": _replaced(r"(mapa\.shared::cluster\.u32 \S+, \S+, )\S+;", r"\1 1;"),
 }

@@ -18,12 +18,13 @@ from peagle.plugins.ops.accept_prefix.reference import race_noise
 from tests.plugins import ptx
 from tests.plugins.emission_cases import ACCEPT, batch_of
 from tests.plugins.ops.test_numbers_at import table
-from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, reference, same_codes
+from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, reference, same_codes, same_numbers
 from tests.plugins.ptx.compilers import NVRTC, ptx_of
 from tests.plugins.ptx.errors import Fault, UnwrittenError
 from tests.plugins.ptx.mutants import KINDS, Mutant, kernel_text, mutant
 from tests.plugins.ptx.parse import parse
 from tests.plugins.ptx.program import program_of
+from tests.plugins.routed_experts import DOWN, GATE_UP, WILD_IDS, down_batch, gate_up_batch
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,31 @@ def _emissions(dtype: Any) -> Iterator[Case]:
     yield Case(batch_of(4, ["plain", "hot"] * 8, vocab=1003, k=1, dtype=dtype, spread=0.3))
 
 
+def _gate_ups(dtype: Any) -> Iterator[Case]:
+    """Rows of more words than a warp takes at once; experts of more tokens than that; two pieces of a window."""
+    rng = np.random.default_rng(2)
+    long = gate_up_batch(rng, dtype, tokens=6, count=3, columns=1312, width=2)
+    yield Case(long | {"experts": np.array([[1, 0], [1, 2], [1, -1], [1, 3], [0, 1], [2**32, 1]])})
+    yield Case(gate_up_batch(rng, dtype, tokens=6, chosen=60, count=70, columns=32, width=1))
+    steep = gate_up_batch(rng, dtype, tokens=5, chosen=1, count=2, columns=96, width=3, limit=np.inf)
+    steep["x"] = (steep["x"].astype(np.float32) * [[1], [10], [100], [-0.0], [1]]).astype(dtype)
+    steep["x"][4, 40] = np.nan
+    yield Case(steep)
+    yield Case(gate_up_batch(rng, dtype, tokens=3, columns=64, wild=True))
+
+
+def _downs(dtype: Any) -> Iterator[Case]:
+    rng = np.random.default_rng(3)
+    long = down_batch(rng, dtype, tokens=6, count=3, columns=1312, width=3)
+    yield Case(long | {"experts": np.array([[1, 0], [1, 2], [1, 0], [1, 3], [0, 1], [2, 1]])})
+    yield Case(down_batch(rng, dtype, tokens=6, chosen=60, count=70, columns=32, width=1))
+    many = down_batch(rng, dtype, tokens=90, chosen=1, count=3, columns=32, width=4)
+    many["experts"][7::9] = np.array(WILD_IDS * 3)[:10, None]
+    many["inner"][3:6] *= np.array([1e4, 1e-5, np.inf], np.float32)[:, None, None]
+    yield Case(many)
+    yield Case(down_batch(rng, dtype, tokens=3, columns=64, wild=True))
+
+
 def _at_the_edge(vocab: int, dtype: Any) -> Arrays:
     """Rows whose winner of the race is the last token that top-k or top-p keeps, or the first that it drops.
 
@@ -149,8 +175,9 @@ def _at_the_edge(vocab: int, dtype: Any) -> Arrays:
 def cases(op: str, dtype: str) -> tuple[tuple[Case, tuple[Any, ...]], ...]:
     """Return the op's cases with their references, computed once."""
     kind = {"bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype)
-    made = {"NumbersAt": _numbers, "PlaceholderDraft": _drafts}.get(op)
-    each = made() if made else (_emissions(kind) if op == ACCEPT else _writes(kind))
+    untyped = {"NumbersAt": _numbers, "PlaceholderDraft": _drafts}
+    typed = {ACCEPT: _emissions, "CacheWriteFp8": _writes, GATE_UP: _gate_ups, DOWN: _downs}
+    each = untyped[op]() if op in untyped else typed[op](kind)
     return tuple((case, tuple(reference(op, case.batch, **case.attributes))) for case in each)
 
 
@@ -174,7 +201,7 @@ def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
     """Return True if all outputs are equal, bit for bit; codes of NaN count as one."""
     try:
         for one, other in zip(ours, theirs, strict=True):
-            same_codes([one], [other]) if one.dtype == EVERY.dtype else np.testing.assert_array_equal(one, other)
+            (same_codes if one.dtype == EVERY.dtype else same_numbers)([one], [other])
     except AssertionError:
         return False
     return True

@@ -29,6 +29,7 @@ from tests.plugins.plugin_cases import (
     own_tokens,
     reference,
     same_codes,
+    same_numbers,
     windows,
     with_emitted,
     with_wild_lengths,
@@ -36,6 +37,7 @@ from tests.plugins.plugin_cases import (
 )
 from tests.plugins.ptx.compilers import NVCC, NVRTC, missing
 from tests.plugins.ptx.floats import EX2_ULP, Approximation
+from tests.plugins.routed_experts import BATCHES, DOWN, GATE_UP, batches, window
 from tests.scenarios.ptx.cases import cases, steps_of
 
 pytestmark = [
@@ -62,9 +64,7 @@ def every_kernel() -> Iterator[tuple[str, str]]:
 
 
 def as_reference(name: str, batch: Arrays, sm: int, **attributes: int) -> None:
-    wanted = reference(name, batch, **attributes)
-    for ours, theirs in zip(ptx.run(name, inputs_of(name, batch), sm, **attributes), wanted, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    same_numbers(ptx.run(name, inputs_of(name, batch), sm, **attributes), reference(name, batch, **attributes))
 
 
 @pytest.mark.parametrize("sm", TARGETS)
@@ -143,6 +143,24 @@ def test_cache_write_fp8_rounds_every_half_and_every_tie(sm: int) -> None:
         batch = {"k_cache": empty, "v_cache": empty, "k": new, "v": new, "start": np.zeros(1, np.int64)}
         batch |= {"k_scale": np.array(scale, np.float32), "v_scale": np.array(1.0, np.float32)}
         same_codes(ptx.run("CacheWriteFp8", inputs_of("CacheWriteFp8", batch), sm), reference("CacheWriteFp8", batch))
+
+
+@pytest.mark.parametrize("op", [GATE_UP, DOWN])
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(data=st.data())
+def test_routed_experts(sm: int, op: str, data: st.DataObject) -> None:
+    as_reference(op, data.draw(batches(op, DTYPES)), sm)
+
+
+@pytest.mark.parametrize("op", [GATE_UP, DOWN])
+def test_a_token_s_experts_do_not_depend_on_the_window(op: str) -> None:
+    """Alone, among others, and in another order: the same bits."""
+    batch = BATCHES[op](np.random.default_rng(8), np.float16, tokens=9, count=3, columns=96)
+    (whole,) = ptx.run(op, inputs_of(op, batch), 100)
+    for some in ([0], [8], [3, 4], [8, 2, 5, 0, 7]):
+        (part,) = ptx.run(op, inputs_of(op, window(batch, some)), 100)
+        np.testing.assert_array_equal(part, whole[some])
 
 
 @pytest.mark.parametrize(("sm", "dtype"), [(90, np.float16), *((100, dtype) for dtype in DTYPES)])

@@ -66,6 +66,30 @@ CHOSEN: dict[tuple[str, str, int], tuple[str, str]] = {
         "comparison 2, constant 0, swapped operands 1, removed guard 0, negated guard 0, branch not taken 0, "
         "address offset 0, shifted offset 0, dropped store 0, dropped instruction 0, other operation 0",
     ),
+    ("Mxfp4GateUp", "float16", 100): (
+        "d7566a2b7a3a",
+        "comparison 0, constant 0, float constant 0, dropped barrier 0, swapped operands 1, removed guard 0, "
+        "negated guard 0, branch not taken 0, address offset 0, shifted offset 0, dropped store 0, "
+        "dropped instruction 0, other operation 0, other lane 1",
+    ),
+    ("Mxfp4GateUp", "float16", 90): (
+        "c14e9da60328",
+        "comparison 0, constant 0, float constant 0, dropped barrier 0, swapped operands 0, removed guard 0, "
+        "negated guard 0, branch not taken 0, address offset 0, shifted offset 0, dropped store 0, "
+        "dropped instruction 0, other operation 1, other lane 1",
+    ),
+    ("Mxfp4Down", "bfloat16", 100): (
+        "30f02b1ef7ec",
+        "comparison 0, constant 0, float constant 1, dropped barrier 0, swapped operands 2, removed guard 0, "
+        "negated guard 0, branch not taken 0, address offset 0, shifted offset 0, dropped store 0, "
+        "dropped instruction 0, other operation 0, other lane 0",
+    ),
+    ("Mxfp4Down", "bfloat16", 90): (
+        "1e1e5c6543c0",
+        "comparison 0, constant 0, float constant 1, dropped barrier 0, swapped operands 1, removed guard 0, "
+        "negated guard 0, branch not taken 1, address offset 0, shifted offset 0, dropped store 1, "
+        "dropped instruction 0, other operation 0, other lane 0",
+    ),
     ("AcceptPrefix", "float32", 90): (
         "cb6ec67b047a",
         "comparison 1, constant 2, float constant 2, dropped barrier 0, swapped operands 2, removed guard 0, "

@@ -41,6 +41,11 @@ def test_a_gpu_without_fp8_computes_in_bf16() -> None:
     assert time.floor == pytest.approx(1.0)
 
 
+def test_blocks_are_multiplied_in_fp32_by_kernels_of_this_project() -> None:
+    time = gpu_device("b200").seconds(PassWork(1, {}, {"mxfp4": 75e12, "bf16": 0.0}, 0.0, 0))
+    assert time.floor == pytest.approx(1.0)
+
+
 def test_a_pass_on_a_cpu_by_hand() -> None:
     time = CPU.seconds(PassWork(3, {"mlp": 2e8, "KV cache": 4e7}, {"fp32": 3e8}, 1e8, 0))
     assert time.floor == pytest.approx(2.4e8 / 4e10)
