@@ -90,10 +90,10 @@ def _cut(op: Nodes, caches: Sequence[ir.Value], reach: ir.Value) -> list[ir.Valu
     return [op.Slice(cache, op.constant([0]), reach, op.constant([2])) for cache in caches]
 
 
-def _cut_together(op: Nodes, caches: Sequence[ir.Value], reach: ir.Value) -> Sequence[ir.Value]:
+def _cut_together(op: Nodes, caches: Sequence[ir.Value], reach: ir.Value) -> list[ir.Value]:
     """Return the same as parts of one tensor, which TensorRT copies in one kernel instead of two."""
     both = op.Concat(*_cut(op, caches, reach), axis=1)
-    return op.op_multi_out("Split", [both], {"axis": 1, "num_outputs": len(caches)}, num_outputs=len(caches))
+    return list(op.op_multi_out("Split", [both], {"axis": 1, "num_outputs": len(caches)}, num_outputs=len(caches)))
 
 
 def _in_codes(op: Nodes, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value]]:

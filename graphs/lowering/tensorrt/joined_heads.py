@@ -33,16 +33,24 @@ class Heads:
             if node is None:
                 return None
             nodes.append(node)
-        return cls(*nodes)
+        heads = cls(*nodes)
+        is_by_head = heads.size is not None and list(heads.turn.attributes["perm"].as_ints()) == [0, 2, 1, 3]
+        return heads if is_by_head else None
+
+    @property
+    def size(self) -> int | None:
+        """The size of a head; None if the norm is not one of single heads."""
+        weight: Any = self.norm.inputs[1]
+        return _size(self.view) if tuple(weight.shape) == (_size(self.view),) else None
 
     @property
     def form(self) -> object:
         """Equal for heads whose nodes differ only in the weight of the norm and in the number of heads."""
-        width: Any = self.norm.inputs[1]
+        weight: Any = self.norm.inputs[1]
         attributes = [
             tuple(sorted((name, str(each.value)) for name, each in node.attributes.items())) for node in self.nodes
         ]
-        return (self.view.inputs[1], width.dtype, tuple(width.shape), *self.rope.inputs[1:], *attributes)
+        return (weight.dtype, tuple(weight.shape), *self.rope.inputs[1:], *attributes)
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -76,7 +84,7 @@ def _alike(linears: Sequence[ir.Value]) -> tuple[list[Heads], list[ir.Node]] | N
     views = [_reader(linear, "Reshape") for linear in linears[len(parts) :]]
     if len(parts) < 2 or any(part.form != parts[0].form for part in parts):
         return None
-    rest = [view for view in views if view is not None and view.inputs[1] is parts[0].view.inputs[1]]
+    rest = [view for view in views if view is not None and _size(view) == parts[0].size]
     return (parts, rest) if len(rest) == len(views) else None
 
 
@@ -86,18 +94,25 @@ def _reader(value: ir.Value, kind: str) -> ir.Node | None:
     return uses[0][0] if len(uses) == 1 and uses[0][1] == 0 and uses[0][0].op_type == kind else None
 
 
+def _size(view: ir.Node) -> Any:
+    """Return D of a view ``[B,S,H,D]``; None for any other."""
+    shape = view.outputs[0].shape
+    return shape[3] if shape is not None and len(shape) == 4 else None
+
+
 def _join(graph: ir.Graph, split: ir.Node, parts: Sequence[Heads], rest: Sequence[ir.Node]) -> None:
     op, first = Nodes(), parts[0]
     outputs = [*(part.heads for part in parts), *(view.outputs[0] for view in rest)]
     weights: list[Any] = [part.norm.inputs[1] for part in parts]
+    widths: list[Any] = [value.shape for value in split.outputs]
     size = int(weights[0].shape[0])
-    counts: list[Any] = [value.shape[-1] // size for value in split.outputs]  # type: ignore[index, operator]
+    counts = [int(width[-1]) // size for width in widths]
     own, others = counts[: len(parts)], counts[len(parts) :]
-    every = op.op("Reshape", [split.inputs[0], first.view.inputs[1]], dict(first.view.attributes))
-    # Split as heads, not before: TensorRT would copy what it reads of a part of a row.
+    # Split as heads, not before: TensorRT would copy a part of a row that a norm reads.
+    every = op.Reshape(split.inputs[0], op.constant([0, 0, sum(counts), size]))
     sizes = [sum(own), *others]
     view, *views = op.op_multi_out("Split", [every, op.constant(sizes)], {"axis": 2}, num_outputs=len(sizes))
-    # A norm has one weight for all heads: here it is one, and the heads are scaled afterwards.
+    # A norm has the same weights for all heads. Here they are ones, and the heads are scaled afterwards.
     ones = op.constant([1.0] * size, weights[0].dtype)
     normed = op.op("RMSNormalization", [view, ones], dict(first.norm.attributes))
     by_head = [op.Expand(weight, op.constant([count, size])) for weight, count in zip(weights, own, strict=True)]

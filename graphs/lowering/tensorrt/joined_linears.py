@@ -1,4 +1,4 @@
-"""Linears of one input as a single matmul with stacked weights: q, k and v of an attention layer, gate and up of an MLP.
+"""Linears of one input as a single matmul with stacked weights: q, k and v of attention, gate and up of an MLP.
 
 TensorRT joins matmuls with unquantized weights by itself, but none with scales. Codes and scales are stacked as they
 are stored, so nothing is rounded anew; a weight with a single scale gets it once per row.
@@ -59,32 +59,35 @@ def _has_scale(value: Any) -> bool:
 
 
 def _join(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
-    op, outputs = Nodes(), [node.outputs[0] for node in nodes]
-    rows = [int(output.shape[-1]) for output in outputs]  # type: ignore[index]
+    op = Nodes()
+    outputs: list[Any] = [node.outputs[0] for node in nodes]
+    rows = [int(output.shape[-1]) for output in outputs]
     product = op.MatMul(nodes[0].inputs[0], _stack(graph, op, [node.inputs[1] for node in nodes], rows))
     parts = op.op_multi_out("Split", [product, op.constant(rows)], {"axis": -1}, num_outputs=len(rows))
-    like: Any = outputs[0]
-    product.shape, product.type = ir.Shape([*like.shape[:-1], sum(rows)]), like.type
+    product.shape, product.type = ir.Shape([*outputs[0].shape[:-1], sum(rows)]), outputs[0].type
     for part, output in zip(parts, outputs, strict=True):
         part.shape, part.type = output.shape, output.type
     ir.convenience.replace_nodes_and_values(graph, nodes[0], nodes, op.nodes, outputs, parts)
 
 
-def _stack(graph: ir.Graph, op: Nodes, values: Sequence[Any], rows: Sequence[int]) -> ir.Value:
+def _stack(graph: ir.Graph, op: Nodes, values: Sequence[Any], rows: Sequence[int]) -> Any:
     """Return a value that stacks ``values`` of one form, which have so many ``rows`` each."""
-    first: Any = values[0]
+    first = values[0]
     if is_weight(first):
-        return _repeat(op, values, rows) if not first.shape else _stored(graph, values)
+        return _stored(graph, values) if first.shape else _repeat(op, values, rows)
+    if ir.convenience.get_const_tensor(first) is not None:
+        return first
     node = first.producer()
-    if node.op_type == "Constant":
-        return first  # type: ignore[no-any-return]
-    inputs = [_stack(graph, op, each, rows) for each in zip(*(value.producer().inputs for value in values), strict=True)]
+    columns = zip(*(value.producer().inputs for value in values), strict=True)
+    inputs = [_stack(graph, op, column, rows) for column in columns]
     attributes = dict(node.attributes)
     if node.op_type == "DequantizeLinear" and not node.inputs[1].shape:
         attributes["axis"] = ir.AttrInt64("axis", 0)
-    stacked: ir.Value = op.op(node.op_type, inputs, attributes)
-    dims = [sum(rows), *first.shape[1:]] if node.op_type != "Transpose" else [*first.shape[:-1], sum(rows)]
-    stacked.shape, stacked.type = ir.Shape(dims), first.type
+    stacked = op.op(node.op_type, inputs, attributes)
+    stacked.type = first.type
+    if first.shape is not None:
+        dims = [*first.shape[:-1], sum(rows)] if node.op_type == "Transpose" else [sum(rows), *first.shape[1:]]
+        stacked.shape = ir.Shape(dims)
     return stacked
 
 
