@@ -41,7 +41,7 @@ class Heads:
     def size(self) -> int | None:
         """The size of a head; None if the norm is not one of single heads."""
         weight: Any = self.norm.inputs[1]
-        return _size(self.view) if tuple(weight.shape) == (_size(self.view),) else None
+        return _size(self.view) if tuple(weight.shape or ()) == (_size(self.view),) else None
 
     @property
     def form(self) -> object:

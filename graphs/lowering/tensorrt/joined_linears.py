@@ -29,10 +29,13 @@ def apply(model: ir.Model) -> None:
     """
     groups: dict[object, list[ir.Node]] = defaultdict(list)
     for node in model.graph:
-        if node.op_type == "MatMul" and not node.domain and (form := _form(node.inputs[1])) is not None:
+        turn = node.inputs[1].producer() if node.op_type == "MatMul" and node.inputs[1] is not None else None
+        if turn is None or turn.op_type != "Transpose" or list(turn.attributes["perm"].as_ints()) != [1, 0]:
+            continue
+        if (form := _form(turn.outputs[0])) is not None:
             groups[node.inputs[0], form].append(node)
     for nodes in groups.values():
-        if len(nodes) > 1 and (_has_scale(nodes[0].inputs[1]) or are_joined([node.outputs[0] for node in nodes])):
+        if len(nodes) > 1 and (_has_scale(nodes[0]) or are_joined([node.outputs[0] for node in nodes])):
             _join(model.graph, nodes)
 
 
@@ -54,8 +57,9 @@ def _form(value: ir.Value | None) -> object:
     return None if None in forms else (node.op_type, attributes, *forms)
 
 
-def _has_scale(value: Any) -> bool:
-    return not is_weight(value.producer().inputs[0])
+def _has_scale(product: ir.Node) -> bool:
+    turned: Any = product.inputs[1]
+    return not is_weight(turned.producer().inputs[0])
 
 
 def _join(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:

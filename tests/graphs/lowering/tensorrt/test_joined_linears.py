@@ -97,8 +97,18 @@ def test_linears_of_other_inputs_stay_apart() -> None:
     assert _matmuls(model) == 3
 
 
+def test_weights_that_are_not_turned_stay_apart() -> None:
+    x, columns = value("x", ["B", "S", 8]), [weight(name, 8, 4) for name in "ab"]
+    products = [ir.node("MatMul", [x, each]) for each in columns]
+    outputs = [product.outputs[0] for product in products]
+    graph = ir.Graph([x], outputs, nodes=products, initializers=columns, opset_imports={"": 24})
+    model = ir.Model(graph, ir_version=11)
+    joined_linears.apply(model)
+    assert _matmuls(model) == 2
+
+
 def test_a_weight_that_another_node_reads_stays_apart() -> None:
-    model = _model({name: BY_ROW[name] for name in "kv"} | {"q": BY_ROW["q"]})
+    model = _model(BY_ROW)
     codes = model.graph.initializers["q"]
     model.graph.append(ir.node("Identity", [codes]))
     joined_linears.apply(model)
