@@ -35,7 +35,7 @@ from peagle.compiler.tensorrt.build_plan import build_plan
 from peagle.compiler.tensorrt.worker_protocol import PlanFacts, PlanRequest
 from peagle.engines.folder.records import Speculation
 from peagle.graphs.lowering import TENSORRT, Lowered, lower
-from peagle.graphs.stream_weights import attach
+from peagle.graphs.stream_weights import attach, needed_weights
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
 from peagle.graphs.trace import trace_target
@@ -106,10 +106,10 @@ def write_graph(case: Case, path: Path) -> int:
     config = scaled_config(case)
     spec = family_for(config).describe(config).with_taps([0])
     semantic = trace_target(Skeleton(config), spec, "float16")
+    shapes = needed_weights(semantic)
     lowered = lower(semantic, TENSORRT, cache_length=cache_length(MAX_SEQ_LEN, MAX_K, TENSORRT))
     if case.tied:
         lowered = tie(lowered)
-    shapes = {part: weight.shape for weight in lowered.weights for part in weight.parts}
     noise = np.random.default_rng(0).standard_normal(_BLOCK, np.float32)
     attach(lowered, lambda name: _values(noise, shapes[name]), path)
     return lowered.total_bytes

@@ -32,7 +32,7 @@ def rounded_inputs(path: Path) -> dict[str, str]:
         x = _unrounded(node.inputs[0]) if node.op_type == "MatMul" else None
         weight = source(node.inputs[1]) if x is not None else None
         if x is not None and weight is not None and ".experts." not in str(weight.name):
-            names[str(weight.name).removesuffix(".weight")] = str(x.name)
+            names |= {part.removesuffix(".weight"): str(x.name) for part in str(weight.name).split("+")}
     return names
 
 

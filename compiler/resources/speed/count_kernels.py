@@ -1,9 +1,10 @@
 """The number of kernels of a graph's pass on a GPU, by the fusions that plans of TensorRT-RTX 1.7 show.
 
 An estimate: TensorRT decides when it builds. Nodes over constants are folded and sizes are the host's, views cost
-nothing, and a chain of elementwise nodes is one kernel, or none beside a norm or attention, which take it in. Matmuls
-with unquantized weights and the same input are one kernel; a quantized one has a scale of its own and stays apart. The
-two cache writes of a layer and its rotary embeddings are one kernel; fused attention has a second one for its output.
+nothing, and a chain of elementwise nodes is one kernel, or none beside a norm, attention, top-k, softmax or sum, which
+take it in. So do concatenations and elementwise nodes with slices. Matmuls with the same input are one kernel if their
+weights are unquantized, or will be quantized alike; one with a scale of its own in the graph stays apart. The two cache
+writes of a layer and its rotary embeddings are one kernel; fused attention has a second one for its output.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Container, Iterator
 
 import onnx_ir as ir
 
-_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Expand", "RotaryEmbedding"}
+_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Expand", "RotaryEmbedding", "Split"}
 _ELEMENTWISE = {
     "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp", "Log", "Pow", "Tanh", "Sigmoid", "Gelu", "Clip", "Min",
     "Max", "Cast", "CastLike", "Where", "And", "Or", "Not", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
     "Mod", "QuantizeLinear", "DequantizeLinear",
 }  # fmt: skip
-_TAKES_IN = {"RMSNormalization", "Attention"}
+_TAKES_IN = {"RMSNormalization", "Attention", "TopK", "Softmax", "ReduceSum"}
 _MATMULS = {"MatMul", "Gemm"}
 _WRITE = "TensorScatter"
 # Tokens sorted by expert, and two grouped products: assumed, because the layer needs SM 10.x.
@@ -30,6 +31,7 @@ def count_kernels(model: ir.Model, quantized: Container[str] = ()) -> int:
     graph = _Graph(model)
     kinds = [str(node.op_type) for node in graph.computing]
     single = sum(_KERNELS.get(kind, 1) for kind in kinds if kind not in {*_ELEMENTWISE, *_MATMULS, _WRITE})
+    single -= sum(map(_is_read_in_place, graph.computing))
     writes = kinds.count(_WRITE)
     return single + -(-writes // 2) + graph.matmuls(quantized) + graph.elementwise_chains()
 
@@ -59,7 +61,8 @@ class _Graph:
         known: set[ir.Value | None] = {None, *model.graph.initializers.values()}
         self.computing = []
         for node in model.graph:  # in topological order
-            if node.op_type == "Shape" or known.issuperset(node.inputs):
+            is_typed = node.op_type == "CastLike" and node.inputs[0] in known  # the other input only has the type
+            if node.op_type == "Shape" or is_typed or known.issuperset(node.inputs):
                 known.update(node.outputs)
             elif node.op_type not in _VIEWS:
                 self.computing.append(node)
@@ -69,15 +72,14 @@ class _Graph:
     def matmuls(self, quantized: Container[str]) -> int:
         """Count the kernels of all matmuls."""
         alone = 0
-        together: set[ir.Value | None] = set()
+        together: set[tuple[ir.Value | None, bool]] = set()
         for node in self.computing:
             if node.op_type in _MATMULS:
                 weights = self.weights_of(node)
-                has_scale = any(maker.op_type == "DequantizeLinear" for maker in _makers(node))
-                if not weights or has_scale or any(name in quantized for name in weights):
+                if not weights or any(maker.op_type == "DequantizeLinear" for maker in _makers(node)):
                     alone += 1
                 else:
-                    together.add(node.inputs[0])
+                    together.add((node.inputs[0], any(name in quantized for name in weights)))
         return alone + len(together)
 
     def weights_of(self, node: ir.Node) -> frozenset[str]:
@@ -110,6 +112,10 @@ class _Graph:
             if any(maker.op_type in _TAKES_IN for maker in _makers(node)):
                 taken_in.add(node)
         return len({first(node) for node in chain} - {first(node) for node in taken_in})
+
+
+def _is_read_in_place(node: ir.Node) -> bool:
+    return node.op_type == "Slice" and all(reader.op_type in {"Concat", *_ELEMENTWISE} for reader in _readers(node))
 
 
 def _readers(node: ir.Node) -> Iterator[ir.Node]:

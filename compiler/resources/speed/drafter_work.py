@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ASSUMED_LAYERS = 4  # of the published P-EAGLE heads (arXiv 2602.01469)
 # Kernels of a pass, counted in plans of TensorRT-RTX 1.7 for the bundled head.
-_LAYER_KERNELS, _QUANTIZED_LAYER_KERNELS, _OTHER_KERNELS = 12, 15, 12
+_LAYER_KERNELS, _OTHER_KERNELS = 11, 12
 
 
 def drafter_work(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> GraphWork:
@@ -31,7 +31,6 @@ def drafter_work(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> Graph
     in_head = math.prod(head.expected_shapes()[LM_HEAD])
     cache = recipe.cache_type("drafter")
     width = bytes_of(recipe.wide)
-    layer = _QUANTIZED_LAYER_KERNELS if recipe.drafter != recipe.wide else _LAYER_KERNELS
     return GraphWork(
         weights={"drafter": size},
         products={recipe.drafter: count - in_head},
@@ -41,7 +40,7 @@ def drafter_work(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> Graph
         attended=4 * head.num_heads * head.cache.head_dim * head.num_layers,
         logit_bytes=int(head.draft_vocab_size * width),
         row_bytes=int(head.hidden_size * width),
-        kernels=layer * head.num_layers + _OTHER_KERNELS if lowering.is_tensorrt else 0,
+        kernels=_LAYER_KERNELS * head.num_layers + _OTHER_KERNELS if lowering.is_tensorrt else 0,
         copies_cache=lowering.is_tensorrt,
     )
 

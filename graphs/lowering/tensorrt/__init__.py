@@ -14,14 +14,19 @@ from onnx_ir.passes import common
 
 from ....plugins.op_spec import DOMAIN, SELECTION
 from .. import std
-from . import attention, experts, mxfp8
+from . import attention, experts, joined_heads, joined_linears, mxfp8, routers
 
 __all__ = ["apply"]
 
 
 def apply(model: ir.Model, *, expert_layer: bool) -> None:
     """Rewrite a graph in place; ``expert_layer`` is for SM 10.x, the only GPUs with TensorRT's expert layer."""
-    attention.apply(model)
+    # Before attention, which separates matmuls on both sides of a plugin only if they are not joined.
+    joined_linears.apply(model)
+    joined_heads.apply(model)
+    routers.apply(model)
+    # Plans of TensorRT-RTX 1.7 copy. None has been read for SM 10.x, where other kernels may read caches in place.
+    attention.apply(model, copies_caches=not expert_layer)
     if expert_layer:
         experts.apply(model)
     mxfp8.apply(model)

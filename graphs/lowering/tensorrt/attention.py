@@ -9,6 +9,8 @@ attention, which does not support it either.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from ....plugins.errors import BuildError
@@ -27,14 +29,17 @@ _UNSEEN_WIDE = -1e30
 _Masks = dict[tuple[object, ...], ir.Value]
 
 
-def apply(model: ir.Model) -> None:
-    """Rewrite every attention layer in place; layers with the same attention window share a mask."""
+def apply(model: ir.Model, *, copies_caches: bool) -> None:
+    """Rewrite every attention layer in place; layers with the same attention window share a mask.
+
+    With ``copies_caches``, fused attention has another layout than the caches: what it reads of them is copied.
+    """
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
     if not layers:
         return
     positions, masks = _positions(model.graph), _Masks()
     for node in layers:
-        _rewrite(model.graph, node, positions, masks)
+        _rewrite(model.graph, node, positions, masks, copies_caches)
 
 
 def _positions(graph: ir.Graph) -> ir.Value:
@@ -46,7 +51,7 @@ def _positions(graph: ir.Graph) -> ir.Value:
     return value
 
 
-def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks) -> None:
+def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks, copies_caches: bool) -> None:
     q, k, v, k_cache, v_cache, start, *rest = node.inputs
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
@@ -68,9 +73,8 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
     else:
         whole_keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
         whole_values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
-    # It also lets TensorRT share key heads: whole caches would be copied once per query head.
-    first, axis = op.constant([0]), op.constant([2])
-    keys, values = (op.Slice(whole, first, reach, axis) for whole in (whole_keys, whole_values))
+    cut = _cut_together if copies_caches and not is_plain else _cut
+    keys, values = cut(op, (whole_keys, whole_values), reach)
     if is_plain:
         heads_first = spelled_attention(
             op, q, keys, values, mask, sinks, reach=reach, cache=cache, scale=scale, softcap=softcap
@@ -79,6 +83,17 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks)
         heads_first = op.Attention(q, keys, values, mask, scale=scale)
     y = op.Transpose(heads_first, perm=[0, 2, 1, 3])
     ir.convenience.replace_nodes_and_values(graph, node, [node], op.nodes, node.outputs, [y, k_out, v_out])
+
+
+def _cut(op: Nodes, caches: Sequence[ir.Value], reach: ir.Value) -> list[ir.Value]:
+    """Return the first positions of each cache. Uncut, TensorRT would copy them once per query head."""
+    return [op.Slice(cache, op.constant([0]), reach, op.constant([2])) for cache in caches]
+
+
+def _cut_together(op: Nodes, caches: Sequence[ir.Value], reach: ir.Value) -> list[ir.Value]:
+    """Return the same as parts of one tensor, which TensorRT copies in one kernel instead of two."""
+    both = op.Concat(*_cut(op, caches, reach), axis=1)
+    return list(op.op_multi_out("Split", [both], {"axis": 1, "num_outputs": len(caches)}, num_outputs=len(caches)))
 
 
 def _in_codes(op: Nodes, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value]]:

@@ -60,7 +60,13 @@ def test_query_heads_share_key_heads_without_copies(every: Traced, part: str) ->
     layers = [node for node in semantic.graph if node.op_type == "CachedAttention" and len(node.inputs) == 6]
     attention = _nodes(every.lowered(part, "tensorrt").model, "Attention")
     assert len(attention) == len(layers)
-    assert all(node.inputs[0].producer().op_type == "RotaryEmbedding" for node in attention)
+    makers = [node.inputs[0].producer() for node in attention]  # the heads of queries may be rotated with those of keys
+    rotated = [maker.inputs[0].producer() if maker.op_type == "Split" else maker for maker in makers]
+    assert {node.op_type for node in rotated} <= {"RotaryEmbedding"}
+    for node in attention:
+        keys, values = (node.inputs[place].producer() for place in (1, 2))
+        assert keys is values
+        assert (keys.op_type, keys.inputs[0].producer().op_type) == ("Split", "Concat")
 
 
 @pytest.mark.parametrize("part", PARTS)

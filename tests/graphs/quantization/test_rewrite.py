@@ -51,7 +51,9 @@ class QuantizedPair:
         return self.compiled(lowering).attached.path / graph_stages.MODEL
 
     def found(self, lowering: str) -> dict[str, GraphProduct]:
-        return {each.weight: each for each in products_of(graph_files.load(self.graph(lowering)))}
+        """By weight; several may be one product."""
+        products = products_of(graph_files.load(self.graph(lowering)))
+        return {weight: each for each in products for weight in each.weight.split("+")}
 
 
 @pytest.fixture(scope="session")
@@ -194,12 +196,12 @@ def _number(value: ir.Value) -> float:
 
 def test_weights_are_the_bytes_of_the_checkpoint(quantized_of: Callable[[str], QuantizedPair]) -> None:
     quantized = quantized_of("qwen3")
-    path = quantized.graph("tensorrt")
-    tensor = graph_files.load(path).graph.initializers["model.layers.2.mlp.up_proj.weight"].const_value
+    path, names = quantized.graph("tensorrt"), [f"model.layers.2.mlp.{kind}_proj.weight" for kind in ("gate", "up")]
+    tensor = graph_files.load(path).graph.initializers["+".join(names)].const_value
     content = (path.parent / tensor.location).read_bytes()[tensor.offset : tensor.offset + tensor.length]
-    codes = np.concatenate(list(Checkpoint.open(quantized.target).codes("model.layers.2.mlp.up_proj.weight")))
-    assert content == codes.tobytes()
-    assert len(content) == codes.size
+    checkpoint = Checkpoint.open(quantized.target)
+    assert content == b"".join(codes.tobytes() for name in names for codes in checkpoint.codes(name))
+    assert len(content) == tensor.size
 
 
 def test_a_semantic_graph_with_fp8_weights_lowers_again(quantized: QuantizedPair, rng: np.random.Generator) -> None:

@@ -37,22 +37,33 @@ def test_kernels_of_a_dense_layer(dense: Trials) -> None:
     base = count_kernels(dense.base.lowered(TENSORRT))
     more = count_kernels(dense.more["layer"].lowered(TENSORRT)) - base
     matmuls = 4  # q, k and v in one; o; gate and up in one; down
-    norms, cache_writes, cache_copies, attention, activation = 4, 1, 2, 2, 1
+    norms, cache_writes, cache_copies, attention, activation = 3, 1, 1, 2, 1
     assert more == matmuls + norms + cache_writes + cache_copies + attention + activation
     assert dense.count(count_kernels, TENSORRT) == base + more * (7 - dense.traced_layers)
 
 
-def test_quantized_matmuls_stay_apart(dense: Trials) -> None:
-    quantized = _names("qwen3", "attention", "mlp")
-    more, base = (count_kernels(each.lowered(TENSORRT), quantized) for each in (dense.more["layer"], dense.base))
-    assert more - base == 7 + 4 + 1 + 2 + 2 + 1
+def test_matmuls_of_one_input_that_will_be_quantized_alike_are_one_kernel(dense: Trials) -> None:
+    graphs = [each.lowered(TENSORRT) for each in (dense.more["layer"], dense.base)]
+
+    def counted(quantized: set[str]) -> int:
+        more, base = (count_kernels(graph, quantized) for graph in graphs)
+        return more - base
+
+    every = _names("qwen3", "attention", "mlp")
+    assert counted(every) == counted(set())
+    assert counted({name for name in every if "gate_proj" in name}) == counted(set()) + 1
 
 
 def test_experts_are_one_layer_or_all_multiplied(sparse: Trials) -> None:
     stacks = _names("qwen3-moe", "experts")
     assert multiplies_every(sparse.base.lowered(TENSORRT), stacks)
     assert not multiplies_every(sparse.base.lowered(SM100), stacks)
-    assert count_kernels(sparse.base.lowered(SM100)) < count_kernels(sparse.base.lowered(TENSORRT))
+
+
+def test_kernels_of_a_layer_with_experts(sparse: Trials) -> None:
+    """As many as its plan has steps (``tests/scenarios/test_steps_of_plans.py``)."""
+    more, base = (count_kernels(each.lowered(TENSORRT)) for each in (sparse.more["sparse"], sparse.base))
+    assert more - base == 17
 
 
 def test_caches_are_copied_up_to_the_reach(dense: Trials) -> None:
