@@ -15,7 +15,7 @@ TEMPLATE, NAMED = "chat_template.jinja", "additional_chat_templates"
 CONFIG, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
 DEFAULT = "default"
 _OF_A_PROCESSOR = "chat_template.json"
-_MOST_BYTES = 2**17  # of a template; published ones have up to about 30,000
+MOST_BYTES = 2**17  # of a template; published ones have up to about 30,000
 _MOST_CONFIG_BYTES = 2**26  # a tokenizer_config.json may list every added token
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TOKEN_NAME = re.compile(r"[a-z][a-z0-9_]*_token")
@@ -38,8 +38,8 @@ def read_templates(folder: Path) -> dict[str, str]:
     for path in sorted((folder / NAMED).glob("*.jinja")):
         found[_checked(path.stem, path)] = _text(path)
     for name, text in found.items():
-        if len(text) > _MOST_BYTES:
-            raise _damaged(folder / CONFIG, f"the chat template {name!r} has more than {_MOST_BYTES:,} characters")
+        if len(text) > MOST_BYTES:
+            raise _damaged(folder / CONFIG, f"the chat template {name!r} has more than {MOST_BYTES:,} characters")
     return found
 
 
@@ -93,7 +93,7 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _text(path: Path, most: int = _MOST_BYTES) -> str:
+def _text(path: Path, most: int = MOST_BYTES) -> str:
     try:
         return read_regular(path, most).decode()
     except UnicodeDecodeError as error:

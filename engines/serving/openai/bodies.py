@@ -45,6 +45,9 @@ class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     bad_words: list[str] | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
     return_drafted: bool | None = None  # report which parts of the text were accepted drafts
 
 
@@ -65,6 +68,9 @@ class ChatBody(SamplingBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
     documents: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
@@ -80,6 +86,9 @@ class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
     add_special_tokens: bool | None = None
 
 

@@ -24,7 +24,7 @@ from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body
 from .chat_answer import ChatAnswer
 from .formats import ERROR_FIELDS
 from .inert_fields import INERT_IN_CHAT
-from .options import ResponseOptions, generation_of
+from .options import ResponseOptions, generation_of, template_fields
 from .rendering import CompletionAnswer
 
 
@@ -69,9 +69,7 @@ async def tokenize(request: Request) -> Response:
         INERT_IN_CHAT.require_neutral("add_special_tokens", body.add_special_tokens)
 
     if body.prompt is None:
-        conversation = Conversation(
-            body.messages or [], body.tools or (), chat_template_kwargs=body.chat_template_kwargs
-        )
+        conversation = Conversation(body.messages or [], body.tools or (), **template_fields(body, state.settings))
         tokens = await prompt_ids(state, conversation)
     else:
         encode = partial(
