@@ -39,6 +39,9 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers, began = Headers(scope=scope), time.perf_counter()
+        root = self._state.settings.root_path
+        if root and scope["path"].startswith(f"{root}/"):
+            scope["path"] = scope["path"].removeprefix(root)
         scope[REQUEST_ID] = name = _request_id(headers)
         owner, face = note_face(scope, self._state.faces), face_of(scope)
         if owner is not None and scope["path"] not in OPEN_PATHS:

@@ -15,7 +15,7 @@ from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .answer_styles import Style, style_of
 from .meter import TemplateLimitExceeded
 from .sandbox import Sandbox, TemplateRefusal
-from .template_files import DEFAULT, read_special_tokens, read_templates
+from .template_files import DEFAULT, read_special_tokens, read_template, read_templates
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -184,6 +184,13 @@ class ChatTemplate:
             why=f"{kind}{_said(error)!r}",
             fix="pass messages in the format that the template expects (roles, order, tools), or correct the template",
         )
+
+
+def checked_template(path: Path) -> str:
+    """Return the chat template in a file. Raises ``EnvironmentProblem`` if it cannot be read or is invalid Jinja."""
+    text = read_template(path)
+    ChatTemplate({DEFAULT: text}, {}, Origin(str(path), EnvironmentProblem, "correct the file")).check()
+    return text
 
 
 def _characters(value: Any) -> int:

@@ -110,6 +110,21 @@ def test_a_template_of_a_request_is_used_if_the_server_trusts_it(server: Server,
     assert call(server, "POST", "/tokenize", body)[0] == 400
 
 
+def test_root_path_is_no_way_around_the_key(served_engine: Engine) -> None:
+    server = Server(served_engine, ServerSettings(MODEL, api_keys=("k",), root_path="/llm"), port=0)
+    server.start()
+    try:
+        for prefix in ("", "/llm"):
+            assert call(server, "GET", f"{prefix}/health")[0] == 200
+            assert call(server, "GET", f"{prefix}/v1/models")[0] == 401
+            assert call(server, "GET", f"{prefix}/v1/models", headers={"x-api-key": "k"})[0] == 200
+        assert call(server, "GET", "/llm/llm/v1/models", headers={"x-api-key": "k"})[0] == 404
+        assert call(server, "GET", "/llmv1/models", headers={"x-api-key": "k"})[0] == 404
+    finally:
+        server.stop(at_once=True)
+        assert server.wait(10)
+
+
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": []}, {"tokens": [0]}])
 def test_tokenize_input_is_given_once(server: Server, body: Any) -> None:
     assert call(server, "POST", "/tokenize", body)[0] == 400
