@@ -193,7 +193,8 @@ def serve(
     """Start an HTTP server with OpenAI's and Anthropic's APIs and a built-in chat page.
 
     Endpoints: /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages, /v1/models, /tokenize, /detokenize,
-    /health, /metrics, and SageMaker's /ping and /invocations. Logs are JSON lines on standard error.
+    /health, /metrics, /load, /version, /openapi.json, and SageMaker's /ping and /invocations. Logs are JSON lines on
+    standard error.
 
     SIGTERM or Ctrl-C stops the server once running and queued requests have finished or --drain-timeout has passed; a
     second signal stops it immediately. Without ENGINE, the server follows the SageMaker contract: it loads the engine

@@ -18,7 +18,7 @@ from .api_face import ApiFace, face_of, note_face
 from .problems import HttpRefusal
 from .state import ServerState
 
-OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # no key required: monitoring systems have none
+OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics", "/load"})  # no key required: monitoring systems have none
 REQUEST_ID = "peagle.request_id"  # scope key
 FIGURES = "peagle.figures"  # scope key: statistics of the generated text, for the log
 REFUSAL = "peagle.refusal"  # scope key: the error of a request that was refused or whose stream failed

@@ -20,12 +20,13 @@ from .template_files import DEFAULT, read_special_tokens, read_template, read_te
 Messages = Sequence[Mapping[str, Any]]
 
 _WITH_TOOLS = "tool_use"
+_DEVELOPER = "developer"  # the newer name of "system" in OpenAI's API
 _ANSWER = "qwertyuiop"  # a text that no template contains
 _END = "END_OF_THE_FINAL_MESSAGE "  # marks where a continued message ends; templates may strip the space
 
 
 @dataclass(frozen=True)
-class Origin:
+class TemplateOrigin:
     """The origin of a template, for errors: ``name`` of the template, and the ``problem`` and ``fix`` of a bad one."""
 
     name: str
@@ -33,12 +34,12 @@ class Origin:
     fix: str
 
 
-OF_ENGINE = Origin(
+OF_ENGINE = TemplateOrigin(
     "the model's chat template",
     EnvironmentProblem,
     "correct the checkpoint's chat_template.jinja and rebuild the engine",
 )
-OF_REQUEST = Origin("chat_template of the request", UsageError, "correct the template, or remove chat_template")
+OF_REQUEST = TemplateOrigin("chat_template of the request", UsageError, "correct the template, or remove chat_template")
 
 
 class ChatTemplate:
@@ -48,7 +49,9 @@ class ChatTemplate:
     tokens that the template may write, such as ``bos_token``.
     """
 
-    def __init__(self, templates: Mapping[str, str], special: Mapping[str, Any], origin: Origin = OF_ENGINE) -> None:
+    def __init__(
+        self, templates: Mapping[str, str], special: Mapping[str, Any], origin: TemplateOrigin = OF_ENGINE
+    ) -> None:
         self._sources, self._special, self._origin = dict(templates), dict(special), origin
         self._sandbox, self._compiled, self._turn = Sandbox(), dict[str, Any](), threading.Lock()
 
@@ -87,7 +90,8 @@ class ChatTemplate:
     ) -> str:
         """Return the text of a conversation, up to the start of the answer.
 
-        With ``continue_final_message``, the text ends with the content of the last message, as in ``transformers``.
+        Messages of a developer are those of the system if the template does not mention that role. With
+        ``continue_final_message``, the text ends with the content of the last message, as in ``transformers``.
 
         The arguments are plain values, as returned by ``requests.messages``. ``arguments`` are variables of this
         template (``enable_thinking``), and take precedence over special tokens of the same name. Raises ``UsageError``
@@ -104,10 +108,13 @@ class ChatTemplate:
                     fix="end with a message that has content, or remove continue_final_message",
                 )
             messages = [*messages[:-1], {**messages[-1], "content": final + _END}]
+        name = self._name(tools)
+        if _DEVELOPER not in self._sources[name]:
+            messages = [{**each, "role": "system"} if each["role"] == _DEVELOPER else each for each in messages]
         given = {"messages": messages, "tools": tools, "documents": documents}
         variables = self._special | dict(arguments or {}) | given | {"add_generation_prompt": add_generation_prompt}
         with self._turn:
-            template = self._template(self._name(tools))
+            template = self._template(name)
             meter = self._sandbox.meter
             meter.begin(_characters(variables))
             try:
@@ -189,7 +196,7 @@ class ChatTemplate:
 def checked_template(path: Path) -> str:
     """Return the chat template in a file. Raises ``EnvironmentProblem`` if it cannot be read or is invalid Jinja."""
     text = read_template(path)
-    ChatTemplate({DEFAULT: text}, {}, Origin(str(path), EnvironmentProblem, "correct the file")).check()
+    ChatTemplate({DEFAULT: text}, {}, TemplateOrigin(str(path), EnvironmentProblem, "correct the file")).check()
     return text
 
 

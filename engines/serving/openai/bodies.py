@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..inert_fields import InertFields
 from ..reading import Body, parse_body
 from .formats import FormBody
 from .inert_fields import INERT, INERT_IN_CHAT
@@ -103,6 +104,11 @@ BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
 
+def inert_of(kind: type[Struct]) -> InertFields:
+    """Return the fields without effect of a body."""
+    return INERT_IN_CHAT if kind is ChatBody else INERT
+
+
 def body_of(raw: bytes, kind: type[Body]) -> Body:
     """Parse the body as ``kind``. Raises ``HttpRefusal`` for invalid JSON or an invalid value."""
     honoured = kind.__struct_fields__
@@ -110,6 +116,6 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
     def select(said: dict[str, Any]) -> dict[str, Any]:
         """Drop fields without effect, and null fields that belong to other bodies."""
         kept = {name: each for name, each in said.items() if each is not None or name in honoured or name not in FIELDS}
-        return (INERT_IN_CHAT if kind is ChatBody else INERT).left_out(kept, honoured)
+        return inert_of(kind).left_out(kept, honoured)
 
     return parse_body(raw, kind, select)

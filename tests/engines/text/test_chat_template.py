@@ -70,6 +70,14 @@ def test_any_conversation_is_the_text_of_transformers(messages: list[dict[str, A
         assert ours.render(messages) == of_transformers(source, messages, add_generation_prompt=True)
 
 
+def test_developer_is_the_system_of_templates_that_do_not_know_that_role() -> None:
+    messages = [{"role": "developer", "content": "Be kind."}, HI]
+    for source in (CHATML, LLAMA3):
+        assert template(source).render(messages) == template(source).render([{**messages[0], "role": "system"}, HI])
+    knows = "{% for m in messages %}{% if m.role in ['system', 'developer'] %}{{ m.role }}{% endif %}{% endfor %}"
+    assert template(knows).render(messages) == "developer"
+
+
 CONTINUED = [[HI, HELLO], [SYSTEM, HI, {"role": "assistant", "content": " Hello \n"}], [HI, HELLO, BYE], [HI]]
 
 
