@@ -32,7 +32,7 @@ from .running.submission import AsyncSubmission, Delivery, Stream, Submission
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .text.answer_styles import Style
 from .text.channels import spoken
-from .text.messages import Message
+from .text.messages import Message, template_of
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
@@ -46,6 +46,7 @@ class Engine:
     the engine at the end of the block. An engine that is garbage-collected first finishes its requests.
 
     ``draft`` is the default draft method, and ``policy`` chooses K for each round; both default to those of the build.
+    ``max_seq_len`` can limit requests below the engine's own limit. ``chat_template`` replaces the folder's.
     ``checked`` says what of the files was compared with the manifest on load: ``"hashes"`` of all files, ``"sizes"``,
     or ``"auto"``: all but the hashes of large weights.
     """
@@ -62,9 +63,13 @@ class Engine:
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int = 0,
+        max_seq_len: int | None = None,
+        chat_template: str | None = None,
         checked: Check | None = None,
     ) -> None:
         self.checked = checked
+        most = manifest.shapes.max_seq_len
+        self._max_seq_len = most if max_seq_len is None else _limit(max_seq_len, most)
         self.folder, self.manifest, self.tokenizer = folder, manifest, tokenizer
         self._backend = backend
         self._factory = RequestFactory(
@@ -75,6 +80,8 @@ class Engine:
             policy,
             shows_logits=backend.shows_logits,
             prepares_rounds=backend.prepares_rounds,
+            max_seq_len=self._max_seq_len,
+            chat_template=chat_template,
         )
         if prefix_cache_bytes and not backend.kept_bytes:
             raise UsageError(
@@ -82,7 +89,7 @@ class Engine:
                 why="only ONNX Runtime engines support it",
                 fix="remove prefix_cache_bytes",
             )
-        self._loop = Loop(backend, self.max_seq_len, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
+        self._loop = Loop(backend, most, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
         weakref.finalize(self, self._loop.retire).atexit = False
 
     @classmethod
@@ -96,6 +103,8 @@ class Engine:
         max_queue_size: int = MAX_QUEUE_SIZE,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefix_cache_bytes: int | None = None,
+        max_seq_len: int | None = None,
+        chat_template: str | None = None,
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
@@ -113,6 +122,8 @@ class Engine:
             prefix_cache_bytes: Memory for the cache entries of earlier texts, reused by prompts that begin like them;
                 0 keeps none. None takes an eighth of the memory that is free beside the weights, at most 16 GiB, if
                 restored entries equal computed ones to the bit, which this project's CPU kernels ensure, and else 0.
+            max_seq_len: The maximum number of tokens of a request, below the one of the build; None takes that.
+            chat_template: The text of a Jinja template that replaces the engine's own.
 
         Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
         damaged, too new, for another backend, or too large for this machine.
@@ -125,11 +136,13 @@ class Engine:
         queue = integer("max_queue_size", max_queue_size, 0)
         prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
         kept = None if prefix_cache_bytes is None else integer("prefix_cache_bytes", prefix_cache_bytes, 0)
+        template = None if chat_template is None else template_of("chat_template", chat_template)
         try:
             folder = Path(path)
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
         manifest = Manifest.read(folder)
+        longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
         check_files(manifest.files, folder, hashes=False)
         hashed = files_to_hash(manifest.files, check)
         check_files(hashed, folder)
@@ -143,6 +156,8 @@ class Engine:
             max_queue_size=queue,
             max_prefill_tokens=prefill,
             prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if kept is None else kept,
+            max_seq_len=longest,
+            chat_template=template,
             checked="hashes" if hashed.keys() == manifest.files.keys() else check,
         )
         method, policy = engine._factory.decoding()
@@ -172,7 +187,7 @@ class Engine:
     @property
     def max_seq_len(self) -> int:
         """The maximum number of tokens of a request, prompt and new tokens together."""
-        return self.manifest.shapes.max_seq_len
+        return self._max_seq_len
 
     @property
     def load_now(self) -> Load:
@@ -310,7 +325,9 @@ class Engine:
 
         ``messages`` have OpenAI's format: ``{"role": ..., "content": ...}``, with the content a string or a list of
         text parts. ``tools`` and ``documents`` are passed to templates that support them. ``chat_template_kwargs`` are
-        template variables, such as ``enable_thinking``. Special tokens in the content (``<|im_end|>``) are encoded as
+        template variables, such as ``enable_thinking``. ``add_generation_prompt`` False leaves out the beginning of the
+        answer, and ``continue_final_message`` continues the last message in its place. ``chat_template`` is a Jinja
+        template for this conversation. Special tokens in the content (``<|im_end|>``) are encoded as
         special tokens, as in ``transformers`` and vLLM; remove them from untrusted text. No special tokens are added to
         the rendered text, and the text of the result contains none.
 
@@ -396,3 +413,9 @@ def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:
     weights = sum(entry.size for entry in manifest.files.values())  # mapped: what is in memory of them counts as free
     spare = min(free_memory(), memory_bytes()) - weights
     return int(min(max(spare, 0) * _PREFIX_SHARE, _MOST_PREFIX_BYTES))
+
+
+def _limit(value: int, most: int) -> int:
+    """Return the maximum number of tokens of a request. Raises ``UsageError`` for more than the engine has."""
+    fix = f"use at most {most}, or rebuild the engine with a larger --max-seq-len"
+    return integer("max_seq_len", value, 2, most, fix=fix)

@@ -45,6 +45,9 @@ class TemplateOptions(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]] | None
     documents: Sequence[Mapping[str, Any]] | None
     chat_template_kwargs: Mapping[str, Any] | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool
+    chat_template: str | None
 
 
 class ChatOptions(DraftOptions, TemplateOptions, total=False):
@@ -64,19 +67,23 @@ class RequestFactory:
         *,
         shows_logits: bool,
         prepares_rounds: bool,
+        max_seq_len: int,
+        chat_template: str | None = None,
     ) -> None:
         """``draft`` and ``policy`` are the defaults for calls; None takes those of the build.
 
         ``shows_logits`` says that the backend exposes logits, so that tokens can be chosen on the host, and
-        ``prepares_rounds`` that it prepares rounds of each K.
+        ``prepares_rounds`` that it prepares rounds of each K. ``max_seq_len`` limits the tokens of a request.
+        ``chat_template`` replaces that of the folder.
         """
         self._manifest, self._tokenizer, self._shows_logits = manifest, tokenizer, shows_logits
+        self._max_seq_len = max_seq_len
         self._method = manifest.draft_method if draft is None else usable_method(manifest, draft)
         self._adaptive = adaptive_policy(manifest, prepares_rounds=prepares_rounds)
         chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
         self._policy = policy or chosen
         self._grammars = Grammars(tokenizer.as_json, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
-        self.conversations = Chat(folder, tokenizer, manifest.shapes.max_seq_len)
+        self.conversations = Chat(folder, tokenizer, max_seq_len, chat_template)
 
     def decoding(
         self, draft: str | None = None, num_speculative_tokens: NumSpeculativeTokens | None = None
@@ -84,15 +91,32 @@ class RequestFactory:
         """Return the draft method and the policy for a call's options."""
         return decoding(self._manifest, self._method, self._policy, self._adaptive, draft, num_speculative_tokens)
 
-    def ids(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
-        """Return token ids that fit the vocabulary and the caches. Raises ``UsageError`` with ``name``."""
-        return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._manifest.shapes.max_seq_len)
+    def ids(self, name: str, ids: Sequence[int], kept: int | None = None) -> tuple[int, ...]:
+        """Return token ids that fit the vocabulary and the caches; with ``kept``, the last ones of ``ids``.
 
-    def _encoded(self, name: str, prompt: Prompt) -> Sequence[int]:
-        """Return the ids of a prompt. Raises ``PromptTooLong`` without encoding if the text is certainly too long."""
+        Raises ``UsageError`` with ``name``.
+        """
+        return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._max_seq_len, kept)
+
+    def _encoded(self, name: str, prompt: Prompt, *, must_fit: bool) -> Sequence[int]:
+        """Return the ids of a prompt.
+
+        Raises ``PromptTooLong`` without encoding if it ``must_fit`` and is certainly too long.
+        """
         if not isinstance(prompt, str):
             return prompt
-        return self._tokenizer.encode(text_of(name, prompt), max_seq_len=self._manifest.shapes.max_seq_len, name=name)
+        most = self._max_seq_len if must_fit else None
+        return self._tokenizer.encode(text_of(name, prompt), max_seq_len=most, name=name)
+
+    def _kept(self, params: SamplingParams) -> int | None:
+        """Return how many tokens of a prompt are kept, None for all. Raises ``UsageError``."""
+        kept = params.truncate_prompt_tokens
+        if kept is not None and kept > self._max_seq_len:
+            raise UsageError(
+                f"truncate_prompt_tokens is {kept}, which exceeds the context length of {self._max_seq_len} tokens",
+                fix="lower it, or set it to -1, which keeps as many tokens as fit",
+            )
+        return self._max_seq_len - 1 if kept == -1 else kept
 
     def prompt(self, prompt: Prompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]) -> Request:
         """Return the request for a single prompt."""
@@ -111,10 +135,11 @@ class RequestFactory:
         """Return the request for a conversation."""
         decoded = self.decoding(draft, num_speculative_tokens)
         (each,) = params_of(params, 1)
-        _, ids = self.written(messages, **options)
-        chats = self.conversations
+        chats, must_fit = self.conversations, self._kept(each) is None
+        _, ids = self.written(messages, must_fit=must_fit, **options)
+        ends = chats.ends_with(options.get("chat_template"))
         shows_special = chats.style == "channels"
-        return self.request("the conversation", ids, each, *decoded, ends=chats.ends, shows_special=shows_special)
+        return self.request("the conversation", ids, each, *decoded, ends=ends, shows_special=shows_special)
 
     def written(
         self,
@@ -123,9 +148,11 @@ class RequestFactory:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        must_fit: bool = True,
+        **options: Any,
     ) -> tuple[str, list[int]]:
-        """Return the rendered text of a conversation and its token ids."""
-        return self.conversations.prompt(messages, tools, documents, chat_template_kwargs)
+        """Return the rendered text of a conversation and its token ids; ``options`` are those of ``Chat.prompt``."""
+        return self.conversations.prompt(messages, tools, documents, chat_template_kwargs, must_fit=must_fit, **options)
 
     @property
     def grammars(self) -> GrammarTally:
@@ -172,8 +199,9 @@ class RequestFactory:
         Errors refer to it as ``name``; ``ends`` are additional ids that end its text.
         """
         manifest, tokenizer = self._manifest, self._tokenizer
-        ids = self.ids(name, self._encoded(name, prompt))
-        room = min(params.max_tokens, manifest.shapes.max_seq_len - len(ids))
+        kept = self._kept(params)
+        ids = self.ids(name, self._encoded(name, prompt, must_fit=kept is None), kept)
+        room = min(params.max_tokens, self._max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
         ends, stops = ends | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
         grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)

@@ -37,6 +37,36 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
+    uds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Listen on this Unix socket; --host and --port are ignored.",
+            show_default=False,
+        ),
+    ] = None,
+    root_path: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Path under which a proxy shows the server, such as /llm. Requests may have it or not.",
+            show_default=False,
+        ),
+    ] = "",
+    ssl_certfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Serve HTTPS with this certificate (PEM), with its chain; needs --ssl-keyfile.",
+            show_default=False,
+        ),
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Private key of --ssl-certfile (PEM), without a passphrase.", show_default=False
+        ),
+    ] = None,
     served_model_name: Annotated[
         str | None,
         typer.Option(
@@ -47,6 +77,27 @@ def serve(
     max_queue_size: Annotated[
         int, typer.Option(min=1, help="Maximum number of waiting requests; further ones get HTTP 429.")
     ] = 256,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="N",
+            help="Maximum number of tokens of a request, prompt and answer together. (default, and largest value: the "
+            "--max-seq-len of the build)",
+            show_default=False,
+        ),
+    ] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Jinja file with a chat template in place of the engine's own.",
+            show_default=False,
+        ),
+    ] = None,
+    trust_request_chat_template: Annotated[
+        bool, typer.Option("--trust-request-chat-template", help="Accept chat_template in requests.")
+    ] = False,
     prefix_cache_bytes: Annotated[
         int | None,
         typer.Option(
@@ -144,7 +195,8 @@ def serve(
     """Start an HTTP server with OpenAI's and Anthropic's APIs and a built-in chat page.
 
     Endpoints: /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages, /v1/models, /tokenize, /detokenize,
-    /health, /metrics, and SageMaker's /ping and /invocations. Logs are JSON lines on standard error.
+    /health, /metrics, /load, /version, /openapi.json, and SageMaker's /ping and /invocations. Logs are JSON lines on
+    standard error.
 
     SIGTERM or Ctrl-C stops the server once running and queued requests have finished or --drain-timeout has passed; a
     second signal stops it immediately. Without ENGINE, the server follows the SageMaker contract: it loads the engine
@@ -157,11 +209,13 @@ def serve(
 
     require_extra()
     from ...engines.serving.access import JsonLines, log
-    from ...engines.serving.browsers import check_host_name, check_origin
-    from ...engines.serving.server import Server, bound
+    from ...engines.serving.browsers import check_host_name, check_origin, check_root_path
+    from ...engines.serving.listening import Tls, bound, bound_unix
+    from ...engines.serving.server import Server
     from ...engines.serving.settings import Limits, ServerSettings, model_name
     from ...engines.serving.speculative_config import speculation_of
     from ...engines.serving.structured_outputs_config import form_defaults_of
+    from ...engines.text.chat_template import checked_template
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
@@ -171,13 +225,18 @@ def serve(
     forms = form_defaults_of(structured_outputs_config)
     origins = tuple(map(check_origin, cors_origin or ()))
     names = tuple(map(check_host_name, allowed_host or ()))
-    address = bound(host, port)  # first: a large engine takes minutes to load
+    root, tls = check_root_path(root_path), Tls.of(ssl_certfile, ssl_keyfile)
+    template = None if chat_template is None else checked_template(chat_template)
+    # first: a large engine takes minutes to load
+    address = bound(host, port) if uds is None else bound_unix(uds)
     loaded = Engine.load(
         folder,
         max_batch_size=max_batch_size,
         max_queue_size=max_queue_size,
         threads=threads,
         prefix_cache_bytes=prefix_cache_bytes,
+        max_seq_len=max_model_len,
+        chat_template=template,
         check=check,
     )
     said = speculation_of(speculative_config, os.environ, loaded.manifest)
@@ -196,8 +255,10 @@ def serve(
         log_prompts=log_prompts,
         cors_origins=origins,
         allowed_hosts=names,
+        trusts_request_templates=trust_request_chat_template,
+        root_path=root,
     )
-    server = Server(loaded, settings, host, port, address)
+    server = Server(loaded, settings, host, port, address, tls)
     for sentence in said.left_out:
         log(sentence)
     log("loaded", engine=str(folder), checked=loaded.checked)

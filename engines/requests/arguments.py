@@ -104,9 +104,13 @@ def prompts_of(value: Any) -> Sequence[Any]:
     raise refusal("prompts", f"a list of prompts, each of them {ONE_PROMPT}", value)
 
 
-def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int) -> tuple[int, ...]:
-    """Return a prompt's ids as a tuple. Raises ``UsageError`` for no ids, invalid or out-of-range ids, or too many."""
+def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int, kept: int | None = None) -> tuple[int, ...]:
+    """Return a prompt's ids as a tuple, only the last ``kept`` of them if that is set.
+
+    Raises ``UsageError`` for no ids, invalid or out-of-range ids, or too many.
+    """
     given = _sequence(name, value)
+    given = given if kept is None else given[-kept:]
     if not len(given):
         raise UsageError(f"{name} is empty", why="generation needs at least one token", fix="pass at least one token")
     if len(given) >= max_seq_len:

@@ -31,8 +31,11 @@ class SamplingParams:
     ``temperature`` 0 is greedy, and so is any value below 1e-5. ``top_k`` <= 0, ``top_p`` 1 and ``min_p`` 0 are off.
     ``seed`` is any int, taken modulo 2**64; None draws a seed, which the result reports. ``stop``, a string or a list
     of strings, ends the text and is not part of it. ``stop_token_ids`` also end the text, even with ``ignore_eos``;
-    such a token is the last token id of the result, without text. ``acceptance_tolerance`` > 0 is a lossy policy: a
-    draft d is also accepted if p(d) >= (1 - acceptance_tolerance) * max p. The ``Acceptance`` of the result reports it.
+    such a token is the last token id of the result, without text. With ``include_stop_str_in_output``, the stop string,
+    or the token if it has text, is part of the text. ``truncate_prompt_tokens`` = n keeps the last n tokens of a longer
+    prompt; -1 keeps as many as the context holds beside one new token. ``acceptance_tolerance`` > 0 is a lossy policy:
+    a draft d is also accepted if p(d) >= (1 - acceptance_tolerance) * max p. The ``Acceptance`` of the result reports
+    it.
 
     ``presence_penalty`` and ``frequency_penalty`` apply to tokens of the text, once and per occurrence.
     ``repetition_penalty`` lowers the logits of tokens in the prompt or the text; 1 is off. ``logit_bias``, a dict
@@ -72,6 +75,8 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
+    include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -140,6 +145,13 @@ def _count(name: str, value: Any) -> int | None:
     return None if value is None else integer(name, value, 0, 20)
 
 
+def _kept(name: str, value: Any) -> int | None:
+    """Return the number of prompt tokens to keep; -1 for the context, None for all. Raises ``UsageError``."""
+    if value is None or (value == -1 and not isinstance(value, bool | float)):
+        return None if value is None else -1
+    return integer(name, value, 1, fix=f"set {name} to 1 or more, or to -1 for the context length")
+
+
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "max_tokens": lambda name, value: integer(name, value, 1),
     "temperature": lambda name, value: number(name, value, 0),
@@ -162,6 +174,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "logprobs": _count,
     "prompt_logprobs": _count,
     "structured_outputs": structured_of,
+    "include_stop_str_in_output": flag,
+    "truncate_prompt_tokens": _kept,
 }
 
 

@@ -18,7 +18,7 @@ from .api_face import ApiFace, face_of, note_face
 from .problems import HttpRefusal
 from .state import ServerState
 
-OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics"})  # no key required: monitoring systems have none
+OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics", "/load"})  # no key required: monitoring systems have none
 REQUEST_ID = "peagle.request_id"  # scope key
 FIGURES = "peagle.figures"  # scope key: statistics of the generated text, for the log
 REFUSAL = "peagle.refusal"  # scope key: the error of a request that was refused or whose stream failed
@@ -39,6 +39,9 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers, began = Headers(scope=scope), time.perf_counter()
+        root = self._state.settings.root_path
+        if root and scope["path"].startswith(f"{root}/"):
+            scope["path"] = scope["path"].removeprefix(root)
         scope[REQUEST_ID] = name = _request_id(headers)
         owner, face = note_face(scope, self._state.faces), face_of(scope)
         if owner is not None and scope["path"] not in OPEN_PATHS:

@@ -7,14 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from ...plugins.errors import PeagleError
+from .inert_fields import InertFields
 from .problems import ENGINE_FIELDS, HttpRefusal, refusal_of
 
 _FACE = "peagle.face"  # scope key: the face that owns the request's path
+
+
+class BodyRoute(Route):
+    """A route for ``POST`` whose body has the type ``body``, with the fields without effect beside it."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], body: type[Struct], inert: InertFields) -> None:
+        super().__init__(path, endpoint, methods=["POST"])
+        self.body, self.inert = body, inert
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import cast
 
 from starlette.applications import Starlette
@@ -14,11 +15,13 @@ from starlette.routing import Route
 
 from ..engine import Engine
 from .access import REFUSAL, Access
+from .answering import json_response
 from .api_face import face_of
 from .browsers import AllowedHosts
 from .faces import FACES
 from .health import health
 from .metrics import ServerMetrics
+from .openapi import described
 from .page import page
 from .problems import HttpRefusal
 from .settings import ServerSettings
@@ -43,10 +46,13 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
     )
     app = Starlette(
         routes=[
-            Route("/", page),
+            Route("/", page, include_in_schema=False),
             *(route for face in faces.values() for route in face.routes),
             Route("/health", health),
             Route("/metrics", metrics),
+            Route("/load", load),
+            Route("/version", version),
+            Route("/openapi.json", openapi, include_in_schema=False),
         ],
         middleware=[*([cors] if settings.cors_origins else []), Middleware(Access, state=state)],
         exception_handlers={HttpRefusal: _refused, HTTPException: _no_such_path},
@@ -56,8 +62,34 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
     return app
 
 
+async def load(request: Request) -> Response:
+    """``GET /load``: the number of requests that run or wait, as vLLM counts it, and both numbers."""
+    now = ServerState.of(request).engine.load_now
+    return json_response({"server_load": now.running + now.waiting, "running": now.running, "waiting": now.waiting})
+
+
+async def version(request: Request) -> Response:
+    """``GET /version``: the version of this program."""
+    del request
+    return json_response({"version": _version()})
+
+
+async def openapi(request: Request) -> Response:
+    """``GET /openapi.json``: this description."""
+    settings = ServerState.of(request).settings
+    needs_key = bool(settings.api_keys)
+    return json_response(described(request.app.routes, _version(), settings.root_path, needs_key=needs_key))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("peagle-compile")
+    except metadata.PackageNotFoundError:  # run from its sources
+        return "unknown"
+
+
 async def metrics(request: Request) -> Response:
-    """``GET /metrics``."""
+    """``GET /metrics``: metrics in Prometheus's text format."""
     return Response(ServerState.of(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -70,6 +70,14 @@ def check_origin(origin: str) -> str:
     )
 
 
+def check_root_path(path: str) -> str:
+    """Return the prefix of all paths, without a slash at its end. Raises ``UsageError`` if it is not a path."""
+    root = path.rstrip("/")
+    if root and (not root.startswith("/") or any(each in root for each in "?# ")):
+        raise UsageError(f"--root-path {path} is not a path", fix="use for example /llm")
+    return root
+
+
 def check_host_name(name: str) -> str:
     """Return ``name`` if it can occur in a ``Host`` header. Raises ``UsageError`` otherwise."""
     if not name or name != name.strip() or "/" in name or (":" in name and _address(_name(name)) is None):

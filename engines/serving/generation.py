@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ...plugins.errors import UsageError
 from ..policy.drafts_per_round import NumSpeculativeTokens
+from ..request_factory import TemplateOptions
 from ..requests.params import SamplingParams
 from ..running.submission import AsyncSubmission
 from ..text.answer_styles import READ, Style
@@ -30,7 +31,8 @@ class Conversation:
     """Chat messages and the inputs of their template.
 
     The model may call ``tools``. If ``must_call`` is not empty, the answer consists only of calls of those tools.
-    ``most_calls`` limits the number of calls.
+    ``most_calls`` limits the number of calls. The answer begins a new message, or
+    continues the final one; ``chat_template`` replaces the engine's.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -39,6 +41,21 @@ class Conversation:
     chat_template_kwargs: Mapping[str, Any] | None = None
     must_call: Sequence[dict[str, Any]] = ()
     most_calls: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = None
+
+    @property
+    def template_options(self) -> TemplateOptions:
+        """The inputs of the template beside the messages."""
+        return {
+            "tools": self.tools or None,
+            "documents": self.documents,
+            "chat_template_kwargs": self.chat_template_kwargs,
+            "add_generation_prompt": self.add_generation_prompt,
+            "continue_final_message": self.continue_final_message,
+            "chat_template": self.chat_template,
+        }
 
 
 def _unchanged(error: UsageError) -> UsageError:
@@ -147,12 +164,7 @@ async def prompt_ids(state: ServerState, conversation: Conversation) -> list[int
     """Return the token ids of a conversation, as its template renders it. Raises engine errors."""
 
     def ids() -> list[int]:
-        return state.engine.chat_prompt(
-            conversation.messages,
-            tools=conversation.tools or None,
-            documents=conversation.documents,
-            chat_template_kwargs=conversation.chat_template_kwargs,
-        )[1]
+        return state.engine.chat_prompt(conversation.messages, **conversation.template_options)[1]
 
     return await run_in_threadpool(ids)
 
@@ -175,9 +187,7 @@ def submitters(state: ServerState, generation: Generation) -> list[Submit]:
         lambda params: engine.submit_chat_async(
             source.messages,
             params,
-            tools=source.tools or None,
-            documents=source.documents,
-            chat_template_kwargs=source.chat_template_kwargs,
+            **source.template_options,
             num_speculative_tokens=k,
             draft=draft,
             timeout=seconds,

@@ -29,13 +29,13 @@ class ReportedTokens:
     """The tokens of a choice that are reported at once: all of them, or the next ones of a stream.
 
     ``prompt`` are the token ids of its prompt. An echoed prompt precedes the first text, and its logprobs precede the
-    first ones; its first token has None. ``num_tokens`` counts only the answer's tokens. ``finish_reason`` is that of a
+    first ones; its first token has None. ``token_ids`` are only the answer's. ``finish_reason`` is that of a
     ``RequestOutput``, or "tool_calls". ``offset`` is the number of visible characters reported before.
     """
 
     choice: int
     prompt: Sequence[int]
-    num_tokens: int
+    token_ids: Sequence[int]
     text: str
     logprobs: Logprobs
     runs: Runs
@@ -80,9 +80,10 @@ class Reporter:
         self._shown: Counter[int] = Counter()  # visible characters reported so far, by choice
         source = self._generation.source
         if self._generation.echoes and not isinstance(source, Conversation):
+            is_whole = self._generation.params.truncate_prompt_tokens is None
             given = [prompt for prompt in source for _ in range(self._generation.choices)]
             for index, (prompt, ids) in enumerate(zip(given, choices.prompts, strict=True)):
-                self._echoes[index] = prompt if isinstance(prompt, str) else decode(ids)
+                self._echoes[index] = prompt if isinstance(prompt, str) and is_whole else decode(ids)
 
     def report(self, index: int, given: RequestOutput | Delta, runs: Runs) -> ReportedTokens:
         """Return what to report for a choice. The first report includes the echoed prompt."""
@@ -91,7 +92,7 @@ class Reporter:
             told = ReportedTokens(
                 index,
                 prompt,
-                len(given.token_ids),
+                given.token_ids,
                 given.text,
                 given.logprobs,
                 runs,
@@ -99,7 +100,7 @@ class Reporter:
                 given.stop_reason,
             )
         else:
-            told = ReportedTokens(index, prompt, 0, "", (), (), given.finish_reason and "length", None)
+            told = ReportedTokens(index, prompt, (), "", (), (), given.finish_reason and "length", None)
         if index in self._echoes:
             text, scored = self._echoes.pop(index), given.prompt_logprobs if given.logprobs else ()
             told = replace(

@@ -7,17 +7,16 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 
-from ...plugins.errors import EnvironmentProblem, UsageError
+from ...plugins.errors import EnvironmentProblem
 from ..engine import Engine
 from .access import log
 from .app import create_app
 from .browsers import allowed_hosts
+from .listening import Tls, bound, listen_errors, unix_path
 from .settings import ServerSettings
 
 KEEP_ALIVE_SECONDS = 30
@@ -30,7 +29,8 @@ class Server:
     """An HTTP server in a thread of its own. After ``stop``, it finishes running requests and ends.
 
     ``port`` 0 picks a free port. Raises ``EnvironmentProblem`` if the address is in use or not local. To detect this
-    before loading an engine, call ``bound`` and pass its result as ``address``.
+    before loading an engine, call ``bound`` or ``bound_unix`` and pass the result as ``address``. With ``tls``, the
+    server answers HTTPS.
     """
 
     def __init__(
@@ -40,14 +40,17 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 8000,
         address: socket.socket | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._socket = address or bound(host, port)
-        hosts = allowed_hosts(host, self._socket.getsockname()[0], settings.allowed_hosts)
+        self._path, self._scheme = unix_path(self._socket), "http" if tls is None else "https"
+        name = ("localhost", 0) if self._path else self._socket.getsockname()
+        hosts = allowed_hosts(name[0] if self._path else host, name[0], settings.allowed_hosts)
         self._app = create_app(engine, settings, hosts)
         self._state = self._app.state.server
-        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self.host, self.port = host, int(name[1])
         self._error: Exception | None = None
-        with _said(host, self.port):
+        with listen_errors(host, self.port):
             self._socket.listen(2048)
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -57,6 +60,8 @@ class Server:
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                ssl_certfile=None if tls is None else tls.certfile,
+                ssl_keyfile=None if tls is None else tls.keyfile,
                 timeout_graceful_shutdown=max(1, round(settings.limits.drain_seconds)),
             )
         )
@@ -64,9 +69,11 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The server's URL."""
+        """The server's URL; for a Unix socket, ``unix:`` and its path."""
+        if self._path:
+            return f"unix:{self._path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{self._scheme}://{host}:{self.port}"
 
     def start(self) -> None:
         """Start answering requests."""
@@ -74,6 +81,8 @@ class Server:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Refuse new requests; running ones have ``drain_seconds`` to finish, or are cancelled if ``at_once``."""
+        if self._path and not self._state.drains:
+            self._path.unlink(missing_ok=True)
         self._state.drains = True
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or at_once
@@ -124,34 +133,3 @@ class LoopErrors:
         elif time.monotonic() - self._told > TOLD_AGAIN_SECONDS:
             self._told = time.monotonic()
             log("cannot accept connections", why=error.strerror, fix="raise the open file limit (ulimit -n)")
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the address, which reserves it; connections are not accepted yet.
-
-    Raises ``UsageError`` for an empty host, and ``EnvironmentProblem`` if the address cannot be bound.
-    """
-    if not host:
-        raise UsageError("--host is empty", fix="use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses")
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        with _said(host, port):
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-    except BaseException:
-        listener.close()
-        raise
-    listener.set_inheritable(True)
-    return listener
-
-
-@contextmanager
-def _said(host: str, port: int) -> Iterator[None]:
-    """Convert the system's errors about an address to ``EnvironmentProblem``."""
-    try:
-        yield
-    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: an invalid host name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise EnvironmentProblem(
-            f"cannot listen on {host} port {port}", why=reason, fix="use another --host or --port (0 picks a free port)"
-        ) from None

@@ -35,8 +35,10 @@ class ServerSettings:
 
     If ``api_keys`` is not empty, requests must send one of them. ``model`` is the name that requests
     can give; other names are refused. ``drafts`` and ``structured_outputs`` are defaults for requests that do not set
-    them. ``log_prompts`` logs prompts and answers, which are not logged otherwise. ``cors_origins`` are the sites whose
-    pages may use the server. ``allowed_hosts`` are accepted ``Host`` names in addition to the built-in ones.
+    them. ``log_prompts`` logs prompts and answers, which are not logged otherwise. ``trusts_request_templates`` accepts
+    chat templates in requests. ``cors_origins`` are the sites whose pages may use the server. ``allowed_hosts`` are
+    accepted ``Host`` names in addition to the built-in ones. ``root_path`` is the path under which a proxy shows the
+    server; paths are accepted with and without it.
     """
 
     model: str
@@ -45,8 +47,10 @@ class ServerSettings:
     drafts: DefaultDrafts = field(default_factory=DefaultDrafts)
     structured_outputs: FormDefaults = field(default_factory=FormDefaults)
     log_prompts: bool = False
+    trusts_request_templates: bool = False
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    root_path: str = ""
 
 
 def model_name(manifest: Manifest, folder: Path) -> str:

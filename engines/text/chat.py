@@ -4,35 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...plugins.errors import EnvironmentProblem
+from ...plugins.errors import EnvironmentProblem, UsageError
+from ..requests.arguments import flag
 from .answer_styles import Style
 from .channels import ENDS
-from .messages import Message, messages_of, template_arguments_of, tools_of
-from .template_files import read_special_tokens, read_templates
+from .messages import Message, messages_of, template_arguments_of, template_of, tools_of
+from .template_files import DEFAULT, read_special_tokens, read_templates
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate
 
 Objects = Sequence[Mapping[str, Any]]
+_KEPT = 8  # compiled templates of requests
 
 
 class Chat:
     """The chat template of an engine folder at load time, and the tokenizer for its text.
 
-    The folder may change later. A damaged template is reported on use.
+    The folder may change later. A damaged template is reported on use. A conversation may bring a template of its own,
+    which does not change the format in which answers are read.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, max_seq_len: int) -> None:
-        """``max_seq_len`` is the maximum number of tokens of a conversation and its answer."""
+    def __init__(self, folder: Path, tokenizer: Tokenizer, max_seq_len: int, template: str | None = None) -> None:
+        """``max_seq_len`` is the maximum number of tokens of a conversation and its answer.
+
+        ``template`` replaces those of the folder.
+        """
         self._folder, self._tokenizer, self._max_seq_len = folder, tokenizer, max_seq_len
         self._read: tuple[dict[str, str], dict[str, Any]] | None = None  # if they are valid
         with suppress(EnvironmentProblem):
-            self._read = read_templates(folder), read_special_tokens(folder)
+            templates = read_templates(folder) if template is None else {DEFAULT: template}
+            self._read = templates, read_special_tokens(folder)
+        self._of_request = lru_cache(_KEPT)(self._passed)
 
     @property
     def has_template(self) -> bool:
@@ -59,24 +67,60 @@ class Chat:
         end = self.template.end_of_turn(self._ids, self._tokenizer.is_added)
         return frozenset() if end is None else frozenset({end})
 
+    def ends_with(self, chat_template: str | None) -> frozenset[int]:
+        """Return ``ends``, with the token that ends an answer in a conversation's own template, if it has one."""
+        if chat_template is None:
+            return self.ends
+        own = self.ends if self.has_template else frozenset()
+        end = self._template(chat_template).end_of_turn(self._ids, self._tokenizer.is_added)
+        return own if end is None else own | {end}
+
     def prompt(
         self,
         messages: Sequence[Message],
         tools: Objects | None = None,
         documents: Objects | None = None,
         arguments: Mapping[str, Any] | None = None,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        must_fit: bool = True,
     ) -> tuple[str, list[int]]:
         """Return the rendered text of a conversation and its token ids; no special tokens are added.
 
-        Raises ``PromptTooLong`` if the number of characters alone shows that it cannot fit.
+        ``add_generation_prompt`` is the default unless the conversation ``continue_final_message``. Raises
+        ``PromptTooLong`` if it ``must_fit`` and the number of characters alone shows that it cannot.
         """
-        text = self.template.render(
-            messages_of("messages", messages),
+        continues = flag("continue_final_message", continue_final_message)
+        opens = not continues if add_generation_prompt is None else flag("add_generation_prompt", add_generation_prompt)
+        if continues and opens:
+            raise UsageError(
+                "continue_final_message and add_generation_prompt are both true",
+                why="the first continues the last message, and the second begins a new one",
+                fix="set only one of them",
+            )
+        text = self._template(chat_template).render(
+            messages_of("messages", messages, is_answered=opens),
             tools=tools_of("tools", tools),
             documents=tools_of("documents", documents),
             arguments=template_arguments_of("chat_template_kwargs", arguments),
+            add_generation_prompt=opens,
+            continue_final_message=continues,
         )
-        return text, self._ids(text, self._max_seq_len)
+        return text, self._ids(text, self._max_seq_len if must_fit else None)
+
+    def _template(self, given: str | None) -> ChatTemplate:
+        """Return the template that a conversation brings, or the engine's. Raises ``UsageError`` for a long one."""
+        if given is None:
+            return self.template
+        return self._of_request(template_of("chat_template", given))
+
+    def _passed(self, text: str) -> ChatTemplate:
+        from .chat_template import OF_REQUEST, ChatTemplate
+
+        special = self._read[1] if self._read else read_special_tokens(self._folder)
+        return ChatTemplate({DEFAULT: text}, special, OF_REQUEST)
 
     def _ids(self, text: str, max_seq_len: int | None = None) -> list[int]:
         return self._tokenizer.encode(text, adds_special=False, max_seq_len=max_seq_len, name="the conversation")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,31 @@ from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from .answer_styles import Style, style_of
 from .meter import TemplateLimitExceeded
 from .sandbox import Sandbox, TemplateRefusal
-from .template_files import DEFAULT, read_special_tokens, read_templates
+from .template_files import DEFAULT, read_special_tokens, read_template, read_templates
 
 Messages = Sequence[Mapping[str, Any]]
 
-_REBUILD = "correct the checkpoint's chat_template.jinja and rebuild the engine"
 _WITH_TOOLS = "tool_use"
+_DEVELOPER = "developer"  # the newer name of "system" in OpenAI's API
 _ANSWER = "qwertyuiop"  # a text that no template contains
+_END = "END_OF_THE_FINAL_MESSAGE "  # marks where a continued message ends; templates may strip the space
+
+
+@dataclass(frozen=True)
+class TemplateOrigin:
+    """The origin of a template, for errors: ``name`` of the template, and the ``problem`` and ``fix`` of a bad one."""
+
+    name: str
+    problem: type[EnvironmentProblem | UsageError]
+    fix: str
+
+
+OF_ENGINE = TemplateOrigin(
+    "the model's chat template",
+    EnvironmentProblem,
+    "correct the checkpoint's chat_template.jinja and rebuild the engine",
+)
+OF_REQUEST = TemplateOrigin("chat_template of the request", UsageError, "correct the template, or remove chat_template")
 
 
 class ChatTemplate:
@@ -30,8 +49,10 @@ class ChatTemplate:
     tokens that the template may write, such as ``bos_token``.
     """
 
-    def __init__(self, templates: Mapping[str, str], special: Mapping[str, Any]) -> None:
-        self._sources, self._special = dict(templates), dict(special)
+    def __init__(
+        self, templates: Mapping[str, str], special: Mapping[str, Any], origin: TemplateOrigin = OF_ENGINE
+    ) -> None:
+        self._sources, self._special, self._origin = dict(templates), dict(special), origin
         self._sandbox, self._compiled, self._turn = Sandbox(), dict[str, Any](), threading.Lock()
 
     @classmethod
@@ -65,24 +86,53 @@ class ChatTemplate:
         documents: Sequence[Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> str:
         """Return the text of a conversation, up to the start of the answer.
+
+        Messages of a developer are those of the system if the template does not mention that role. With
+        ``continue_final_message``, the text ends with the content of the last message, as in ``transformers``.
 
         The arguments are plain values, as returned by ``requests.messages``. ``arguments`` are variables of this
         template (``enable_thinking``), and take precedence over special tokens of the same name. Raises ``UsageError``
         for messages that the template rejects or cannot render, and ``EnvironmentProblem`` for a template that is
         invalid Jinja, accesses something forbidden, or exceeds the limits.
         """
+        final: str | None = None
+        if continue_final_message:
+            final = messages[-1].get("content")
+            if final is None:
+                raise UsageError(
+                    f"messages[{len(messages) - 1}] has no content to continue",
+                    why="continue_final_message continues the content of the last message",
+                    fix="end with a message that has content, or remove continue_final_message",
+                )
+            messages = [*messages[:-1], {**messages[-1], "content": final + _END}]
+        name = self._name(tools)
+        if _DEVELOPER not in self._sources[name]:
+            messages = [{**each, "role": "system"} if each["role"] == _DEVELOPER else each for each in messages]
         given = {"messages": messages, "tools": tools, "documents": documents}
         variables = self._special | dict(arguments or {}) | given | {"add_generation_prompt": add_generation_prompt}
         with self._turn:
-            template = self._template(self._name(tools))
+            template = self._template(name)
             meter = self._sandbox.meter
             meter.begin(_characters(variables))
             try:
-                return str(template.render(variables))
+                text = str(template.render(variables))
             except Exception as error:
-                raise _typed(error) from None
+                raise self._typed(error) from None
+        return text if final is None else self._up_to(final, text)
+
+    def _up_to(self, final: str, text: str) -> str:
+        """Return a rendered text up to the mark in its final message."""
+        at = text.rfind(_END.rstrip())
+        if at < 0 or final.strip() not in text:
+            raise UsageError(
+                "continue_final_message is not possible for this conversation",
+                why=f"{self._origin.name} does not write the final message as it is",
+                fix="change the last message, or remove continue_final_message",
+            )
+        return text[:at] if text.startswith(_END, at) else text[:at].rstrip()
 
     def end_of_turn(self, encode: Callable[[str], Sequence[int]], is_special: Callable[[int], bool]) -> int | None:
         """Return the token with which this template ends an answer, or None if that is not a special token.
@@ -116,10 +166,38 @@ class ChatTemplate:
                 self._compiled[name] = self._sandbox.compiled(self._sources[name])
             except Exception as error:  # also from Python's compiler, for deeply nested templates
                 where = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
-                raise EnvironmentProblem(
-                    f"the chat template {name!r} is not valid Jinja", why=f"{where}{_said(error)}", fix=_REBUILD
+                named = self._origin.name if name == DEFAULT else f"{self._origin.name} {name!r}"
+                raise self._origin.problem(
+                    f"{named} is not valid Jinja", why=f"{where}{_said(error)}", fix=self._origin.fix
                 ) from None
         return self._compiled[name]
+
+    def _typed(self, error: Exception) -> PeagleError:
+        """Convert an exception of a template to one of the project's errors."""
+        name, problem, fix = self._origin.name, self._origin.problem, self._origin.fix
+        if isinstance(error, PeagleError):
+            return error
+        if isinstance(error, TemplateRefusal):
+            return UsageError(
+                f"{name} rejected the messages", why=f"its message is {_said(error)!r}", fix="change the messages"
+            )
+        if isinstance(error, TemplateLimitExceeded):
+            return problem(f"{name} was stopped", why=_said(error), fix=fix)
+        if isinstance(error, SecurityError):
+            return problem(f"{name} attempted a forbidden access", why=_said(error), fix=fix)
+        kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+        return UsageError(
+            f"{name} cannot render the messages",
+            why=f"{kind}{_said(error)!r}",
+            fix="pass messages in the format that the template expects (roles, order, tools), or correct the template",
+        )
+
+
+def checked_template(path: Path) -> str:
+    """Return the chat template in a file. Raises ``EnvironmentProblem`` if it cannot be read or is invalid Jinja."""
+    text = read_template(path)
+    ChatTemplate({DEFAULT: text}, {}, TemplateOrigin(str(path), EnvironmentProblem, "correct the file")).check()
+    return text
 
 
 def _characters(value: Any) -> int:
@@ -129,30 +207,6 @@ def _characters(value: Any) -> int:
     if isinstance(value, Mapping):
         return 64 + sum(_characters(each) for item in value.items() for each in item)
     return 64 + sum(map(_characters, value)) if isinstance(value, list | tuple) else 1
-
-
-def _typed(error: Exception) -> PeagleError:
-    """Convert an exception of a template to one of the project's errors."""
-    if isinstance(error, PeagleError):
-        return error
-    if isinstance(error, TemplateRefusal):
-        return UsageError(
-            "the model's chat template rejected the messages",
-            why=f"its message is {_said(error)!r}",
-            fix="change the messages",
-        )
-    if isinstance(error, TemplateLimitExceeded):
-        return EnvironmentProblem("the model's chat template was stopped", why=_said(error), fix=_REBUILD)
-    if isinstance(error, SecurityError):
-        return EnvironmentProblem(
-            "the model's chat template attempted a forbidden access", why=_said(error), fix=_REBUILD
-        )
-    kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
-    return UsageError(
-        "the model's chat template cannot render the messages",
-        why=f"{kind}{_said(error)!r}",
-        fix="pass messages in the format that the template expects (roles, order, tools), or correct the template",
-    )
 
 
 def _said(error: Exception) -> str:

@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..requests.arguments import flag, integer, number, refusal, text_of
+from ..requests.arguments import flag, integer, number, refusal, require_at_most, text_of
+from .template_files import MOST_BYTES
 from .tool_calls import json_object
 
 Message = Mapping[str, Any]
 _A_LIST = "a list of messages, each with a role and a content"
+# Options of a conversation that are not variables of its template.
+TEMPLATE_OPTIONS = ("add_generation_prompt", "continue_final_message", "chat_template")
 _DEEPEST = 32  # nesting of tools and other values; typical JSON schemas have about ten levels
 
 
-def messages_of(name: str, value: Any) -> list[dict[str, Any]]:
+def messages_of(name: str, value: Any, *, is_answered: bool = True) -> list[dict[str, Any]]:
     """Return a conversation as plain dicts, ready for a template.
 
     A message has a ``role`` and a ``content``: text, or a list of parts ``{"type": "text", "text": ...}``, which are
@@ -24,18 +27,19 @@ def messages_of(name: str, value: Any) -> list[dict[str, Any]]:
     expect.
 
     Raises ``UsageError`` with the position of the problem: for other types, for no message at all, and for a
-    conversation that ends with the assistant's turn. The order of roles is left to the template.
+    conversation that ends with the assistant's turn if it ``is_answered`` by a new one. The order of roles is left to
+    the template.
     """
     if isinstance(value, Mapping) or not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
         raise refusal(name, _A_LIST, value)
     if not value:
         raise UsageError(f"{name} is empty", why="there is nothing to answer", fix="pass at least one user message")
     messages = [_message(f"{name}[{i}]", each) for i, each in enumerate(value)]
-    if messages[-1]["role"] == "assistant":
+    if is_answered and messages[-1]["role"] == "assistant":
         raise UsageError(
             f"the last message, {name}[{len(messages) - 1}], is from the assistant",
             why="there is nothing left to answer",
-            fix="end with a message from the user or from a tool",
+            fix="end with a message from the user or from a tool, or set continue_final_message",
         )
     return messages
 
@@ -49,13 +53,20 @@ def tools_of(name: str, value: Any) -> list[Any] | None:
     return [plain(f"{name}[{i}]", each) for i, each in enumerate(value)]
 
 
+def template_of(name: str, value: Any) -> str:
+    """Return the text of a template. Raises ``UsageError`` for another type, and for a text that is too long."""
+    text = text_of(name, value)
+    require_at_most(name, len(text), MOST_BYTES, "characters")
+    return text
+
+
 def template_arguments_of(name: str, value: Any) -> dict[str, Any]:
     """Return template variables by name; None is an empty dict. Raises ``UsageError``."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise refusal(name, "a dict of template variables", value)
-    for taken in ("messages", "tools", "documents", "add_generation_prompt"):
+    for taken in ("messages", "tools", "documents", *TEMPLATE_OPTIONS):
         if taken in value:
             raise UsageError(
                 f"{name} must not contain {taken!r}", why="it is a separate argument", fix=f"remove it from {name}"

@@ -15,8 +15,9 @@ TEMPLATE, NAMED = "chat_template.jinja", "additional_chat_templates"
 CONFIG, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
 DEFAULT = "default"
 _OF_A_PROCESSOR = "chat_template.json"
-_MOST_BYTES = 2**17  # of a template; published ones have up to about 30,000
+MOST_BYTES = 2**17  # of a template; published ones have up to about 30,000
 _MOST_CONFIG_BYTES = 2**26  # a tokenizer_config.json may list every added token
+_RESTORE = "restore the checkpoint's original file, and build from that"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TOKEN_NAME = re.compile(r"[a-z][a-z0-9_]*_token")
 
@@ -38,9 +39,14 @@ def read_templates(folder: Path) -> dict[str, str]:
     for path in sorted((folder / NAMED).glob("*.jinja")):
         found[_checked(path.stem, path)] = _text(path)
     for name, text in found.items():
-        if len(text) > _MOST_BYTES:
-            raise _damaged(folder / CONFIG, f"the chat template {name!r} has more than {_MOST_BYTES:,} characters")
+        if len(text) > MOST_BYTES:
+            raise _damaged(folder / CONFIG, f"the chat template {name!r} has more than {MOST_BYTES:,} characters")
     return found
+
+
+def read_template(path: Path) -> str:
+    """Return the chat template in a file. Raises ``EnvironmentProblem`` for a file that cannot be one."""
+    return _text(path, fix="use a file with a Jinja template in UTF-8")
 
 
 def read_special_tokens(folder: Path) -> dict[str, Any]:
@@ -93,18 +99,16 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _text(path: Path, most: int = _MOST_BYTES) -> str:
+def _text(path: Path, most: int = MOST_BYTES, fix: str = _RESTORE) -> str:
     try:
         return read_regular(path, most).decode()
     except UnicodeDecodeError as error:
-        raise _damaged(path, f"it is not valid UTF-8 at byte {error.start}") from None
+        raise _damaged(path, f"it is not valid UTF-8 at byte {error.start}", fix) from None
     except ValueError as error:
-        raise _damaged(path, str(error)) from None
+        raise _damaged(path, str(error), fix) from None
     except OSError as error:
-        raise _damaged(path, error.strerror or str(error)) from None
+        raise _damaged(path, error.strerror or str(error), fix) from None
 
 
-def _damaged(path: Path, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"{path} cannot be read", why=why, fix="restore the checkpoint's original file, and build from that"
-    )
+def _damaged(path: Path, why: str, fix: str = _RESTORE) -> EnvironmentProblem:
+    return EnvironmentProblem(f"{path} cannot be read", why=why, fix=fix)

@@ -14,7 +14,7 @@ class Transcript:
     """Collects emitted tokens until one of the ids in ``ends``, a stop string or ``max_tokens``.
 
     Tokens past the end are dropped. Text that could be the start of a stop string is held back from streaming.
-    ``stop_reason`` is the stop string or the stop id that ended it.
+    ``stop_reason`` is the stop string or the stop id that ended it; its text is included if the parameters say so.
     """
 
     def __init__(
@@ -28,7 +28,8 @@ class Transcript:
     ) -> None:
         self._params, self._max_tokens, self._ends = params, max_tokens, ends
         self._stream = tokenizer.stream(shows_special=shows_special)
-        self._held = max((len(s) for s in params.stop), default=1) - 1
+        self._keeps_stop = params.include_stop_str_in_output
+        self._held = 0 if self._keeps_stop else max((len(s) for s in params.stop), default=1) - 1
         self._shown_text = 0
         self._shown_tokens = 0
         self._runs: list[tuple[int, bool]] = []  # ends of text runs that were not shown yet
@@ -46,6 +47,9 @@ class Transcript:
             self.token_ids.append(token)
             self.drafted.append(index < accepted)
             if token in self._ends:
+                if self._keeps_stop:
+                    self.text += self._stream.push(token)
+                    self._runs.append((len(self.text), index < accepted))
                 self.finish_reason = "stop"
                 self.stop_reason = token if token in self._params.stop_token_ids else None
                 return
@@ -60,8 +64,9 @@ class Transcript:
         stops = self._params.stop if len(self.token_ids) >= self._params.min_tokens else ()
         hits = [(at, s) for s in stops if (at := self.text.find(s, max(0, before - len(s) + 1))) >= 0]
         if hits:
-            at, self.stop_reason = min(hits)
-            self.text = self.text[:at]
+            at, stop = min(hits)
+            self.stop_reason = stop
+            self.text = self.text[: at + (len(stop) if self._keeps_stop else 0)]
             self.finish_reason = "stop"
 
     def abort(self, reason: FinishReason = "abort") -> None:

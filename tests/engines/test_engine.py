@@ -358,3 +358,33 @@ def test_a_stream_read_by_two_threads_gives_each_piece_once(tiny_engine: Engine)
 def test_an_unknown_draft_method_is_refused(tiny_engine: Engine) -> None:
     with pytest.raises(UsageError, match="draft must be peagle, peagle-chain, ngram, none"):
         Engine(tiny_engine.folder, tiny_engine.manifest, tiny_engine._backend, tiny_engine.tokenizer, draft="eagle")
+
+
+def test_a_truncated_prompt_keeps_its_last_tokens(tiny_engine: Engine) -> None:
+    room = tiny_engine.max_seq_len
+    for kept, length in ((3, 3), (-1, room - 1)):
+        params = SamplingParams(max_tokens=1, truncate_prompt_tokens=kept)
+        ids = [each % 50 for each in range(room + 7)]
+        assert tiny_engine.generate([ids], params)[0].prompt_token_ids == tuple(ids[-length:])
+        assert tiny_engine.generate([[7, 8]], params)[0].prompt_token_ids == (7, 8)
+    for bad in (0, -2, True, 1.0, room + 1):
+        with pytest.raises(UsageError, match=r"^truncate_prompt_tokens"):
+            tiny_engine.generate([[7]], SamplingParams(truncate_prompt_tokens=bad))  # type: ignore[arg-type]
+
+
+def test_requests_can_be_limited_below_the_built_context(tiny_engine: Engine) -> None:
+    engine = tiny_engine
+    with Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, max_seq_len=8) as short:
+        assert short.max_seq_len == 8
+        (output,) = short.generate([[5, 6]], SamplingParams(max_tokens=50, ignore_eos=True))
+        assert len(output.token_ids) == 6
+        assert output.token_ids == _tokens_of(engine, [5, 6])
+        with pytest.raises(UsageError, match="8 tokens"):
+            short.generate([[5] * 8], GREEDY)
+    for bad in (1, engine.manifest.shapes.max_seq_len + 1, 4.0):
+        with pytest.raises(UsageError, match="max_seq_len must be an integer from 2"):
+            Engine.load(engine.folder, max_seq_len=bad)  # type: ignore[arg-type]
+
+
+def _tokens_of(engine: Engine, prompt: list[int]) -> tuple[int, ...]:
+    return engine.generate([prompt], SamplingParams(max_tokens=6, ignore_eos=True))[0].token_ids

@@ -32,6 +32,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "form": {"structured_outputs": {"json": {"type": "array", "items": {"enum": ["up", "down"]}, "maxItems": 3}}},
     "tools": {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 80},
     "stop": {"stop": ["e"], "top_k": 20, "bad_words": ["self"]},
+    "messages": {"stop_sequences": ["e"], "top_k": 20},
+    "responses": {"store": True, "top_p": 0.9},
 }
 Asked = tuple[str, int, int]  # kind, prompt, seed
 Answer = tuple[str, list[tuple[str, str]], list[float], str | None]  # text, calls, logprobs, why it ended
@@ -41,6 +43,11 @@ def _request(asked: Asked) -> tuple[str, dict[str, Any]]:
     """The path and the body."""
     kind, prompt, seed = asked
     body = {"max_tokens": 24, "temperature": 0.8, "seed": seed, "stream": True, **KINDS[kind]}
+    if kind == "messages":
+        return "/v1/messages", {**body, "messages": [{"role": "user", "content": PROMPTS[prompt]}]}
+    if kind == "responses":
+        del body["max_tokens"]
+        return "/v1/responses", {**body, "max_output_tokens": 24, "input": PROMPTS[prompt]}
     if kind == "tools":
         return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": PROMPTS[prompt]}]}
     return "/v1/completions", {**body, "prompt": PROMPTS[prompt]}
@@ -58,6 +65,12 @@ def _read(response: http.client.HTTPResponse, leaves_after: float) -> Answer | N
         if not line.startswith(b"data: {"):
             continue
         piece = json.loads(line[6:])
+        if "type" in piece:  # an event of messages or responses
+            said, ended, is_last = _event(piece)
+            text, reason, is_whole = text + said, ended or reason, is_whole or is_last
+            if len(text) > leaves_after:
+                return None
+            continue
         if "choices" not in piece:
             raise BadAnswer(line)
         (choice,) = piece["choices"]
@@ -71,6 +84,24 @@ def _read(response: http.client.HTTPResponse, leaves_after: float) -> Answer | N
     if not is_whole:
         raise BadAnswer("it broke off")
     return text, calls, logprobs, reason
+
+
+def _event(event: dict[str, Any]) -> tuple[str, str | None, bool]:
+    """The text of one event, why the answer ended, and whether this is the last event."""
+    match event["type"]:
+        case "content_block_delta":
+            return event["delta"]["text"], None, False
+        case "message_delta":
+            return "", event["delta"]["stop_reason"], False
+        case "message_stop":
+            return "", None, True
+        case "response.output_text.delta":
+            return event["delta"], None, False
+        case "response.completed" | "response.incomplete":
+            return "", event["response"]["status"], True
+        case "error" | "response.failed":
+            raise BadAnswer(event)
+    return "", None, False
 
 
 def _is_same(one: Answer, other: Answer) -> bool:
@@ -142,6 +173,8 @@ def _alone(address: tuple[str, int]) -> dict[Asked, Answer]:
             found[kind, prompt, prompt % 2] = answer
             connection.close()
     assert all(calls for (kind, *_), (_, calls, _, _) in found.items() if kind == "tools")
+    assert any(text for (kind, *_), (text, *_) in found.items() if kind == "messages")
+    assert any(text for (kind, *_), (text, *_) in found.items() if kind == "responses")
     return found
 
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from ..answering import answer, json_response
-from ..api_face import ApiFace
+from ..api_face import ApiFace, BodyRoute
 from ..generation import answer_style, prompt_ids, require_tool_support
 from ..reading import read_body
 from ..state import ServerState
-from .bodies import CountBody, MessagesBody, body_of
+from .bodies import INERT, CountBody, MessagesBody, body_of
 from .conversations import conversation_of, generation_of, shows_thoughts
 from .rendering import MessageAnswer, error_body
 
 
 async def messages(request: Request) -> Response:
-    """``POST /v1/messages``."""
+    """``POST /v1/messages``: answer a conversation."""
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits), MessagesBody)
     state.check_model(body.model)
@@ -45,8 +44,8 @@ async def count_tokens(request: Request) -> Response:
 
 ANTHROPIC = ApiFace(
     (
-        Route("/v1/messages", messages, methods=["POST"]),
-        Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+        BodyRoute("/v1/messages", messages, MessagesBody, INERT),
+        BodyRoute("/v1/messages/count_tokens", count_tokens, CountBody, INERT),
     ),
     error_body,
 )

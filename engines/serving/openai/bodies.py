@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..inert_fields import InertFields
 from ..reading import Body, parse_body
 from .formats import FormBody
 from .inert_fields import INERT, INERT_IN_CHAT
@@ -45,6 +46,9 @@ class SamplingBody(FormBody, forbid_unknown_fields=True, kw_only=True):
     bad_words: list[str] | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
     return_drafted: bool | None = None  # report which parts of the text were accepted drafts
 
 
@@ -65,6 +69,9 @@ class ChatBody(SamplingBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
     documents: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
@@ -80,6 +87,9 @@ class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
     add_special_tokens: bool | None = None
 
 
@@ -94,6 +104,11 @@ BODIES = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 FIELDS = frozenset(name for kind in BODIES for name in kind.__struct_fields__)
 
 
+def inert_of(kind: type[Struct]) -> InertFields:
+    """Return the fields without effect of a body."""
+    return INERT_IN_CHAT if kind is ChatBody else INERT
+
+
 def body_of(raw: bytes, kind: type[Body]) -> Body:
     """Parse the body as ``kind``. Raises ``HttpRefusal`` for invalid JSON or an invalid value."""
     honoured = kind.__struct_fields__
@@ -101,6 +116,6 @@ def body_of(raw: bytes, kind: type[Body]) -> Body:
     def select(said: dict[str, Any]) -> dict[str, Any]:
         """Drop fields without effect, and null fields that belong to other bodies."""
         kept = {name: each for name, each in said.items() if each is not None or name in honoured or name not in FIELDS}
-        return (INERT_IN_CHAT if kind is ChatBody else INERT).left_out(kept, honoured)
+        return inert_of(kind).left_out(kept, honoured)
 
     return parse_body(raw, kind, select)

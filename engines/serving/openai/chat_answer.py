@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...text.tool_calls import ToolCall
+from ..choices import Choices
 from ..rendering import ReportedTokens
-from .options import ResponseOptions
 from .rendering import Answer
 
 
@@ -17,17 +17,16 @@ class ChatAnswer(Answer):
 
     prefix, whole_name, piece_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
-        super().__init__(model, token_text, options)
-        self._opened: set[int] = set()
+    def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
+        """Return the body of a non-streamed response; all choices share one prompt."""
+        return super().whole(answers, choices) | self.prompt_ids(answers[0])
 
     def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
         """Yield the role first, then the deltas."""
-        if tokens.choice not in self._opened:
-            self._opened.add(tokens.choice)
+        if self.opens(tokens):
             content = {"delta": {"role": "assistant", "content": ""}}
             opening = {"index": tokens.choice, **content, "logprobs": None, "finish_reason": None}
-            yield self._of_choice(tokens, opening)
+            yield self._of_choice(tokens, opening) | self.prompt_ids(tokens)
         yield from super().contents(tokens)
 
     def text(self, tokens: ReportedTokens) -> dict[str, Any]:

@@ -65,7 +65,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "structural_tag": (),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
-    "truncation_side": ("left", "right"),  # nothing is truncated
+    "truncation_side": ("left",),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }

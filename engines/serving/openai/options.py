@@ -16,13 +16,13 @@ from ..reasoning import EFFORTS, styled
 from ..server_fields import SAMPLING, given_fields
 from ..settings import ServerSettings
 from ..tools import ToolChoice
-from .bodies import ChatBody, CompletionBody, SamplingBody
+from .bodies import ChatBody, CompletionBody, SamplingBody, TokenizeBody
 from .formats import form_of
 from .inert_fields import INERT
 
 _TAKEN = (
     *SAMPLING, "stop", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "stop_token_ids", "allowed_token_ids", "bad_words",
+    "include_stop_str_in_output", "stop_token_ids", "allowed_token_ids", "bad_words",
 )  # fmt: skip
 _DIGITS = 19
 COMPLETION_TOKENS = 16  # OpenAI's default max_tokens for completions
@@ -36,6 +36,7 @@ class ResponseOptions:
     running_usage: bool = False
     shows_drafted: bool = False
     include_prompt_logprobs: bool = False
+    shows_token_ids: bool = False
 
     @classmethod
     def of(cls, body: SamplingBody) -> ResponseOptions:
@@ -45,6 +46,7 @@ class ResponseOptions:
             running_usage=bool(body.stream_options and body.stream_options.continuous_usage_stats),
             shows_drafted=bool(body.return_drafted),
             include_prompt_logprobs=body.prompt_logprobs is not None,
+            shows_token_ids=bool(body.return_token_ids),
         )
 
 
@@ -56,7 +58,7 @@ def generation_of(
     Raises ``HttpRefusal`` with the field.
     """
     source: Sequence[Prompt] | Conversation
-    source = _conversation(body, style) if isinstance(body, ChatBody) else _prompts(body.prompt)
+    source = _conversation(body, style, settings) if isinstance(body, ChatBody) else _prompts(body.prompt)
     choices = 1 if body.n is None else body.n
     if isinstance(body, CompletionBody) and body.best_of not in (None, choices):
         raise HttpRefusal(
@@ -109,13 +111,39 @@ def _prompts(prompt: Any) -> Sequence[Prompt]:
     return [prompt] if kinds == {int} else list(prompt)
 
 
-def _conversation(body: ChatBody, style: Style | None) -> Conversation:
+def _conversation(body: ChatBody, style: Style | None, settings: ServerSettings) -> Conversation:
     effort = body.reasoning_effort
     if style != "channels" or effort not in EFFORTS:  # only these models have levels
         INERT.require_neutral("reasoning_effort", effort)
     tools, must_call, most_calls = _tool_choice(body).among(_tools(body))
-    conversation = Conversation(body.messages, tools, body.documents, body.chat_template_kwargs, must_call, most_calls)
+    conversation = Conversation(
+        body.messages,
+        tools,
+        body.documents,
+        must_call=must_call,
+        most_calls=most_calls,
+        **template_fields(body, settings),
+    )
     return styled(conversation, style, effort)
+
+
+def template_fields(body: ChatBody | TokenizeBody, settings: ServerSettings) -> dict[str, Any]:
+    """Return the template's fields of a ``Conversation``. Raises ``HttpRefusal`` for a template that is not allowed."""
+    if body.chat_template is not None and not settings.trusts_request_templates:
+        raise HttpRefusal(
+            400,
+            "chat_template is not allowed by this server; fix: remove it, or start the server with "
+            "--trust-request-chat-template",
+            param="chat_template",
+            code="unsupported_parameter",
+        )
+    continues, opens = bool(body.continue_final_message), body.add_generation_prompt
+    return {
+        "chat_template_kwargs": body.chat_template_kwargs,
+        "add_generation_prompt": not continues if opens is None else opens,
+        "continue_final_message": continues,
+        "chat_template": body.chat_template,
+    }
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]]:
@@ -176,6 +204,9 @@ def _params(
     echoed = given["logprobs"] if _echoes(body) else None
     asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
     given["prompt_logprobs"] = None if not asked else min(asked) if min(asked) < 0 else max(asked)
+    if body.truncate_prompt_tokens is not None:
+        fitting, kept = max(1, room - (most or 1)), body.truncate_prompt_tokens
+        given["truncate_prompt_tokens"] = fitting if kept == -1 else kept
     most_tokens = room if most is None else most
     return sampling_params({**given, "max_tokens": most_tokens, "structured_outputs": form}, settings)
 

@@ -53,6 +53,7 @@ class Answer(Renderer):
 
     def __init__(self, model: str, token_text: Callable[[int], str], options: ResponseOptions) -> None:
         self.token_text, self.options = token_text, options
+        self._opened: set[int] = set()  # choices of which something was written
         self._written: Counter[int] = Counter()  # completion tokens, by choice
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
@@ -81,8 +82,8 @@ class Answer(Renderer):
 
     def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
         """Yield the stream content of a choice's next tokens; nothing while they form an incomplete character."""
-        self._written[tokens.choice] += tokens.num_tokens
-        if not tokens.is_empty:
+        self._written[tokens.choice] += len(tokens.token_ids)
+        if not tokens.is_empty or (self.options.shows_token_ids and tokens.token_ids):
             yield self._of_choice(tokens, self._choice(tokens, self.text_piece(tokens)))
 
     def _of_choice(self, tokens: ReportedTokens, choice: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +100,18 @@ class Answer(Renderer):
         logprobs = self.logprobs(tokens) if tokens.logprobs else None
         ended = {"finish_reason": finish(tokens.finish_reason), "stop_reason": tokens.stop_reason}
         choice = {"index": tokens.choice, **content, "logprobs": logprobs, **ended}
+        choice |= {"token_ids": tokens.token_ids} if self.options.shows_token_ids else {}
         return choice | ({"drafted": tokens.runs} if self.options.shows_drafted else {})
+
+    def opens(self, tokens: ReportedTokens) -> bool:
+        """Return whether these are the first tokens of their choice that are written."""
+        is_first = tokens.choice not in self._opened
+        self._opened.add(tokens.choice)
+        return is_first
+
+    def prompt_ids(self, tokens: ReportedTokens) -> dict[str, Any]:
+        """Return the token ids of the prompt, if requested."""
+        return {"prompt_token_ids": tokens.prompt} if self.options.shows_token_ids else {}
 
     def _of_prompt(self, output: RequestOutput) -> list[dict[str, Any] | None]:
         """Return the prompt's logprobs in vLLM's format: by token id, the top tokens and the token itself."""
@@ -145,8 +157,8 @@ class CompletionAnswer(Answer):
         self._offsets: Counter[int] = Counter()  # text offset of the next token, by choice
 
     def text(self, tokens: ReportedTokens) -> dict[str, Any]:
-        """Return the text."""
-        return {"text": tokens.text}
+        """Return the text; the first one has the prompt's token ids, if requested."""
+        return {"text": tokens.text, **(self.prompt_ids(tokens) if self.opens(tokens) else {})}
 
     text_piece = text
 

@@ -14,28 +14,28 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..answering import answer, json_response
-from ..api_face import ApiFace
+from ..api_face import ApiFace, BodyRoute
 from ..generation import Conversation, answer_style, prompt_ids
 from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of
+from .bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, body_of, inert_of
 from .chat_answer import ChatAnswer
 from .formats import ERROR_FIELDS
 from .inert_fields import INERT_IN_CHAT
-from .options import ResponseOptions, generation_of
+from .options import ResponseOptions, generation_of, template_fields
 from .rendering import CompletionAnswer
 
 
 async def completions(request: Request) -> Response:
-    """``POST /v1/completions``."""
+    """``POST /v1/completions``: continue one or more prompts."""
     state = ServerState.of(request)
     return await complete(state, request, await read_body(request, state.limits))
 
 
 async def chat_completions(request: Request) -> Response:
-    """``POST /v1/chat/completions``."""
+    """``POST /v1/chat/completions``: answer a conversation."""
     state = ServerState.of(request)
     return await chat(state, request, await read_body(request, state.limits))
 
@@ -69,9 +69,7 @@ async def tokenize(request: Request) -> Response:
         INERT_IN_CHAT.require_neutral("add_special_tokens", body.add_special_tokens)
 
     if body.prompt is None:
-        conversation = Conversation(
-            body.messages or [], body.tools or (), chat_template_kwargs=body.chat_template_kwargs
-        )
+        conversation = Conversation(body.messages or [], body.tools or (), **template_fields(body, state.settings))
         tokens = await prompt_ids(state, conversation)
     else:
         encode = partial(
@@ -98,13 +96,13 @@ async def detokenize(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """``GET /v1/models``."""
+    """``GET /v1/models``: the served model, as a list."""
     state = ServerState.of(request)
     return json_response({"object": "list", "data": [_listed(state)]})
 
 
 async def model(request: Request) -> Response:
-    """``GET /v1/models/NAME``."""
+    """``GET /v1/models/NAME``: the served model."""
     state = ServerState.of(request)
     state.check_model(request.path_params["name"])
     return json_response(_listed(state))
@@ -127,14 +125,14 @@ async def no_vectors(request: Request) -> Response:
 
 OPENAI = ApiFace(
     (
-        Route("/v1/completions", completions, methods=["POST"]),
-        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        BodyRoute("/v1/completions", completions, CompletionBody, inert_of(CompletionBody)),
+        BodyRoute("/v1/chat/completions", chat_completions, ChatBody, inert_of(ChatBody)),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
-        Route("/tokenize", tokenize, methods=["POST"]),
-        Route("/detokenize", detokenize, methods=["POST"]),
-        Route("/v1/embeddings", no_vectors, methods=["POST"]),
-        Route("/v1/score", no_vectors, methods=["POST"]),
+        BodyRoute("/tokenize", tokenize, TokenizeBody, inert_of(TokenizeBody)),
+        BodyRoute("/detokenize", detokenize, DetokenizeBody, inert_of(DetokenizeBody)),
+        Route("/v1/embeddings", no_vectors, methods=["POST"], include_in_schema=False),
+        Route("/v1/score", no_vectors, methods=["POST"], include_in_schema=False),
     ),
     error_body,
     ERROR_FIELDS,

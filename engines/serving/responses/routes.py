@@ -12,19 +12,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..answering import answer, json_response
-from ..api_face import ApiFace
+from ..api_face import ApiFace, BodyRoute
 from ..generation import Generation, answer_style
 from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
-from .bodies import body_of
+from .bodies import INERT, ResponsesBody, body_of
 from .conversations import RENAMED, Item, generation_of
 from .rendering import ResponseAnswer, StoredResponse
 
 
 async def create(request: Request) -> Response:
-    """``POST /v1/responses``."""
+    """``POST /v1/responses``: answer text or items."""
     state = ServerState.of(request)
     body = body_of(await read_body(request, state.limits))
     state.check_model(body.model)
@@ -95,7 +95,7 @@ def _not_found(identity: str) -> HttpRefusal:
 
 RESPONSES = ApiFace(
     (
-        Route("/v1/responses", create, methods=["POST"]),
+        BodyRoute("/v1/responses", create, ResponsesBody, INERT),
         Route("/v1/responses/{identity}", retrieve, methods=["GET"]),
         Route("/v1/responses/{identity}", delete, methods=["DELETE"]),
     ),

@@ -87,6 +87,29 @@ def test_flags_control_access_and_limits(talking_engine: Path) -> None:
         assert status(url, "evil.example") == (403, site)
 
 
+def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ messages[0].content }}!")
+    flags = ("--chat-template", str(template), "--max-model-len", "24", "--root-path", "/llm/")
+    with serving(talking_engine, *flags, "--trust-request-chat-template") as (_, url):
+
+        def asked(path: str, **body: Any) -> Any:
+            request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode())
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return json.loads(response.read())
+            except urllib.error.HTTPError as error:
+                return json.loads(error.read())["error"]
+
+        messages = [{"role": "user", "content": "def f"}]
+        told = asked("/llm/tokenize", messages=messages)
+        assert told == {**asked("/tokenize", prompt="def f!"), "max_model_len": 24}
+        assert asked("/tokenize", messages=messages, chat_template="def f!") == told
+        assert asked("/v1/completions", prompt=[5] * 24)["code"] == "context_length_exceeded"
+        assert asked("/v1/completions", prompt=[5] * 4, max_tokens=21)["param"] == "max_tokens"
+        assert asked("/v1/chat/completions", messages=messages)["usage"]["total_tokens"] <= 24
+
+
 @pytest.mark.parametrize(("flags", "status"), [((), 200), (("--response-store-bytes", "0"), 404)])
 def test_responses_are_stored_unless_there_is_no_room(
     talking_engine: Path, flags: tuple[str, ...], status: int
@@ -115,6 +138,10 @@ def test_responses_are_stored_unless_there_is_no_room(
         (["--cors-origin", "example.com"], 2, "--cors-origin example.com is not a valid origin"),
         (["--allowed-host", "https://a"], 2, "--allowed-host https://a is not a host name"),
         (["--structured-outputs-config", "{"], 2, "--structured-outputs-config is not valid JSON"),
+        (["--ssl-certfile", "a.pem"], 2, "--ssl-keyfile is missing"),
+        (["--root-path", "llm"], 2, "--root-path llm is not a path"),
+        (["--chat-template", "gone.jinja"], 3, "gone.jinja cannot be read"),
+        (["--max-model-len", "1000000"], 2, "max_seq_len must be an integer from 2"),
     ],
 )
 def test_unservable_engine_fails_before_listening(

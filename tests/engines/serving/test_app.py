@@ -86,6 +86,45 @@ def test_a_conversation_is_tokenized_with_its_tools(calling_server: Server, call
     assert found == calling_engine.chat_prompt(messages, tools=tools)[1]
 
 
+def test_a_conversation_is_tokenized_as_it_is_continued(server: Server, served_engine: Engine) -> None:
+    messages = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": "    return"}]
+    for options in ({"continue_final_message": True}, {"add_generation_prompt": False}):
+        found = json.loads(call(server, "POST", "/tokenize", {"messages": messages, **options})[2])["tokens"]
+        assert found == served_engine.chat_prompt(messages, **options)[1]  # type: ignore[arg-type]
+
+
+def test_a_template_of_a_request_is_used_if_the_server_trusts_it(server: Server, served_engine: Engine) -> None:
+    body = {"messages": [{"role": "user", "content": PROMPT}], "chat_template": "{{ messages[0].content }}!"}
+    trusting = Server(served_engine, ServerSettings(MODEL, trusts_request_templates=True), port=0)
+    trusting.start()
+    try:
+        found = json.loads(call(trusting, "POST", "/tokenize", body)[2])["tokens"]
+        assert found == served_engine.tokenizer.encode(f"{PROMPT}!")
+        asked = {**body, "max_tokens": 4, "return_token_ids": True}
+        assert json.loads(call(trusting, "POST", "/v1/chat/completions", asked)[2])["prompt_token_ids"] == found
+        status, _, content = call(trusting, "POST", "/v1/chat/completions", {**body, "chat_template": "{% if %}"})
+        assert (status, error_of(content)["param"]) == (400, "chat_template")
+    finally:
+        trusting.stop(at_once=True)
+        assert trusting.wait(10)
+    assert call(server, "POST", "/tokenize", body)[0] == 400
+
+
+def test_root_path_is_no_way_around_the_key(served_engine: Engine) -> None:
+    server = Server(served_engine, ServerSettings(MODEL, api_keys=("k",), root_path="/llm"), port=0)
+    server.start()
+    try:
+        for prefix in ("", "/llm"):
+            assert call(server, "GET", f"{prefix}/health")[0] == 200
+            assert call(server, "GET", f"{prefix}/v1/models")[0] == 401
+            assert call(server, "GET", f"{prefix}/v1/models", headers={"x-api-key": "k"})[0] == 200
+        assert call(server, "GET", "/llm/llm/v1/models", headers={"x-api-key": "k"})[0] == 404
+        assert call(server, "GET", "/llmv1/models", headers={"x-api-key": "k"})[0] == 404
+    finally:
+        server.stop(at_once=True)
+        assert server.wait(10)
+
+
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": []}, {"tokens": [0]}])
 def test_tokenize_input_is_given_once(server: Server, body: Any) -> None:
     assert call(server, "POST", "/tokenize", body)[0] == 400

@@ -12,9 +12,10 @@ import pytest
 
 from peagle.engines import Engine
 from peagle.engines.serving import server as server_module
-from peagle.engines.serving.server import LoopErrors, Server, bound
+from peagle.engines.serving.listening import bound
+from peagle.engines.serving.server import LoopErrors, Server
 from peagle.engines.serving.settings import ServerSettings
-from peagle.plugins.errors import EnvironmentProblem, UsageError
+from peagle.plugins.errors import EnvironmentProblem
 from tests.engines.serving.calls import call
 from tests.fixtures.servers import MODEL
 
@@ -33,17 +34,6 @@ def test_an_address_is_had_before_anybody_is_let_in(served_engine: Engine) -> No
     server.stop()
     assert server.wait(10)
     bound("127.0.0.1", port).close()
-
-
-@pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a\udcff", "x" * 300, "unix:/tmp/socket"])
-def test_unavailable_address_is_reported(host: str) -> None:
-    with pytest.raises(EnvironmentProblem, match="cannot listen on"):
-        bound(host, 0)
-
-
-def test_empty_host_is_not_all_interfaces() -> None:
-    with pytest.raises(UsageError, match="--host is empty"):
-        bound("", 0)
 
 
 def test_failed_server_states_the_reason(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

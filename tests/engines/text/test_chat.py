@@ -139,3 +139,44 @@ def test_engine_keeps_its_template_when_its_folder_is_replaced(demo_engine: Path
     with Engine.load(folder, threads=1) as engine:
         template.write_text("{{ messages[0].content }} of another")
         assert engine.chat_prompt(CODE)[0].startswith("<|endoftext|># system\n")
+
+
+def test_a_conversation_continues_its_last_message(chat_engine: Engine) -> None:
+    begun = [*CODE, {"role": "assistant", "content": "argc, "}]
+    text, ids = chat_engine.chat_prompt(begun, continue_final_message=True)
+    assert text.endswith("def main(<|mask|>\n# assistant\nargc, ")
+    assert chat_engine.chat(begun, PARAMS, continue_final_message=True).prompt_token_ids == tuple(ids)
+    with pytest.raises(UsageError, match="both true"):
+        chat_engine.chat_prompt(begun, continue_final_message=True, add_generation_prompt=True)
+    with pytest.raises(UsageError, match="from the assistant"):
+        chat_engine.chat_prompt(begun)
+
+
+def test_generation_prompt_can_be_left_out(chat_engine: Engine) -> None:
+    with_prompt, _ = chat_engine.chat_prompt(CODE)
+    without, _ = chat_engine.chat_prompt(CODE, add_generation_prompt=False)
+    assert with_prompt == without + "# assistant\n"
+
+
+def test_a_conversation_brings_its_own_template(chat_engine: Engine) -> None:
+    own = "{{ bos_token }}{% for m in messages %}{{ m.content }};{% endfor %}"
+    for _ in range(2):
+        assert chat_engine.chat_prompt(CODE, chat_template=own)[0] == "<|endoftext|>Code.;def main(;"
+    assert chat_engine.chat(CODE, PARAMS, chat_template=own).text
+    assert chat_engine.chat_prompt(CODE)[0] != own
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{% for %}", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "x" * (2**17 + 1),
+     "{{ messages.__class__.__mro__[1].__subclasses__() }}"],
+)  # fmt: skip
+def test_a_bad_template_of_a_conversation_is_its_caller_s_mistake(chat_engine: Engine, source: str) -> None:
+    """Its limits are those of the engine's own template (``test_chat_template.py``)."""
+    with pytest.raises(UsageError, match=r"^chat_template"):
+        chat_engine.chat(CODE, PARAMS, chat_template=source)
+
+
+def test_engine_can_be_loaded_with_another_template(chat_engine: Engine) -> None:
+    with Engine.load(chat_engine.folder, threads=1, chat_template="{{ messages[-1].content }}") as engine:
+        assert engine.chat_prompt(CODE)[0] == "def main("

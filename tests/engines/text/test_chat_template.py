@@ -70,6 +70,36 @@ def test_any_conversation_is_the_text_of_transformers(messages: list[dict[str, A
         assert ours.render(messages) == of_transformers(source, messages, add_generation_prompt=True)
 
 
+def test_developer_is_the_system_of_templates_that_do_not_know_that_role() -> None:
+    messages = [{"role": "developer", "content": "Be kind."}, HI]
+    for source in (CHATML, LLAMA3):
+        assert template(source).render(messages) == template(source).render([{**messages[0], "role": "system"}, HI])
+    knows = "{% for m in messages %}{% if m.role in ['system', 'developer'] %}{{ m.role }}{% endif %}{% endfor %}"
+    assert template(knows).render(messages) == "developer"
+
+
+CONTINUED = [[HI, HELLO], [SYSTEM, HI, {"role": "assistant", "content": " Hello \n"}], [HI, HELLO, BYE], [HI]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("messages", CONTINUED)
+def test_a_continued_message_is_the_text_of_transformers(family: str, messages: list[dict[str, Any]]) -> None:
+    source = FAMILIES[family]
+    ours = template(source).render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert ours == of_transformers(source, messages, continue_final_message=True)
+    assert ours.rstrip().endswith(messages[-1]["content"].strip())
+
+
+def test_a_message_that_cannot_be_continued_is_refused() -> None:
+    for source, messages, says in (
+        (CHATML, [HI, CALL], r"messages\[1\] has no content"),
+        ("{{ messages[0].content }}", [HI, HELLO], "does not write the final message"),
+        ("{{ messages[-1].content | upper }}", [HI, HELLO], "does not write the final message"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            template(source).render(messages, continue_final_message=True)
+
+
 def test_loop_controls_generation_tags_and_dates_are_known() -> None:
     source = (
         "{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{% generation %}{{ m.content }}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engines.text.template_files import read_special_tokens, read_templates
+from peagle.engines.text.template_files import read_special_tokens, read_template, read_templates
 from peagle.plugins.errors import EnvironmentProblem
 from tests.attacks.world import guarded
 
@@ -103,3 +103,13 @@ def test_pipe_does_not_block(tmp_path: Path, name: str) -> None:
         with pytest.raises(EnvironmentProblem, match="cannot be read") as caught:
             read_templates(tmp_path)
     assert caught.value.why == "it is not a regular file"
+
+
+def test_template_file_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "own.jinja"
+    path.write_text("file é")
+    assert read_template(path) == "file é"
+    path.write_bytes(b"\xff")
+    with pytest.raises(EnvironmentProblem, match="not valid UTF-8") as refused:
+        read_template(path)
+    assert "checkpoint" not in refused.value.fix

@@ -120,3 +120,28 @@ def test_draft_runs_partition_the_text(rounds: list[list[int]], stop: tuple[str,
     assert drafted == transcript.drafted
     letters = [LETTERS[token] for token in transcript.token_ids]
     assert shown == list(zip(letters, drafted, strict=True))[: len(shown)]
+
+
+def test_a_stop_that_is_included_is_the_end_of_the_text() -> None:
+    for tokens, ends, text in (
+        ([1, 2, 3, 4, 5], (EOS,), "abcd"),
+        ([1, 2, 3], (EOS, 3), "abc"),
+        ([1, EOS], (EOS,), "a?"),
+    ):
+        transcript = _transcript(ends=ends, stop=["cd", "zz"], include_stop_str_in_output=True)
+        transcript.extend(tokens, accepted=2)
+        assert (transcript.text, transcript.finish_reason) == (text, "stop")
+        delta = transcript.take()
+        assert delta.text == "".join(run for run, _ in delta.runs) == text
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=30), st.text("abc", min_size=1, max_size=3))
+def test_an_included_stop_string_is_never_withdrawn(tokens: list[int], stop: str) -> None:
+    without, included = _transcript(stop=stop), _transcript(stop=stop, include_stop_str_in_output=True)
+    shown = ""
+    for token in tokens:
+        without.extend([token])
+        included.extend([token])
+        shown += included.take().text
+    assert shown == included.text == without.text + (stop if without.stop_reason else "")
+    assert included.token_ids == without.token_ids

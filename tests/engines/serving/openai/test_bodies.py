@@ -142,8 +142,8 @@ def test_vllm_defaults_equal_an_empty_body(kind: Any) -> None:
     ("kind", "name", "value", "accepted"),
     [
         (ChatBody, "skip_special_tokens", False, "true"),
-        (ChatBody, "add_generation_prompt", False, "true"),
-        (ChatBody, "continue_final_message", True, "false"),
+        (CompletionBody, "add_generation_prompt", False, "true"),
+        (CompletionBody, "continue_final_message", True, "false"),
         (ChatBody, "add_special_tokens", True, "false"),
         (CompletionBody, "add_special_tokens", False, "true"),
         (CompletionBody, "length_penalty", 0.5, "1"),
@@ -151,6 +151,9 @@ def test_vllm_defaults_equal_an_empty_body(kind: Any) -> None:
         (CompletionBody, "use_beam_search", 0, "false"),
         (CompletionBody, "priority", False, "0"),
         (CompletionBody, "cache_salt", "a", "remove it"),
+        (CompletionBody, "truncation_side", "right", "left"),
+        (ChatBody, "priority", 1, "0"),
+        (DetokenizeBody, "return_token_ids", True, "false"),
         (TokenizeBody, "return_token_strs", True, "false"),
         (DetokenizeBody, "skip_special_tokens", False, "true"),
     ],
@@ -208,3 +211,26 @@ def test_max_tokens_defaults_to_capacity_in_chat_and_sixteen_in_completions() ->
 def test_every_field_that_the_official_client_can_send_is_known(theirs: Any, ours: type[msgspec.Struct]) -> None:
     known = {*ours.__struct_fields__, *IGNORED, *NEUTRAL}
     assert set(theirs.CompletionCreateParamsBase.__annotations__) <= known
+
+
+@pytest.mark.parametrize("kind", [ChatBody, CompletionBody])
+def test_truncation_to_the_context_leaves_room_for_the_requested_tokens(kind: Any) -> None:
+    def kept(**fields: Any) -> int | None:
+        body: Any = body_of(msgspec.json.encode({**LEAST[kind], **fields}), kind)
+        return generation_of(body, 100, ServerSettings("m")).params.truncate_prompt_tokens
+
+    assert kept(truncate_prompt_tokens=-1, max_tokens=30) == 70
+    assert kept(truncate_prompt_tokens=-1) == (99 if kind is ChatBody else 84)
+    assert (kept(truncate_prompt_tokens=7, max_tokens=30), kept()) == (7, None)
+    with pytest.raises(HttpRefusal) as refused:
+        kept(truncate_prompt_tokens=0)
+    assert refused.value.param == "truncate_prompt_tokens"
+
+
+def test_a_template_of_a_request_needs_the_server_s_consent() -> None:
+    body = body_of(b'{"messages": [], "chat_template": "x"}', ChatBody)
+    with pytest.raises(HttpRefusal, match="--trust-request-chat-template") as refused:
+        generation_of(body, 100, ServerSettings("m"))
+    assert (refused.value.param, refused.value.code) == ("chat_template", "unsupported_parameter")
+    allowed: Any = generation_of(body, 100, ServerSettings("m", trusts_request_templates=True)).source
+    assert allowed.chat_template == "x"

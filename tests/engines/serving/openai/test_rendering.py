@@ -15,7 +15,7 @@ TEXTS = {1: "ab", 2: "\ufffd", 3: "c"}
 
 def _tokens(text: str, *tokens: int, choice: int = 0) -> ReportedTokens:
     logprobs = tuple(TokenLogprob(token, -float(token), 1) for token in tokens)
-    return ReportedTokens(choice, (1,), len(tokens), text, logprobs, (), None, None)
+    return ReportedTokens(choice, (1,), tokens, text, logprobs, (), None, None)
 
 
 def test_stream_includes_logprobs_of_partial_characters() -> None:

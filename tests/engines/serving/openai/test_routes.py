@@ -269,6 +269,9 @@ def test_sampling_options_reach_the_engine_and_drafts_change_nothing(
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"logprobs": 99}, "logprobs"),
         ({"extra_body": {"min_tokens": 999}}, "min_tokens"),
+        ({"extra_body": {"truncate_prompt_tokens": -2}}, "truncate_prompt_tokens"),
+        ({"extra_body": {"truncate_prompt_tokens": 10**6}}, "truncate_prompt_tokens"),
+        ({"extra_body": {"priority": 1}}, "priority"),
         ({"best_of": 2}, "best_of"),
         ({"extra_body": {"num_speculative_tokens": 1000}}, "num_speculative_tokens"),
         ({"extra_body": {"draft": "medusa"}}, "draft"),
@@ -292,6 +295,12 @@ def test_unsupported_option_is_rejected_by_field(client: OpenAI, fields: Any, pa
         ({"modalities": ["audio"]}, "modalities"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"max_completion_tokens": -3}, "max_completion_tokens"),
+        ({"extra_body": {"chat_template": "x"}}, "chat_template"),
+        ({"extra_body": {"chat_template_kwargs": {"chat_template": "x"}}}, "chat_template_kwargs"),
+        (
+            {"extra_body": {"continue_final_message": True, "add_generation_prompt": True}},
+            "continue_final_message",
+        ),
     ],
 )
 def test_a_chat_refuses_by_name_too(client: OpenAI, fields: Any, param: str) -> None:
@@ -416,3 +425,79 @@ def test_hugging_face_s_client_chats_and_streams(server: Server, client: OpenAI)
     assert whole.choices[0].message.content == own.choices[0].message.content
     stream = hugging.chat_completion(MESSAGES, model=MODEL, max_tokens=12, temperature=0, stream=True)
     assert "".join(piece.choices[0].delta.content or "" for piece in stream) == own.choices[0].message.content
+
+
+def test_token_ids_are_those_of_the_engine_whole_and_streamed(client: OpenAI, served_engine: Engine) -> None:
+    (output,) = served_engine.generate([PROMPT], SamplingParams(max_tokens=20))
+    asked: Any = {"model": MODEL, "prompt": PROMPT, "max_tokens": 20, "temperature": 0, "n": 2, "seed": 1}
+    asked["extra_body"] = {"return_token_ids": True}
+    for choice in client.completions.create(**asked).choices:
+        told = choice.model_extra or {}
+        assert tuple(told["prompt_token_ids"]) == output.prompt_token_ids
+        assert tuple(told["token_ids"]) == output.token_ids
+    streamed: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
+    for piece in client.completions.create(**asked, stream=True):
+        streamed[piece.choices[0].index].append(piece.choices[0].model_extra or {})
+    for first, *others in streamed.values():
+        assert tuple(first["prompt_token_ids"]) == output.prompt_token_ids
+        assert all("prompt_token_ids" not in each for each in others)
+        assert tuple(token for each in (first, *others) for token in each["token_ids"]) == output.token_ids
+    del asked["extra_body"]
+    plain = client.completions.create(**asked).choices[0].model_extra or {}
+    assert not {"token_ids", "prompt_token_ids"} & plain.keys()
+
+
+def test_token_ids_of_a_chat(client: OpenAI, served_engine: Engine) -> None:
+    output = served_engine.chat(MESSAGES, SamplingParams(max_tokens=20))
+    asked: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 20, "temperature": 0}
+    asked["extra_body"] = {"return_token_ids": True}
+    whole = client.chat.completions.create(**asked)
+    assert tuple((whole.model_extra or {})["prompt_token_ids"]) == output.prompt_token_ids
+    assert tuple((whole.choices[0].model_extra or {})["token_ids"]) == output.token_ids
+    first, *others = client.chat.completions.create(**asked, stream=True)
+    assert tuple((first.model_extra or {})["prompt_token_ids"]) == output.prompt_token_ids
+    assert all("prompt_token_ids" not in (each.model_extra or {}) for each in others)
+    told = [(each.choices[0].model_extra or {})["token_ids"] for each in others]
+    assert tuple(token for each in told for token in each) == output.token_ids
+
+
+def test_an_included_stop_string_ends_the_text(client: OpenAI, served_engine: Engine) -> None:
+    free = served_engine.generate([PROMPT], SamplingParams(max_tokens=24))[0].text
+    asked: Any = {"model": MODEL, "prompt": PROMPT, "max_tokens": 24, "temperature": 0, "stop": free[8:11]}
+    asked["extra_body"] = {"include_stop_str_in_output": True}
+    choice = client.completions.create(**asked).choices[0]
+    assert choice.text == free[: free.index(free[8:11]) + 3]
+    assert choice.finish_reason == "stop"
+    assert "".join(each.choices[0].text for each in client.completions.create(**asked, stream=True)) == choice.text
+
+
+def test_a_truncated_prompt_keeps_its_end(client: OpenAI, served_engine: Engine) -> None:
+    ids = served_engine.tokenizer.encode(PROMPT * 400)
+    room = served_engine.max_seq_len
+    assert len(ids) > room
+    for asked, kept in ((5, 5), (-1, room - 8)):
+        (output,) = served_engine.generate([ids[-kept:]], SamplingParams(max_tokens=8))
+        answer = client.completions.create(
+            model=MODEL, prompt=PROMPT * 400, max_tokens=8, temperature=0, echo=asked == 5,
+            extra_body={"truncate_prompt_tokens": asked, "return_token_ids": True},
+        )  # fmt: skip
+        assert (answer.choices[0].model_extra or {})["prompt_token_ids"] == ids[-kept:]
+        echoed = served_engine.tokenizer.decode(ids[-kept:]) if asked == 5 else ""
+        assert answer.choices[0].text == echoed + output.text
+    chat = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": PROMPT * 400}], max_tokens=8,
+        extra_body={"truncate_prompt_tokens": -1},
+    )  # fmt: skip
+    assert chat.usage is not None
+    assert chat.usage.prompt_tokens == room - 8
+
+
+def test_a_chat_continues_its_last_message(client: OpenAI, served_engine: Engine) -> None:
+    messages: Any = [*MESSAGES, {"role": "assistant", "content": "    count = "}]
+    output = served_engine.chat(messages, SamplingParams(max_tokens=8), continue_final_message=True)
+    extra = {"continue_final_message": True, "return_token_ids": True}
+    answer = client.chat.completions.create(
+        model=MODEL, messages=messages, max_tokens=8, temperature=0, extra_body=extra
+    )
+    assert tuple((answer.model_extra or {})["prompt_token_ids"]) == output.prompt_token_ids
+    assert answer.choices[0].message.content == output.text

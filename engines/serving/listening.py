@@ -1,0 +1,126 @@
+"""The address on which a server listens: a TCP port or a Unix socket, with or without TLS."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...plugins.errors import EnvironmentProblem, UsageError
+
+_PROBE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The PEM files of a certificate (with its chain) and of its private key."""
+
+    certfile: Path
+    keyfile: Path
+
+    def __post_init__(self) -> None:
+        """Raise ``EnvironmentProblem`` if the files cannot be used."""
+        for flag, path, text in (
+            ("--ssl-certfile", self.certfile, b"-----BEGIN CERTIFICATE-----"),
+            ("--ssl-keyfile", self.keyfile, b"PRIVATE KEY-----"),
+        ):
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise _unusable(f"{flag} {path} cannot be read", error.strerror or str(error)) from None
+            if text not in content:
+                raise _unusable(f"{flag} {path} is not usable", f"it does not contain {text.decode()}")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certfile, self.keyfile, _no_passphrase)
+        except (ssl.SSLError, OSError) as error:
+            why = "the key does not belong to the certificate" if "MISMATCH" in str(error) else str(error)
+            raise _unusable(f"{self.certfile} and {self.keyfile} are not usable", why) from None
+
+    @classmethod
+    def of(cls, certfile: Path | None, keyfile: Path | None) -> Tls | None:
+        """Return the files of the two options, None for neither. Raises ``UsageError`` for only one of them."""
+        if certfile is None and keyfile is None:
+            return None
+        if certfile is None or keyfile is None:
+            missing = "--ssl-certfile" if certfile is None else "--ssl-keyfile"
+            raise UsageError(
+                f"{missing} is missing", why="HTTPS needs a certificate and its private key", fix="pass both options"
+            )
+        return cls(certfile, keyfile)
+
+
+def _no_passphrase() -> str:
+    raise _unusable("the key of --ssl-keyfile is encrypted", "a server cannot ask for its passphrase")
+
+
+def _unusable(what: str, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        what, why=why, fix="pass a certificate and its key without a passphrase, both as PEM files"
+    )
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address, which reserves it; connections are not accepted yet.
+
+    Raises ``UsageError`` for an empty host, and ``EnvironmentProblem`` if the address cannot be bound.
+    """
+    if not host:
+        raise UsageError("--host is empty", fix="use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        with listen_errors(host, port):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+    except BaseException:
+        listener.close()
+        raise
+    listener.set_inheritable(True)
+    return listener
+
+
+def bound_unix(path: Path) -> socket.socket:
+    """Return a Unix socket bound to ``path``; a socket there on which nobody listens is replaced.
+
+    Raises ``EnvironmentProblem`` if the path cannot be used.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise EnvironmentProblem(
+            f"cannot listen on --uds {path}", why=error.strerror or str(error), fix="use another path"
+        ) from None
+    listener.set_inheritable(True)
+    return listener
+
+
+def unix_path(listener: socket.socket) -> Path | None:
+    """Return the path of a Unix socket, None for other sockets."""
+    return Path(listener.getsockname()) if listener.family == socket.AF_UNIX else None
+
+
+def _answers(path: Path) -> bool:
+    """Return whether a server accepts connections on a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, suppress(ConnectionRefusedError):
+        client.settimeout(_PROBE_SECONDS)
+        client.connect(str(path))
+        return True
+    return False
+
+
+@contextmanager
+def listen_errors(host: str, port: int) -> Iterator[None]:
+    """Convert the system's errors about an address to ``EnvironmentProblem``."""
+    try:
+        yield
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: an invalid host name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise EnvironmentProblem(
+            f"cannot listen on {host} port {port}", why=reason, fix="use another --host or --port (0 picks a free port)"
+        ) from None
