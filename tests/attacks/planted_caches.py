@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ LOWERINGS = ("std", "cpu")
 _PARAMS = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.8, seed=5)
 _UNTRUSTED = ("of another user", "for others to write") if os.geteuid() == 0 else ("for others to write",)
 _RECORD, _SEAL = "stage.json", "stage.sha256"
-_LIBRARY = "cpu_kernels.so"
 _SLOW = ("cpu-library",)  # whose making again takes a compiler half a minute
 
 
@@ -44,24 +44,30 @@ def make_caches(world: World, folder: Path) -> Caches:
         cache = folder / lowering
         of_the_other = ("cpu-*",) if lowering == "std" else ()  # a build reads all that its cache has
         shutil.copytree(world.root / "cache", cache, ignore=shutil.ignore_patterns(*of_the_other))
+        began = time.time_ns()
         with _cache_of(cache):
             outcome = command(_build(world, lowering))
         assert outcome.code == 0, outcome.err
+        _drop_unread(cache, began)
         for path in (cache, *cache.rglob("*")):  # nobody is kept out, so that modes count everywhere
             path.chmod(0o755 if path.is_dir() else 0o644)
-        _drop_unread_libraries(cache, world.here / "out")
         found.add(_tokens(world.here / "out"))
         shutil.rmtree(world.here / "out")
     assert len(found) == 1
     return Caches({lowering: folder / lowering for lowering in LOWERINGS}, found.pop())
 
 
-def _drop_unread_libraries(cache: Path, engine: Path) -> None:
-    """Remove what other builds compiled, of other sources or compilers: something is planted in what a build reads."""
-    library = engine / "plugins" / _LIBRARY
-    for stage in (cache / _SLOW[0]).glob("*/"):
-        if not library.is_file() or (stage / _LIBRARY).read_bytes() != library.read_bytes():
+def _drop_unread(cache: Path, began: int) -> None:
+    """Remove the steps of other builds, and locks without a step: something is planted in what a build reads.
+
+    A build touches every step that it takes from the cache.
+    """
+    for stage in cache.glob("*/*/"):
+        if stage.stat().st_mtime_ns < began:
             shutil.rmtree(stage)
+    for lock in cache.glob("*/*.lock"):
+        if not lock.with_suffix("").is_dir():
+            lock.unlink()
 
 
 def draw(rng: random.Random, caches: Caches) -> list[Piece]:

@@ -82,7 +82,7 @@ def test_memory_stays_flat(tiny_engine: Engine, tiny_folder: Path) -> None:
 @pytest.mark.slow
 def test_memory_stays_flat_for_long(demo_engine: Path, attack_size: Size) -> None:
     """2,000 generations, 300 abandoned streams, 20,000 requests and 30 loads for 2,000 attacks."""
-    engine = Engine.load(demo_engine, max_batch_size=2, threads=1)
+    engine = Engine.load(demo_engine, max_batch_size=2, threads=1, prefix_cache_bytes=_SLACK // 2)
     times = attack_size.attacks
     _require_flat("generation", _generation(engine), 50, times)
     _require_flat("stream", _stream(engine), 20, max(1, times * 3 // 20))

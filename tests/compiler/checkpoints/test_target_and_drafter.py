@@ -60,7 +60,7 @@ def test_a_template_that_no_chat_could_use_is_a_warning(pair: Pair) -> None:
     before = read(pair).warnings
     (pair.target / "chat_template.jinja").write_text("{% if")
     (warning,) = set(read(pair).warnings) - set(before)
-    assert warning.startswith("chat will not be available: the chat template 'default' is not valid Jinja (line 1:")
+    assert warning.startswith("chat will not be available: the model's chat template is not valid Jinja (line 1:")
 
 
 def test_damaged_template_is_rejected(pair: Pair) -> None:

@@ -41,8 +41,8 @@ launcher.launch(0xabc, [2**40 + i for i in range(13)], dims, {}, "bfloat16")
 def test_grid_has_a_cluster_per_spec_block(op: OpSpec, rows: int, sm: int) -> None:
     kernel = kernel_of(op)
     cluster = kernel.cluster if sm >= 90 else 1
-    blocks = {"B": rows, "B+S": rows + 3}[kernel.blocks]
-    assert geometry(op, sm, {"B": rows, "S": 3}) == Geometry(blocks * cluster, kernel.threads, cluster)
+    blocks = rows + 3 if kernel.blocks == "B+S" else rows
+    assert geometry(op, sm, {"B": rows, "S": 3, "H": rows, "I": rows}) == Geometry(blocks * cluster, kernel.threads, cluster)
 
 
 def test_a_kernel_with_clusters_has_them_from_hopper_on() -> None:
