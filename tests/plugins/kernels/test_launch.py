@@ -42,7 +42,9 @@ def test_grid_has_a_cluster_per_spec_block(op: OpSpec, rows: int, sm: int) -> No
     kernel = kernel_of(op)
     cluster = kernel.cluster if sm >= 90 else 1
     blocks = rows + 3 if kernel.blocks == "B+S" else rows
-    assert geometry(op, sm, {"B": rows, "S": 3, "H": rows, "I": rows}) == Geometry(blocks * cluster, kernel.threads, cluster)
+    assert geometry(op, sm, {"B": rows, "S": 3, "H": rows, "I": rows}) == Geometry(
+        blocks * cluster, kernel.threads, cluster
+    )
 
 
 def test_a_kernel_with_clusters_has_them_from_hopper_on() -> None:
