@@ -1,4 +1,4 @@
-"""Measurements of a build on this machine: the K (drafts per round) that decodes fastest, and the CPU's speed."""
+"""Choose K, the number of drafts per round: measure which K decodes the most tokens per second on this machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from typing import Any
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import MeasuredRounds
 from ...engines.text.template_files import read_templates
-from ...plugins.cpu import LIBRARY, is_off
 from ..console.progress import Advance
 from ..console.progress_lines import Tokens
-from ..hardware.cpu_probe import CpuSpeed, ProbeShape, measure_cpu
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for, require_numbers
 from .shared_steps import PipelineRun
@@ -192,24 +190,3 @@ def with_choice(manifest: Manifest, choice: KChoice) -> Manifest:
     """Return ``manifest`` with the chosen K and the measurements of every K."""
     speculation = replace(manifest.speculation, num_speculative_tokens=choice.k, measured=choice.measured)
     return replace(manifest, speculation=speculation)
-
-
-def measured_cpu(shape: ProbeShape, run: PipelineRun, manifest: Manifest, folder: Path) -> CpuSpeed | None:
-    """Return the speed of the kernels of the engine in ``folder``; None if it has none, or they are switched off.
-
-    It is measured once for each model shape, library of kernels and machine.
-    """
-    library = folder / "plugins" / LIBRARY
-    if not library.is_file() or is_off():
-        return None
-    from ...engines.backends.onnxruntime.loaded_graphs import default_threads
-
-    threads = default_threads(manifest)
-
-    def make(stage: Path) -> None:
-        (stage / "speed.json").write_text(json.dumps(asdict(measure_cpu(shape, library, threads))))
-
-    key = [manifest.files[f"plugins/{LIBRARY}"].sha256, asdict(shape), threads, platform.node()]
-    with run.progress.step("measure the CPU"):
-        kept = run.store.run("cpu-speed", key, make)
-    return CpuSpeed(**json.loads((kept.path / "speed.json").read_bytes()))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.policy.prior import rising
 from ...graphs import graph_files
+from ...plugins.cpu import LIBRARY, is_off
 from ..checkpoints.target_and_drafter import Inputs
-from ..hardware.cpu_probe import CpuSpeed, ProbeShape
+from ..hardware.cpu_probe import CpuSpeed, ProbeShape, measure_cpu
 from ..hardware.gpus import is_architecture
 from ..request.build_plan import BuildPlan
 from ..resources.speed.acceptance_lengths import AcceptanceLengths
@@ -20,7 +23,7 @@ from ..resources.speed.pass_work import GraphWork
 from ..resources.speed.round_estimate import CONTEXT, SHOWN, SpeedEstimate, TimedDevice, estimate_rounds
 from ..resources.speed.target_work import GraphCounts, target_work
 from ..resources.workload import workload_of
-from .choose_k import KChoice, measured_cpu
+from .choose_k import KChoice
 from .shared_steps import Graphs, PipelineRun
 
 if TYPE_CHECKING:
@@ -124,3 +127,24 @@ def _measured_lengths(choice: KChoice) -> AcceptanceLengths:
 def _milliseconds(choice: KChoice) -> Mapping[int, float]:
     """Return the measured duration of a round by its number of drafts."""
     return {rate.k: 1e3 * rate.tokens_per_round / rate.tokens_per_second for rate in choice.rates}
+
+
+def measured_cpu(shape: ProbeShape, run: PipelineRun, manifest: Manifest, folder: Path) -> CpuSpeed | None:
+    """Return the speed of the kernels of the engine in ``folder``; None if it has none, or they are switched off.
+
+    It is measured once for each model shape, library of kernels and machine.
+    """
+    library = folder / "plugins" / LIBRARY
+    if not library.is_file() or is_off():
+        return None
+    from ...engines.backends.onnxruntime.loaded_graphs import default_threads
+
+    threads = default_threads(manifest)
+
+    def make(stage: Path) -> None:
+        (stage / "speed.json").write_text(json.dumps(asdict(measure_cpu(shape, library, threads))))
+
+    key = [manifest.files[f"plugins/{LIBRARY}"].sha256, asdict(shape), threads, platform.node()]
+    with run.progress.step("measure the CPU"):
+        kept = run.store.run("cpu-speed", key, make)
+    return CpuSpeed(**json.loads((kept.path / "speed.json").read_bytes()))

@@ -14,7 +14,7 @@ from ..checkpoints.gguf.weights import rounded_types
 from ..checkpoints.target import Target
 from .kv_cache_scales import stored_cache_scales
 from .on_the_fly_quantizer import OnTheFlyQuantizer
-from .quantization_schemes import may_keep_blocks, scheme_of_kept
+from .quantization_schemes import EXPERTS, may_keep_blocks, scheme_of_kept
 from .recipes import RECIPES, Recipe
 from .weight_selection import Selection, candidates_of
 from .weights_stored_quantized import StoredFp8
@@ -109,7 +109,7 @@ def kept_blocks(target: Target, recipe: Recipe, lowering: Lowering) -> dict[str,
         stored = target.blocks(name, weight.shape) if may_keep_blocks(precision, lowering, weight) else None
         if stored and scheme_of_kept(precision, lowering, stored.kind):
             found[name] = stored.kind
-    stacks = [name for name, weight in candidates.items() if weight.role == "experts"]
+    stacks = [name for name, weight in candidates.items() if weight.role == EXPERTS]
     lacking = {name.rpartition(".")[0] for name in stacks if name not in found}
     return {name: kind for name, kind in found.items() if name not in stacks or name.rpartition(".")[0] not in lacking}
 

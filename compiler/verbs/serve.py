@@ -227,8 +227,7 @@ def serve(
     names = tuple(map(check_host_name, allowed_host or ()))
     root, tls = check_root_path(root_path), Tls.of(ssl_certfile, ssl_keyfile)
     template = None if chat_template is None else checked_template(chat_template)
-    # first: a large engine takes minutes to load
-    address = bound(host, port) if uds is None else bound_unix(uds)
+    address = bound(host, port) if uds is None else bound_unix(uds)  # first: a large engine takes minutes to load
     loaded = Engine.load(
         folder,
         max_batch_size=max_batch_size,

@@ -46,9 +46,8 @@ class PrefixCache:
     def __init__(self, most_bytes: int, token_bytes: int) -> None:
         self.most_bytes, self._block_bytes = most_bytes, BLOCK * token_bytes
         self._first: dict[bytes, _Block] = {}
-        self._blocks: OrderedDict[_Block, None] = (
-            OrderedDict()
-        )  # least recently used first, a block after its followers
+        # Least recently used first, a block after its followers.
+        self._blocks: OrderedDict[_Block, None] = OrderedDict()
         self.num_bytes = 0
 
     def find(self, text: Sequence[int], *, drafts: bool) -> list[KeptEntries]:

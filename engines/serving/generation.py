@@ -31,8 +31,8 @@ class Conversation:
     """Chat messages and the inputs of their template.
 
     The model may call ``tools``. If ``must_call`` is not empty, the answer consists only of calls of those tools.
-    ``most_calls`` limits the number of calls. The answer begins a new message, or
-    continues the final one; ``chat_template`` replaces the engine's.
+    ``most_calls`` limits the number of calls. The answer begins a new message, or continues the final one.
+    ``chat_template`` replaces the engine's.
     """
 
     messages: Sequence[Mapping[str, Any]]

@@ -10,6 +10,7 @@ from ..text.answer_styles import Style
 from .generation import Conversation
 
 EFFORTS = ("low", "medium", "high")  # levels that the template of a "channels" model takes
+CLOSEST = {"minimal": "low", "xhigh": "high", "max": "high"}  # of further levels that APIs have
 
 
 def styled(conversation: Conversation, style: Style | None, effort: str | None = None) -> Conversation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,19 @@ def _require_numbers(name: str, table: np.ndarray[Any, Any]) -> None:
             why="rope_theta or another RoPE entry of config.json gives invalid frequencies",
             fix="use the config.json that belongs to the checkpoint",
         )
+
+
+def stacked_parts(graph: ir.Graph, parts: Sequence[ir.Value]) -> ir.Value:
+    """Create an initializer that stacks the initializers ``parts`` along axis 0; their weights are streamed in turn."""
+    names = [str(part.name) for part in parts]
+    tensors: list[Any] = [part.const_value for part in parts]
+    shape = ir.Shape([sum(int(tensor.shape[0]) for tensor in tensors), *tensors[0].shape[1:]])
+    name, dtype = "+".join(names), tensors[0].dtype
+    packed = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
+    packed.const_value = ir.ExternalTensor("weights", None, None, dtype, shape=shape, name=name)
+    packed.metadata_props[PARTS_METADATA] = json.dumps(names)
+    graph.register_initializer(packed)
+    return packed
 
 
 def finish(model: ir.Model) -> Lowered:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
 from ...plugins.ops.mxfp4_gate_up.blocks import BYTES
 from ..node_tape import Nodes
 from .packed_experts import is_experts
-from .qdq_nodes import streamed
+from .qdq_nodes import scalar, streamed
 from .quantized_weight import WeightStream
 from .rewrite_rules import is_weight
 
@@ -33,7 +32,7 @@ def keep_experts(graph: ir.Graph, node: ir.Node) -> dict[str, WeightStream]:
     back = _blocks(graph, down, (count, hidden), inner, streams)
     terms = {name: float(node.attributes.get_float(name, default)) for name, default in _TERMS.items()}
     terms["limit"] = terms["limit"] or math.inf  # the op has no other word for no clamp
-    numbers = [_scalar(graph, f"{gate_up.name}.{name}", number) for name, number in terms.items()]
+    numbers = [scalar(graph, f"{gate_up.name}.{name}", number) for name, number in terms.items()]
     gated = op.op("Mxfp4GateUp", [x, experts, *alternating, gate_up_bias, *numbers], domain=DOMAIN)
     gated.type = ir.TensorType(ir.DataType.FLOAT)
     if experts is not None and experts.shape is not None:
@@ -71,13 +70,6 @@ def _blocks(
     exponents = streamed(graph, f"{name}_scale", form, ir.DataType.INT8)
     streams |= {name: WeightStream(name, scales=False), f"{name}_scale": WeightStream(name, scales=True)}
     return codes, exponents
-
-
-def _scalar(graph: ir.Graph, name: str, number: float) -> ir.Value:
-    value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
-    value.const_value = ir.tensor(np.array(number, np.float32), name=name)
-    graph.register_initializer(value)
-    return value
 
 
 def _shape(value: ir.Value) -> tuple[int, ...]:

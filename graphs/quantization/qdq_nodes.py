@@ -80,7 +80,7 @@ def rounded(op: Nodes, graph: ir.Graph, x: ir.Value, rounding: Rounding) -> ir.V
         x = _whole(op, x, rounding.block)
         return _described(op.op("MicroscaledRound", [x], domain=DOMAIN), f"{x.name}.rounded", x.shape, x.dtype)
     dtype = onnx_type(rounding.codes)
-    factor = _constant(graph, f"{x.name}_scale", rounding.scale)
+    factor = scalar(graph, f"{x.name}_scale", rounding.scale)
     codes = _described(op.QuantizeLinear(x, factor, output_dtype=dtype), f"{x.name}.codes", x.shape, dtype)
     result = op.DequantizeLinear(codes, factor, output_dtype=x.dtype)
     return _described(result, f"{x.name}.rounded", x.shape, x.dtype)
@@ -120,8 +120,8 @@ def _middle(op: Nodes, scales: ir.Value, middle: int, dtype: ir.DataType) -> ir.
     return zero if dtype == ir.DataType.UINT8 else op.Cast(zero, to=dtype)
 
 
-def _constant(graph: ir.Graph, name: str, number: float) -> ir.Value:
-    """Create an initializer with its value."""
+def scalar(graph: ir.Graph, name: str, number: float) -> ir.Value:
+    """Create a float32 initializer with its value."""
     value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
     value.const_value = ir.tensor(np.array(number, np.float32), name=name)
     graph.register_initializer(value)

@@ -1,7 +1,7 @@
 """Coding agents against the server: requests of the shapes that two widely used ones send, over whole tool loops.
 
-The fields and their values are those of the agents' public sources and of captured requests: Claude Code 2.1
-(``POST /v1/messages?beta=true``) and Codex (``ResponsesApiRequest`` in ``codex-rs/codex-api/src/common.rs``).
+The fields and their values are those of the agents' public sources and of captured requests: one
+speaks Anthropic's Messages API (``POST /v1/messages?beta=true``), the other OpenAI's Responses API.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ COMMAND = {"type": "object", "properties": {"command": {"type": "string"}}, "req
 CALL = '<tool_call>\n{"name": "%s", "arguments": {"command": "ls"}}\n</tool_call>'
 EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
-CLAUDE_HEADERS = {
+MESSAGES_HEADERS = {
     "x-api-key": "placeholder",
     "anthropic-version": "2023-06-01",
-    "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,context-management-2025-06-27,"
+    "anthropic-beta": "interleaved-thinking-2025-05-14,context-management-2025-06-27,"
     "prompt-caching-scope-2026-01-05,effort-2025-11-24",
     "anthropic-dangerous-direct-browser-access": "true",
-    "User-Agent": "claude-cli/2.1.170 (external, sdk-cli)",
+    "User-Agent": "agent-cli/2.1.170 (external, sdk-cli)",
     "x-app": "cli",
 }
-CLAUDE: dict[str, Any] = {
+MESSAGES_BODY: dict[str, Any] = {
     "model": MODEL,
     "max_tokens": 128000,
     "stream": True,
@@ -55,7 +55,7 @@ CLAUDE: dict[str, Any] = {
     "metadata": {"user_id": json.dumps({"device_id": "a" * 64, "account_uuid": "", "session_id": "b"})},
     "safeguards": {},
 }  # fmt: skip
-CODEX: dict[str, Any] = {
+RESPONSES_BODY: dict[str, Any] = {
     "model": MODEL,
     "instructions": "You are a coding agent.",
     "tools": [
@@ -79,10 +79,10 @@ def forced(text: str) -> dict[str, Any]:
     return {"structured_outputs": {"grammar": f"start: {json.dumps(text)}"}}
 
 
-def claude(server: Server, messages: Any, **more: Any) -> tuple[list[dict[str, Any]], str]:
+def message_of(server: Server, messages: Any, **more: Any) -> tuple[list[dict[str, Any]], str]:
     """The blocks of a message, and why it ended."""
-    body = {**CLAUDE, "messages": messages, **more}
-    status, _, content = call(server, "POST", "/v1/messages?beta=true", body, CLAUDE_HEADERS)
+    body = {**MESSAGES_BODY, "messages": messages, **more}
+    status, _, content = call(server, "POST", "/v1/messages?beta=true", body, MESSAGES_HEADERS)
     assert status == 200, content
     blocks = list[dict[str, Any]]()
     reason = ""
@@ -100,43 +100,43 @@ def claude(server: Server, messages: Any, **more: Any) -> tuple[list[dict[str, A
     return blocks, reason
 
 
-def test_claude_code_works_through_a_tool_loop(calling_server: Server) -> None:
+def test_an_agent_of_the_messages_api_works_through_a_tool_loop(calling_server: Server) -> None:
     reminder = {"type": "text", "text": "<system-reminder>\nToday is Friday.\n</system-reminder>"}
     turns: list[Any] = [{"role": "user", "content": [reminder, {"type": "text", "text": "List files.", **EPHEMERAL}]}]
-    blocks, reason = claude(calling_server, turns, **forced("I look.\n" + CALL % "Bash"))
+    blocks, reason = message_of(calling_server, turns, **forced("I look.\n" + CALL % "Bash"))
     assert ([each["type"] for each in blocks], reason) == (["text", "tool_use"], "tool_use")
     assert blocks[1]["input"] == {"command": "ls"}
     result = {"tool_use_id": blocks[1]["id"], "type": "tool_result", "content": "a.py", "is_error": False, **EPHEMERAL}
     turns += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
     turns.append({"role": "system", "content": [{"type": "text", "text": "The plan changed.", **EPHEMERAL}]})
-    blocks, reason = claude(calling_server, turns, **forced("There is a.py."))
+    blocks, reason = message_of(calling_server, turns, **forced("There is a.py."))
     assert blocks == [{"type": "text", "text": "There is a.py."}]
     assert reason == "end_turn"
 
 
-def test_claude_code_counts_tokens_and_asks_for_a_title(calling_server: Server) -> None:
-    fields = {name: CLAUDE[name] for name in ("model", "tools", "thinking")}
+def test_it_counts_tokens_and_asks_for_a_title(calling_server: Server) -> None:
+    fields = {name: MESSAGES_BODY[name] for name in ("model", "tools", "thinking")}
     body = {**fields, "messages": [{"role": "user", "content": "foo"}]}
-    status, _, content = call(calling_server, "POST", "/v1/messages/count_tokens?beta=true", body, CLAUDE_HEADERS)
+    status, _, content = call(calling_server, "POST", "/v1/messages/count_tokens?beta=true", body, MESSAGES_HEADERS)
     assert status == 200, content
     assert json.loads(content)["input_tokens"] > 0
     schema = {"type": "object", "properties": {"title": {"enum": ["Files"]}}, "required": ["title"]}
     title = {"output_config": {"format": {"type": "json_schema", "schema": schema}}, "tools": [], "max_tokens": 32000}
-    blocks, _ = claude(calling_server, [{"role": "user", "content": "List files."}], **title)
+    blocks, _ = message_of(calling_server, [{"role": "user", "content": "List files."}], **title)
     assert json.loads(blocks[0]["text"]) == {"title": "Files"}
 
 
-def test_claude_code_s_search_on_anthropic_s_machines_is_refused(calling_server: Server) -> None:
+def test_a_search_on_anthropic_s_machines_is_refused(calling_server: Server) -> None:
     tools = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]
-    body = {**CLAUDE, "tools": tools, "messages": [{"role": "user", "content": "a"}]}
+    body = {**MESSAGES_BODY, "tools": tools, "messages": [{"role": "user", "content": "a"}]}
     status, _, content = call(calling_server, "POST", "/v1/messages", body)
     assert status == 400
     assert "tools[0] has type 'web_search_20250305'" in json.loads(content)["error"]["message"]
 
 
-def codex(server: Server, items: Any, **more: Any) -> list[dict[str, Any]]:
-    """The items of a response, which Codex takes from these events."""
-    status, _, content = call(server, "POST", "/v1/responses", {**CODEX, "input": items, **more})
+def items_of(server: Server, items: Any, **more: Any) -> list[dict[str, Any]]:
+    """The items of a response, which the agent takes from these events."""
+    status, _, content = call(server, "POST", "/v1/responses", {**RESPONSES_BODY, "input": items, **more})
     assert status == 200, content
     told = events(content)
     assert told[0]["type"] == "response.created"
@@ -155,28 +155,28 @@ def said(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
-def test_codex_works_through_a_tool_loop(calling_server: Server) -> None:
+def test_an_agent_of_the_responses_api_works_through_a_tool_loop(calling_server: Server) -> None:
     """It keeps the conversation itself, and sends items back without their ids and states."""
     items = [
         said("developer", "Sandbox: read-only."),
         said("user", "<environment_context/>"),
         said("user", "List files."),
     ]
-    text, made = codex(calling_server, items, **forced("I look.\n" + CALL % "shell_command"))
+    text, made = items_of(calling_server, items, **forced("I look.\n" + CALL % "shell_command"))
     assert (made["type"], made["name"], made["arguments"]) == ("function_call", "shell_command", '{"command": "ls"}')
     items.append({**said("assistant", text["content"][0]["text"]), "phase": "commentary"})
     items.append({name: made[name] for name in ("type", "name", "arguments", "call_id")})
     items.append({"type": "function_call_output", "call_id": made["call_id"], "output": "a.py"})
     items.append({"type": "reasoning", "summary": [], "encrypted_content": "gAAAAABo"})
-    (text,) = codex(calling_server, items, **forced("There is a.py."))
+    (text,) = items_of(calling_server, items, **forced("There is a.py."))
     assert text["content"][0]["text"] == "There is a.py."
     assert call(calling_server, "GET", f"/v1/responses/{text['id']}")[0] == 404
 
 
-def test_codex_follows_a_schema(calling_server: Server) -> None:
+def test_an_agent_of_the_responses_api_follows_a_schema(calling_server: Server) -> None:
     schema = {"type": "object", "properties": {"ok": {"enum": [True]}}, "required": ["ok"]}
-    text = {"format": {"type": "json_schema", "name": "codex_output_schema", "strict": True, "schema": schema}}
-    (found,) = codex(calling_server, [said("user", "Is it done?")], text=text, tools=[])
+    text = {"format": {"type": "json_schema", "name": "output_schema", "strict": True, "schema": schema}}
+    (found,) = items_of(calling_server, [said("user", "Is it done?")], text=text, tools=[])
     assert json.loads(found["content"][0]["text"]) == {"ok": True}
 
 
@@ -188,8 +188,8 @@ def test_codex_follows_a_schema(calling_server: Server) -> None:
         {"type": "namespace", "name": "functions", "tools": []},
     ],
 )
-def test_codex_s_other_tools_are_refused_by_their_type(calling_server: Server, tool: dict[str, Any]) -> None:
-    body = {**CODEX, "input": "a", "tools": [*CODEX["tools"], tool]}
+def test_tools_other_than_functions_are_refused_by_their_type(calling_server: Server, tool: dict[str, Any]) -> None:
+    body = {**RESPONSES_BODY, "input": "a", "tools": [*RESPONSES_BODY["tools"], tool]}
     status, _, content = call(calling_server, "POST", "/v1/responses", body)
     assert status == 400
     error = json.loads(content)["error"]

@@ -15,7 +15,7 @@ from ..forms import FormField, field_of, one_form
 from ..generation import Conversation, Generation, sampling_params
 from ..problems import HttpRefusal
 from ..reading import parse_variant
-from ..reasoning import styled
+from ..reasoning import CLOSEST, styled
 from ..server_fields import given_fields
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
@@ -49,7 +49,6 @@ _BLOCKS: dict[str, dict[str, type[Struct]]] = {
 }
 _CHOICES: dict[str, type[Struct]] = {"auto": FreeChoice, "any": FreeChoice, "none": FreeChoice, "tool": NamedChoice}
 _THINKING: dict[str, type[Thinking]] = {"enabled": Thinking, "adaptive": Thinking, "disabled": Thinking}
-_EFFORTS = {"xhigh": "high", "max": "high"}  # templates have three levels
 _OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.schema")
 
 
@@ -69,7 +68,7 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
         must_call=must_call,
         most_calls=most_calls,
     )
-    return styled(conversation, style, _EFFORTS.get(effort or "", effort))
+    return styled(conversation, style, CLOSEST.get(effort or "", effort))
 
 
 def generation_of(body: MessagesBody, style: Style | None, settings: ServerSettings) -> Generation:

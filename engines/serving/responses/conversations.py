@@ -17,7 +17,7 @@ from ..generation import Conversation, Generation, sampling_params
 from ..inert_fields import InertFields
 from ..problems import HttpRefusal
 from ..reading import parse_variant
-from ..reasoning import styled
+from ..reasoning import CLOSEST, EFFORTS, styled
 from ..server_fields import given_fields
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
@@ -53,7 +53,6 @@ _INPUT: dict[str, type[TextPart | RefusalPart]] = {"input_text": TextPart}
 _PARTS: dict[str, type[TextPart | RefusalPart]] = {**_INPUT, "output_text": TextPart, "refusal": RefusalPart}
 _REASONING: dict[str, type[TextPart | RefusalPart]] = {"reasoning_text": TextPart, "text": TextPart}
 _FORMATS: dict[str, type[Struct]] = {"text": AnyText, "json_object": AnyObject, "json_schema": NamedSchema}
-_EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high"}  # templates have three levels
 _TEXT_FORMAT = FormField("text.format", schema="text.format.schema")
 RENAMED = {"max_tokens": "max_output_tokens", "messages": "input"}  # the API's names of engine fields
 
@@ -194,7 +193,7 @@ def _effort(reasoning: dict[str, Any] | None, style: Style | None) -> str | None
     if left:
         name = next(iter(left))[:100]
         raise HttpRefusal(400, f"invalid request body: unknown field `{name}` in reasoning", param="reasoning")
-    known = ("low", "medium", "high", *_EFFORTS, *(() if style == "channels" else ("none",)))
+    known = (*EFFORTS, *CLOSEST, *(() if style == "channels" else ("none",)))
     if effort is not None and effort not in known:
         raise HttpRefusal(
             400,
@@ -202,7 +201,7 @@ def _effort(reasoning: dict[str, Any] | None, style: Style | None) -> str | None
             param="reasoning.effort",
             code="unsupported_parameter",
         )
-    return None if effort is None else _EFFORTS.get(effort, effort)
+    return None if effort is None else CLOSEST.get(effort, effort)
 
 
 def _check_includes(names: Sequence[str]) -> None:

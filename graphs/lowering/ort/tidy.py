@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -12,7 +10,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ....plugins.ops.quantized_linear.packed_weights import TILE
 from ...names import CONTRIB
-from ..shared_passes import PARTS_METADATA
+from ..shared_passes import stacked_parts
 
 _PACKED = ("QuantizedLinear", "WideLinear")
 _KINDS = ("FusedMatMul", "MatMulNBits", *_PACKED)
@@ -143,7 +141,7 @@ def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:
     first, graph = nodes[0], model.graph
     weights: list[Any] = [list(node.inputs[1:]) for node in nodes]
     sizes = [_rows(node) for node in nodes]
-    packed = [_stacked(graph, parts) for parts in zip(*weights, strict=True)]
+    packed = [stacked_parts(graph, parts) for parts in zip(*weights, strict=True)]
     attributes = _kind(first) | ({_ROWS[first.op_type]: sum(sizes)} if first.op_type in _ROWS else {})
     split = ir.Value(
         name=f"{packed[0].name}.sizes", shape=ir.Shape([len(sizes)]), type=ir.TensorType(ir.DataType.INT64)
@@ -160,16 +158,3 @@ def _pack(model: ir.Model, nodes: list[ir.Node]) -> None:
     for inputs in weights:
         for weight in inputs:
             del graph.initializers[str(weight.name)]
-
-
-def _stacked(graph: ir.Graph, parts: Sequence[ir.Value]) -> ir.Value:
-    """Create an initializer that stacks ``parts`` along axis 0."""
-    names = [str(part.name) for part in parts]
-    tensors: list[Any] = [part.const_value for part in parts]
-    shape = ir.Shape([sum(int(tensor.shape[0]) for tensor in tensors), *tensors[0].shape[1:]])
-    name, dtype = "+".join(names), tensors[0].dtype
-    packed = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
-    packed.const_value = ir.ExternalTensor("weights", None, None, dtype, shape=shape, name=name)
-    packed.metadata_props[PARTS_METADATA] = json.dumps(names)
-    graph.register_initializer(packed)
-    return packed

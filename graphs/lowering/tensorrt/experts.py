@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import onnx.parser
 import onnx_ir as ir
 
@@ -20,6 +19,7 @@ from ....plugins.op_spec import DOMAIN
 from ....plugins.ops.sparse_experts.body import combining, gating
 from ...node_tape import Nodes
 from ...quantization.expert_stacks import codes_of, halves_of, turned_of
+from ...quantization.qdq_nodes import scalar
 from ...quantization.rewrite_rules import inner_codes
 
 TRT = "trt"
@@ -123,7 +123,7 @@ def _rewrite(model: ir.Model, node: ir.Node) -> None:
     if is_static:
         attributes |= _STATIC
         scale = node.attributes["inner_scale"].as_float()
-        weights += [*([] if biases else [None] * 3), _scalar(model.graph, f"{node.outputs[0].name}.down_scale", scale)]
+        weights += [*([] if biases else [None] * 3), scalar(model.graph, f"{node.outputs[0].name}.down_scale", scale)]
     form = _Form(bool(biases), bool(limit), is_static)
     function = ir.serde.deserialize_function(onnx.parser.parse_function(_body(form)))
     mixed = op.op(_OP, [*rows, *weights], attributes, domain=TRT, overload=function.overload)
@@ -150,13 +150,6 @@ def _int32(op: Nodes, experts: ir.Value) -> ir.Value:
 
 def _turn(op: Nodes, stack: ir.Value) -> ir.Value:
     return op.Transpose(stack, perm=[0, 2, 1])
-
-
-def _scalar(graph: ir.Graph, name: str, number: float) -> ir.Value:
-    value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT))
-    value.const_value = ir.tensor(np.array(number, np.float32), name=name)
-    graph.register_initializer(value)
-    return value
 
 
 def _halves(op: Nodes, stacked: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -6,7 +6,6 @@ are stored, so nothing is rounded anew; a weight with a single scale gets it onc
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import onnx_ir as ir
 
 from ...node_tape import Nodes
 from ...quantization.rewrite_rules import is_weight
-from ..shared_passes import PARTS_METADATA
+from ..shared_passes import stacked_parts
 from .joined_heads import are_joined
 
 _BY_ROW = ("Transpose", "DequantizeLinear", "Cast", "Sub", "Pow")  # between the stored rows and a matmul
@@ -78,7 +77,7 @@ def _stack(graph: ir.Graph, op: Nodes, values: Sequence[Any], rows: Sequence[int
     """Return a value that stacks ``values`` of one form, which have so many ``rows`` each."""
     first = values[0]
     if is_weight(first):
-        return _stored(graph, values) if first.shape else _repeat(op, values, rows)
+        return stacked_parts(graph, values) if first.shape else _repeat(op, values, rows)
     if ir.convenience.get_const_tensor(first) is not None:
         return first
     node = first.producer()
@@ -101,14 +100,3 @@ def _repeat(op: Nodes, scales: Sequence[ir.Value], rows: Sequence[int]) -> ir.Va
     result = op.Concat(*spread, axis=0)
     result.shape, result.type = ir.Shape([sum(rows)]), scales[0].type
     return result
-
-
-def _stored(graph: ir.Graph, parts: Sequence[Any]) -> ir.Value:
-    """Create the initializer that stacks ``parts`` along axis 0."""
-    names, dtype = [str(part.name) for part in parts], parts[0].dtype
-    shape = ir.Shape([sum(int(part.shape[0]) for part in parts), *parts[0].shape[1:]])
-    stacked = ir.Value(name="+".join(names), shape=shape, type=ir.TensorType(dtype))
-    stacked.const_value = ir.ExternalTensor("weights", None, None, dtype, shape=shape, name=stacked.name)
-    stacked.metadata_props[PARTS_METADATA] = json.dumps(names)
-    graph.register_initializer(stacked)
-    return stacked

@@ -307,7 +307,7 @@ def test_the_key_may_come_in_either_header(locked_server: Server) -> None:
 
 
 def test_version_and_beta_headers_are_accepted(server: Server) -> None:
-    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219,unheard-of"}
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "interleaved-thinking-2025-05-14,unheard-of"}
     assert call(server, "POST", "/v1/messages?beta=true", LEAST, headers)[0] == 200
 
 
@@ -364,7 +364,7 @@ def test_what_is_refused_is_named(server: Server, fields: dict[str, Any], says: 
 
 
 def test_other_errors_have_anthropic_s_types(server: Server) -> None:
-    status, told = ask(server, model="claude")
+    status, told = ask(server, model="another")
     assert (status, told["error"]["type"]) == (404, "not_found_error")
     status, told = ask(server, messages=[{"role": "user", "content": "a" * (1 << 16)}])
     assert (status, told["error"]["type"]) == (413, "request_too_large")
