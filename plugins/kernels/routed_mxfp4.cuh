@@ -2,9 +2,8 @@
 //
 // A choice is a pair of a token and one of its experts. A block of threads groups the choices of a piece of the window by
 // expert, so that an expert's rows come from memory once; for every further kTogether tokens of a warp's row they come
-// from the cache. A product is the sum of a warp: lane l adds the
-// words l, l + 32, ... of eight columns each, in this order, and the lanes are added in pairs. So no bit of a product
-// depends on other tokens, or on how many there are.
+// from the cache. A product is the sum of a warp: lane l adds the words l, l + 32, ... of eight columns each, in this
+// order, and the lanes are added in pairs. So no bit of a product depends on other tokens, or on how many there are.
 
 namespace peagle {
 
