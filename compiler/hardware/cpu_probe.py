@@ -6,12 +6,14 @@ and random weights: as many layers as have the bytes of a target's pass, up to a
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from ...plugins.number_formats import kernels_of
 from ...plugins.ops.quantized_linear.packed_formats import PACKED_FORMATS
 from ...plugins.ops.quantized_linear.packed_weights import code_shape, columns_multiple, scale_dtype, scale_shape
 from ...plugins.ops.wide_linear.packed_matrix import packed_shape
+from ..store.stages import StageStore
 
 _MOST_BYTES = 128 * 2**20
 _SECONDS, _LEAST_TURNS = 0.6, 5
@@ -77,6 +80,16 @@ def measure_cpu(shape: ProbeShape, library: Path, threads: int) -> CpuSpeed:
         read_rate=size / read,
         threads=workers,
     )
+
+
+def kept_cpu_speed(store: StageStore, shape: ProbeShape, library: Path, digest: str, threads: int) -> CpuSpeed:
+    """Return the speed with the kernels of ``library``, measured once for each shape, ``digest`` of it and machine."""
+
+    def make(stage: Path) -> None:
+        (stage / "speed.json").write_text(json.dumps(asdict(measure_cpu(shape, library, threads))))
+
+    kept = store.run("cpu-speed", [digest, asdict(shape), threads, platform.node()], make)
+    return CpuSpeed(**json.loads((kept.path / "speed.json").read_bytes()))
 
 
 def packed_name(kind: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,7 @@ from ...engines.policy.prior import rising
 from ...graphs import graph_files
 from ...plugins.cpu import LIBRARY, is_off
 from ..checkpoints.target_and_drafter import Inputs
-from ..hardware.cpu_probe import CpuSpeed, ProbeShape, measure_cpu
+from ..hardware.cpu_probe import CpuSpeed, ProbeShape, kept_cpu_speed
 from ..hardware.gpus import is_architecture
 from ..request.build_plan import BuildPlan
 from ..resources.speed.acceptance_lengths import AcceptanceLengths
@@ -106,8 +104,15 @@ def speed_of_engine(
     """Return the estimate for the report of the engine in ``folder``; None if there is no device to estimate for."""
     if choice is None or manifest.backend.gpus:
         return speed.on_gpu(choice)
-    cpu = measured_cpu(speed.probe, run, manifest, folder)
-    return speed.on_cpu(cpu, choice) if cpu else None
+    library = folder / "plugins" / LIBRARY
+    if not library.is_file() or is_off():
+        return None
+    from ...engines.backends.onnxruntime.loaded_graphs import default_threads
+
+    digest = manifest.files[f"plugins/{LIBRARY}"].sha256
+    with run.progress.step("measure the CPU"):
+        cpu = kept_cpu_speed(run.store, speed.probe, library, digest, default_threads(manifest))
+    return speed.on_cpu(cpu, choice)
 
 
 def _main_type(work: GraphWork) -> str:
@@ -127,24 +132,3 @@ def _measured_lengths(choice: KChoice) -> AcceptanceLengths:
 def _milliseconds(choice: KChoice) -> Mapping[int, float]:
     """Return the measured duration of a round by its number of drafts."""
     return {rate.k: 1e3 * rate.tokens_per_round / rate.tokens_per_second for rate in choice.rates}
-
-
-def measured_cpu(shape: ProbeShape, run: PipelineRun, manifest: Manifest, folder: Path) -> CpuSpeed | None:
-    """Return the speed of the kernels of the engine in ``folder``; None if it has none, or they are switched off.
-
-    It is measured once for each model shape, library of kernels and machine.
-    """
-    library = folder / "plugins" / LIBRARY
-    if not library.is_file() or is_off():
-        return None
-    from ...engines.backends.onnxruntime.loaded_graphs import default_threads
-
-    threads = default_threads(manifest)
-
-    def make(stage: Path) -> None:
-        (stage / "speed.json").write_text(json.dumps(asdict(measure_cpu(shape, library, threads))))
-
-    key = [manifest.files[f"plugins/{LIBRARY}"].sha256, asdict(shape), threads, platform.node()]
-    with run.progress.step("measure the CPU"):
-        kept = run.store.run("cpu-speed", key, make)
-    return CpuSpeed(**json.loads((kept.path / "speed.json").read_bytes()))
