@@ -199,7 +199,8 @@ def require_runner(head: DrafterSpec | None, lowering: Lowering) -> None:
         raise BuildError(
             "EAGLE-3 heads are not supported on TensorRT",
             why="they need one drafter pass per draft, which only ONNX Runtime supports",
-            fix="use `--backend onnxruntime`, or a P-EAGLE head for this target",
+            fix="use ONNX Runtime (`build --backend onnxruntime`, `export --for ort`), or a P-EAGLE head for this "
+            "target",
         )
 
 

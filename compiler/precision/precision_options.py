@@ -60,8 +60,8 @@ class PrecisionOptions:
     )
     drafter: str | None = option(
         "--draft-precision",
-        f"Type of the drafter's matrices: {_DRAFTERS}, {_DRAFTERS_ON_CPUS} (onnxruntime only), or unquantized "
-        "(the type of the model). (default: unquantized; on ONNX Runtime, int8 if --precision is int8, int4 or stored)",
+        f"Type of the drafter's matrices: {_DRAFTERS}, unquantized (the type of the model) or, on ONNX Runtime only, "
+        f"{_DRAFTERS_ON_CPUS}. (default: unquantized; on ONNX Runtime, int8 if --precision is int8, int4 or stored)",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",
@@ -72,7 +72,7 @@ class PrecisionOptions:
         "--allow-wide",
         "Weights that the GPU may expand to FP16 or BF16 before it multiplies them, if it cannot multiply in the "
         "recipe's type; the only value is experts. Every report then starts with the share of the weights that is "
-        "multiplied in that type. (default: none; a build with such weights fails)",
+        "multiplied in the recipe's type. (default: none; a build with such weights fails)",
         (),
         split=True,
     )

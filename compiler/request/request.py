@@ -47,8 +47,9 @@ class ModelRef:
     draft: str | None = option(
         "--draft",
         f"Draft head ({' or '.join(head_titles().values())}): a folder, OWNER/NAME, or a short name. Or a draft "
-        f"method: {', '.join(f'{name} ({METHODS[name].help})' for name in names_for_builds())}. (default: the head "
-        "known for the target)",
+        "method, with the head known for the target: "
+        + ", ".join(f"{name} ({METHODS[name].help})" for name in names_for_builds())
+        + ". (default: the head known for the target)",
     )
     revision: str | None = option("--revision", "Branch, tag or commit of the target. (default: the newest)")
     draft_revision: str | None = option("--draft-revision", "Branch, tag or commit of the head. (default: the newest)")
@@ -69,8 +70,9 @@ class BackendOptions:
     name: str | None = option(
         "--backend",
         "Runtime of the engine: onnxruntime, tensorrt-rtx (builds on any machine) or tensorrt (builds on the GPU that "
-        "runs it). (default: tensorrt on a data-centre GPU where it is installed, onnxruntime without a GPU; required "
-        "otherwise)",
+        "runs it). (default: tensorrt on a data-centre GPU where it is installed; tensorrt-rtx where it is "
+        "installed, if --gpu names RTX GPUs; onnxruntime without a GPU, or for a precision that only it supports; "
+        "required otherwise)",
     )
     gpus: tuple[str, ...] = option(
         "--gpu",
@@ -205,8 +207,8 @@ class CompileRequest:
     out: Path = option("--out", "Folder to create.", Path())
     source: Path | None = option(
         "--from",
-        "Build from an export (`export --for tensorrt --gpu NAME`) instead of a model, on the GPU host; this needs no "
-        "checkpoints, torch or transformers.",
+        "Build from an export (`export --for tensorrt --gpu NAME`) instead of a model: on the GPU host, or with "
+        "TensorRT-RTX on any machine; this needs no checkpoints, torch or transformers.",
         name="from_export",
     )
     backend: BackendOptions = field(default=BackendOptions())

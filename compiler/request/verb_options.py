@@ -200,7 +200,8 @@ EXPORT = VerbOptions(
         declare_options(
             "precision",
             "name",
-            default="fp32 for ort, std and cpu, or stored for cpu and a GGUF file; bf16 for tensorrt",
+            default="fp32 for ort, std and cpu, or stored for cpu and a GGUF file with blocks; bf16 for tensorrt, or "
+            "with --gpu the default of `build` for TensorRT",
         ),
         declare_options("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         declare_options("calibration"),
@@ -218,7 +219,13 @@ QUANTIZE = VerbOptions(
     "quantize",
     FP8.name,
     (
-        declare_options("pair", "model", "revision"),
+        declare_options(
+            "pair",
+            "model",
+            help="Target model: a short name (see `models`), a folder with a safetensors checkpoint, or OWNER/NAME on "
+            "the Hugging Face Hub.",
+        ),
+        declare_options("pair", "revision"),
         declare_options("", "out", default="MODEL-fp8"),
         declare_options("precision", "name", help="Type of the quantized matrices: fp8. (default: fp8)"),
         declare_options("calibration", "data"),

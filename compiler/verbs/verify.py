@@ -30,8 +30,9 @@ def verify(
         str | None,
         typer.Option(
             metavar="METHOD",
-            help=f"Draft method: {', '.join(each.name for each in METHODS.values() if each.drafts)}. "
-            "(default: the engine's)",
+            help="Draft method: "
+            + ", ".join(f"{each.name} ({each.help})" for each in METHODS.values() if each.drafts)
+            + ". (default: the engine's)",
             show_default=False,
         ),
     ] = None,
@@ -80,7 +81,7 @@ def verify(
         typer.Option(
             metavar="streamed|pair",
             help="FP32 reference: streamed runs the target with one layer in memory at a time and compares only "
-            "logits; pair loads the whole pair. (default: streamed for GPU engines, else pair)",
+            "perplexity and logits; pair loads the whole pair. (default: streamed for GPU engines, else pair)",
             show_default=False,
             rich_help_panel=PRECISION,
         ),

@@ -42,7 +42,7 @@ class AutoregressiveDrafting:
 METHOD = DraftMethod(
     name="eagle3",
     title="EAGLE-3",
-    help="the known EAGLE-3 head for the target",
+    help="an EAGLE-3 head",
     note="one drafter pass per draft",
     strategy=AutoregressiveDrafting(),
     passes=Passes.ONE_PER_DRAFT,

@@ -42,7 +42,7 @@ class TreeDrafting:
 METHOD = DraftMethod(
     name="peagle",
     title="P-EAGLE",
-    help="the known P-EAGLE head for the target",
+    help="a P-EAGLE head",
     strategy=TreeDrafting(),
     passes=Passes.ONE,
     trees=True,

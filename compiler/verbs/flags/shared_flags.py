@@ -74,8 +74,8 @@ DraftAsked = Annotated[
         metavar="METHOD",
         help="Draft method: "
         + ", ".join(f"{each.name} ({each.help})" for each in METHODS.values() if not each.needs_head)
-        + "; or, if the engine has the head for it, "
-        + ", ".join(each.name for each in METHODS.values() if each.needs_head)
+        + "; or, if the engine has the head, "
+        + ", ".join(f"{each.name} ({each.help})" for each in METHODS.values() if each.needs_head)
         + ". (default: the engine's)",
         show_default=False,
         rich_help_panel=DRAFT,
