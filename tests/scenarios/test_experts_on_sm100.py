@@ -1,4 +1,4 @@
-"""A Qwen3-Coder for SM 10.x: TensorRT's own layer multiplies its experts in FP8, and what it does not is found out."""
+"""A Qwen3-Coder for SM 100: TensorRT's own layer multiplies its experts in FP8, and what it does not is found out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pair(coder: Path, out: Path, precision: str = "fp8") -> list[object]:
 
 @pytest.fixture(scope="module")
 def exported(coder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The export for SM 10.x in FP8, and what its report says of the target's precision."""
+    """The export for SM 100 in FP8, and what its report says of the target's precision."""
     from peagle.compiler.pipeline.export import export
     from peagle.compiler.request.verb_options import EXPORT
 

@@ -22,7 +22,7 @@ _ELEMENTWISE = {
 _TAKES_IN = {"RMSNormalization", "Attention", "TopK", "Softmax", "ReduceSum"}
 _MATMULS = {"MatMul", "Gemm"}
 _WRITE = "TensorScatter"
-# Tokens sorted by expert, and two grouped products: assumed, because the layer needs SM 10.x.
+# Tokens sorted by expert, and two grouped products: assumed, because the layer needs SM 100, 103 or 110.
 _KERNELS = {"Attention": 2, "TRT_MoE": 3}
 
 

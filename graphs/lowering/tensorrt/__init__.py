@@ -20,12 +20,13 @@ __all__ = ["apply"]
 
 
 def apply(model: ir.Model, *, expert_layer: bool) -> None:
-    """Rewrite a graph in place; ``expert_layer`` is for SM 10.x, the only GPUs with TensorRT's expert layer."""
+    """Rewrite a graph in place; ``expert_layer``: for GPUs with TensorRT's expert layer (SM 100, 103 and 110)."""
     # Before attention, which separates matmuls on both sides of a plugin only if they are not joined.
     joined_linears.apply(model)
     joined_heads.apply(model)
     routers.apply(model)
-    # Plans of TensorRT-RTX 1.7 copy. None has been read for SM 10.x, where other kernels may read caches in place.
+    # Plans of TensorRT-RTX 1.7 copy. None has been read for GPUs with the expert layer, where other kernels may read
+    # caches in place.
     attention.apply(model, copies_caches=not expert_layer)
     if expert_layer:
         experts.apply(model)
