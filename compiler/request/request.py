@@ -84,9 +84,10 @@ class BackendOptions:
     )
     experts: str | None = option(
         "--experts",
-        "Routed experts on TensorRT: layer uses TensorRT's own layer (SM 10.x), which computes for each token only the "
-        "experts that its router chose; dense computes every expert for every token. Both dequantize experts in MXFP4. "
-        "(default: MXFP4 as stored, for this project's kernels; otherwise layer, if it supports the model)",
+        "Routed experts on TensorRT: layer uses TensorRT's own layer (SM 100, 103 and 110), which computes for each "
+        "token only the experts that its router chose; dense computes every expert for every token. Both dequantize "
+        "experts that are stored in MXFP4. (default: such experts stay as stored, for this project's kernels; others "
+        "use layer, if it supports the model and the GPU, else dense)",
     )
     lowering: str | None = option(
         "--lowering",
@@ -120,7 +121,7 @@ class SizeOptions:
     num_speculative_tokens: int | None = option(
         "--num-speculative-tokens",
         "Tokens drafted per round; 0 is the same as --draft none. (default: adaptive, starting from the fastest number "
-        "measured by the build)",
+        "measured by the build, or from the head's trained depth if the build machine cannot run the engine)",
     )
     max_seq_len: int = option(
         "--max-seq-len", "Maximum length of prompt plus output, in tokens; the KV caches grow with it.", 2048
@@ -183,7 +184,8 @@ class PlanOptions:
         "--max-batch-size", "Maximum number of requests decoded together (TensorRT only). (default: 8)"
     )
     optimization_level: int | None = option(
-        "--optimization-level", "Builder optimization level, from 0 (fastest build) to 5 (longest search)."
+        "--optimization-level",
+        "Builder optimization level, from 0 (fastest build) to 5 (longest search). (default: TensorRT's own)",
     )
     workspace_gb: float | None = option("--workspace-gb", "GPU workspace limit per layer, in GB. (default: no limit)")
 

@@ -70,7 +70,7 @@ def chat(
     Answers are printed as they are generated, with text from accepted drafts in green. Ctrl-C stops an answer; Ctrl-D
     ends the chat. If standard input or output is not a terminal, each line of input is one turn of the conversation.
 
-    Example: peagle-compile chat engine --system "Be brief."
+    Example: peagle-compile chat demo-engine --system "Be brief."
     """
     from ...engines import Engine, SamplingParams
 

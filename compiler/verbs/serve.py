@@ -132,7 +132,8 @@ def serve(
         typer.Option(
             metavar="KEY",
             envvar=KEY_VARIABLE,
-            help="Require this API key in requests. Can be repeated.",
+            help="Require this API key in requests, except for the chat page, /health, /ping, /metrics and /load. "
+            "Can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -202,7 +203,7 @@ def serve(
     second signal stops it immediately. Without ENGINE, the server follows the SageMaker contract: it loads the engine
     from /opt/ml/model, listens on port 8080, and reads options from variables such as SM_PEAGLE_MAX_BATCH_SIZE.
 
-    Example: peagle-compile serve engine --port 8000
+    Example: peagle-compile serve demo-engine --port 8000
     """
     from ...engines import Engine
     from ...engines.serving import require_extra

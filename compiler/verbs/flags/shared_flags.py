@@ -96,7 +96,8 @@ MinP = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        help="Random seed; one seed gives the same text with and without drafts. (default: random)",
+        help="Random seed; one seed gives the same text with and without drafts, except at near-ties on TensorRT. "
+        "(default: random)",
         show_default=False,
         rich_help_panel=SAMPLING,
     ),
