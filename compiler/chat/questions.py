@@ -58,7 +58,7 @@ def piped() -> Iterator[str]:
         if len(line) > _MAX_BYTES:
             raise UsageError(
                 f"line {number} of standard input has more than {_MAX_BYTES // 2**20} MiB",
-                why="no model has a context of that length",
+                why="no supported model has a context of that length",
                 fix="pipe in one question per line",
             )
         if question := decoded(f"line {number} of standard input", line).strip():

@@ -32,7 +32,7 @@ class _Descriptor(io.FileIO):
                     raise EnvironmentProblem(
                         f"cannot write to {_NAMES[self.fileno()]}",
                         why=error.strerror or str(error),
-                        fix="redirect it to a disk with free space",
+                        fix="redirect it to a file on a disk with free space, or check the terminal",
                     ) from None
         return len(memoryview(cast("bytes", data)).cast("B"))
 

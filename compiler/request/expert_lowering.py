@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...graphs.lowering import TENSORRT, Lowering
 from ...plugins.errors import UsageError
+from ..hardware.gpus import MOE_LAYER_SMS, sm_name
 
 if TYPE_CHECKING:
     from ...graphs.targets import Family
@@ -37,8 +38,9 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
     if asked == "layer" and not lowering.has_expert_layer:
         raise UsageError(
             "--experts layer is not supported for this target",
-            why="TensorRT has a layer of routed experts only since version 11 and only for SM 10.x (b200)",
-            fix="omit --experts to use dense experts, or export with --for tensorrt-sm100",
+            why="TensorRT has a layer for routed experts only since version 11 and only on "
+            + ", ".join(map(sm_name, MOE_LAYER_SMS)),
+            fix="omit --experts, or export for such a GPU with --for tensorrt-sm100",
         )
     return replace(TENSORRT if asked == "dense" else lowering, expert_blocks=())
 

@@ -41,18 +41,17 @@ def platform_of_export(
         raise EnvironmentProblem(error.what, why=why, fix=fix) from None
     _require_types(choice.gpus, types, where)
     installed = version_of(choice.backend, machine)
-    needed = lowering_of(choice.backend, installed, choice.gpus)
-    lowering = lowering_named(form)
-    if lowering.has_expert_layer and not needed.has_expert_layer:
-        raise _other_form(
-            form,
-            where,
-            choice.gpus[0],
-            f"{choice.backend} {installed} has no layer of experts on {', '.join(choice.gpus)}; it builds {needed}",
-            f", or with TensorRT 11 or newer: {install('tensorrt')}" if choice.backend == "tensorrt" else "",
-        )
     runs_here = bool({sm_name(sm) for sm in machine.sms} & {*choice.gpus})
-    return BuildPlatform(choice.backend, installed, choice.gpus, lowering, runs_here)
+    platform = BuildPlatform(choice.backend, installed, choice.gpus, lowering_named(form), runs_here)
+    _require_expert_layer(platform, where)
+    if platform.lowering.has_expert_layer and not lowering_of(choice.backend, installed, choice.gpus).has_expert_layer:
+        raise EnvironmentProblem(
+            f"the export at {where} needs TensorRT 11 or newer (its lowering is {form})",
+            why=f"TensorRT {installed} has no layer for routed experts",
+            fix="run `pip install --upgrade 'tensorrt>=11,<12'`, or export again with "
+            f"`--for tensorrt --gpu {choice.gpus[0]} --experts dense`",
+        )
+    return platform
 
 
 def planned_platform(
@@ -69,11 +68,9 @@ def planned_platform(
     backend = asked.name or _suits(named, Machine())
     require_targets("tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt", named, [*map(sm_number, named)])
     _require_types(named, types, where)
-    lowering = lowering_named(form)
-    newest = export_form([sm_number(gpu) for gpu in named]) if backend == "tensorrt" else TENSORRT.name
-    if lowering.has_expert_layer and not lowering_named(newest).has_expert_layer:
-        raise _other_form(form, where, named[0], f"{backend} has no layer of experts on {', '.join(named)}")
-    return BuildPlatform(backend, "", named, lowering, False)
+    platform = BuildPlatform(backend, "", named, lowering_named(form), False)
+    _require_expert_layer(platform, where)
+    return platform
 
 
 def _check(asked: BackendOptions) -> None:
@@ -98,12 +95,15 @@ def _require_types(gpus: Sequence[str], types: Collection[str], where: str) -> N
         )
 
 
-def _other_form(form: str, where: str, gpu: str, why: str, instead: str = "") -> UsageError:
-    return UsageError(
-        f"the export at {where} is for other GPUs (its lowering is {form})",
-        why=why,
-        fix=f"export again with `--for tensorrt --gpu {gpu}`{instead}",
-    )
+def _require_expert_layer(platform: BuildPlatform, where: str) -> None:
+    """Raise ``UsageError`` if the export has TensorRT's layer for routed experts, and no version has it on the GPUs."""
+    newest = export_form([*map(sm_number, platform.gpus)]) if platform.backend == "tensorrt" else TENSORRT.name
+    if platform.lowering.has_expert_layer and not lowering_named(newest).has_expert_layer:
+        raise UsageError(
+            f"the export at {where} is for other GPUs (its lowering is {platform.lowering})",
+            why=f"{platform.title} has no layer for routed experts on {', '.join(platform.gpus)}",
+            fix=f"export again with `--for tensorrt --gpu {platform.gpus[0]}`",
+        )
 
 
 def _suits(named: Sequence[str], machine: Machine) -> str:

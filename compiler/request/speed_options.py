@@ -41,8 +41,8 @@ class SpeedOptions:
         for (fewer, less), (k, more) in pairwise([(0, 1.0), *ordered.items()]):
             if not less <= more <= less + (k - fewer):
                 raise _refused(
-                    self, f"a round of {k} drafts yields {less:g} to {less + k - fewer:g} tokens, if one of {fewer} "
-                    f"yields {less:g}"
+                    self, f"a round of {k} drafts can only yield {less:g} to {less + k - fewer:g} tokens if a round of "
+                    f"{fewer} yields {less:g}"
                 )  # fmt: skip
         return ordered
 

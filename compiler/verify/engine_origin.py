@@ -38,7 +38,8 @@ class Origins:
         for part in manifest.parts.values():
             if why := gone(part.origin):
                 raise EnvironmentProblem(
-                    why, fix="rebuild the engine from a checkpoint, and keep the checkpoint unchanged"
+                    why,
+                    fix=f"restore {part.origin.source}, or rebuild the engine from a checkpoint that stays unchanged",
                 )
         target = Target.open(Path(manifest.target.origin.source)).with_taps(manifest.shapes.taps)
         if manifest.drafter is None:

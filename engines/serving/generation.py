@@ -129,11 +129,13 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     Raises ``HttpRefusal`` if it has more choices than the server allows, or tools that the model does not support.
     """
     choices, limit = generation.choices, state.limits.choices
-    if choices < 1 or choices * generation.num_inputs > limit:
+    total = choices * generation.num_inputs
+    if choices < 1 or total > limit:
         raise HttpRefusal(
             400,
-            f"n is {choices} for {generation.num_inputs} prompt(s), but this server allows 1 to {limit} choices per "
-            "request; fix: request fewer, or start the server with a larger --max-choices",
+            f"n is {choices} for {generation.num_inputs} prompt(s), which makes {total} choices, but this server "
+            f"allows 1 to {limit} per request; fix: request a number in this range, or start the server with a larger "
+            "--max-choices",
             param="n",
         )
     source = generation.source

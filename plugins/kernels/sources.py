@@ -29,7 +29,7 @@ def kernel_of(op: OpSpec) -> Kernel:
     if op.kernel is None:
         raise BuildError(
             f"{op.name} has no CUDA kernel",
-            why="each lowering replaces this op with other nodes",
+            why="lowering for TensorRT uses other nodes in place of this op",
             fix="lower the graph for TensorRT first",
         )
     return op.kernel

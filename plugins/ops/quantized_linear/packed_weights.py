@@ -135,7 +135,7 @@ def pack_scales(name: str, scales: Array, weight: str = "a matrix") -> Array:
     if not layout.is_finite(scales):
         raise BuildError(
             f"{weight} has a scale that is NaN or infinite",
-            why="every product with this matrix would be NaN or infinite",
+            why="products with this matrix would contain NaN or infinite values",
             fix="download the checkpoint again; if the error persists, the checkpoint itself is broken",
         )
     if not layout.is_finite(stored):

@@ -44,7 +44,11 @@ def test_experts_in_mxfp4_stay_so_unless_a_form_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("lowering", "asked", "why"),
-    [(DENSE, "layer", "SM 10.x"), (ORT, "dense", "between two lowerings"), (SM100, "Layer", "layer and dense")],
+    [
+        (DENSE, "layer", "on sm_100, sm_103, sm_110"),
+        (ORT, "dense", "between two lowerings"),
+        (SM100, "Layer", "layer and dense"),
+    ],
 )
 def test_unknown_expert_form_is_rejected(lowering: object, asked: str, why: str) -> None:
     with pytest.raises(UsageError, match=asked) as caught:

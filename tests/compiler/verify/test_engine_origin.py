@@ -9,7 +9,7 @@ import pytest
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.verify.engine_origin import recipe_of
+from peagle.compiler.verify.engine_origin import Origins, recipe_of
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import EnvironmentProblem
 from tests.engines.folder.test_manifest import manifest_of
@@ -33,3 +33,9 @@ def test_table_with_equal_name_and_other_content_is_rejected() -> None:
     other = RECIPES["int4"].on("fp32", LOWERINGS["ort"]).record() | {"router": "int4"}
     with pytest.raises(EnvironmentProblem, match="cannot reproduce the engine's recipe 'int4'"):
         recipe_of(manifest_of({}, precision=other), Checkpoint.open(DEMO))
+
+
+def test_a_checkpoint_that_is_gone_may_be_restored(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="the checkpoint cannot be opened") as caught:
+        Origins.open(manifest_of({}), tmp_path)
+    assert caught.value.fix.startswith("restore /models/target, or rebuild the engine")

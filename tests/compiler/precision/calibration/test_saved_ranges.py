@@ -70,6 +70,13 @@ def test_invalid_range_is_rejected_by_name(value: float, said: str, key: str, sa
     assert "calibrate the model again" in str(refused.value)
 
 
+def test_an_unreadable_file_is_to_be_made_readable_before_anything_is_calibrated_again(tmp_path: Path) -> None:
+    (tmp_path / FACTS).mkdir()
+    with pytest.raises(BuildError, match="cannot read") as refused:
+        Scales.load(tmp_path, WANTED)
+    assert refused.value.fix.startswith("check that the file exists and that you may read it, or calibrate")
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
 def test_squares_that_no_numbers_have_are_refused(value: float, tmp_path: Path) -> None:
     good().save(tmp_path)

@@ -156,5 +156,6 @@ def test_numbers_that_float16_has_no_place_for_are_refused_from_a_thread() -> No
     source = provider("int4", "tensorrt", values, (8,))
     recipe = RECIPES["int4"].on("fp16", LOWERINGS["tensorrt"])
     source = OnTheFlyQuantizer(Selection(recipe, source.selection.weights), source.lowering, source.runs)
-    with pytest.raises(BuildError, match="w: values overflow float16"):
+    with pytest.raises(BuildError, match="w: values overflow float16") as caught:
         list(source.codes("w", values.shape))
+    assert "--precision bf16" in caught.value.fix

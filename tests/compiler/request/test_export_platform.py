@@ -1,0 +1,60 @@
+"""The platform of a build from an export: a form with TensorRT's expert layer needs its GPUs and TensorRT 11."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.compiler.hardware.machine import LocalGpu, Machine
+from peagle.compiler.request import export_platform
+from peagle.compiler.request.export_platform import planned_platform, platform_of_export
+from peagle.compiler.request.request import BackendOptions
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+
+WITH_LAYER, DENSE = "tensorrt-sm100", "tensorrt"
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    sm, version = request.param
+    here = Machine((LocalGpu("a GPU", sm),), {"tensorrt": version})
+    monkeypatch.setattr(export_platform, "look", lambda: here)
+
+
+@pytest.mark.parametrize(
+    ("machine", "form"),
+    [((100, "11.0.0"), WITH_LAYER), ((103, "11.0.0"), WITH_LAYER), ((100, "10.15.1"), DENSE), ((90, "10.15.1"), DENSE)],
+    indirect=["machine"],
+)
+@pytest.mark.usefixtures("machine")
+def test_export_is_built_in_its_own_form(form: str) -> None:
+    assert platform_of_export(BackendOptions(), form, (), (), "an-export").lowering.name == form
+
+
+@pytest.mark.parametrize("machine", [(100, "10.15.1"), (103, "10.16.0")], indirect=True)
+@pytest.mark.usefixtures("machine")
+def test_export_for_this_gpu_with_an_older_tensorrt_is_refused_with_an_upgrade() -> None:
+    with pytest.raises(EnvironmentProblem, match="needs TensorRT 11 or newer") as caught:
+        platform_of_export(BackendOptions(), WITH_LAYER, (), (), "an-export")
+    assert "no layer for routed experts" in caught.value.why
+    assert "pip install --upgrade 'tensorrt>=11,<12'" in caught.value.fix
+    assert "--experts dense" in caught.value.fix
+
+
+@pytest.mark.parametrize("machine", [(90, "10.15.1"), (90, "11.0.0")], indirect=True)
+@pytest.mark.usefixtures("machine")
+def test_export_for_other_gpus_is_refused_with_an_export_for_this_one_whatever_the_version() -> None:
+    with pytest.raises(UsageError, match="is for other GPUs") as caught:
+        platform_of_export(BackendOptions(), WITH_LAYER, (), (), "an-export")
+    assert caught.value.fix == "export again with `--for tensorrt --gpu sm_90`"
+
+
+@pytest.mark.parametrize(("gpu", "refused"), [("b200", False), ("b300", False), ("h200", True), ("rtx-5090", True)])
+def test_plan_for_another_machine_needs_only_its_gpu(gpu: str, refused: bool) -> None:
+    arguments = (BackendOptions(gpus=(gpu,)), WITH_LAYER, (), (), "an-export")
+    if refused:
+        with pytest.raises(UsageError, match="is for other GPUs"):
+            planned_platform(*arguments)
+    else:
+        platform = planned_platform(*arguments)
+        assert platform is not None
+        assert platform.lowering.name == WITH_LAYER
