@@ -19,6 +19,7 @@ from .problems import HttpRefusal
 from .state import ServerState
 
 OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics", "/load"})  # no key required: monitoring systems have none
+PAGE_FILES = "/page/"  # below this path are the chat page's files, which require none either
 REQUEST_ID = "peagle.request_id"  # scope key
 FIGURES = "peagle.figures"  # scope key: statistics of the generated text, for the log
 REFUSAL = "peagle.refusal"  # scope key: the error of a request that was refused or whose stream failed
@@ -40,8 +41,8 @@ class Access:
             return
         headers, began = Headers(scope=scope), time.perf_counter()
         root = self._state.settings.root_path
-        if root and scope["path"].startswith(f"{root}/"):
-            scope["path"] = scope["path"].removeprefix(root)
+        if root and f"{scope['path']}/".startswith(f"{root}/"):
+            scope["path"] = scope["path"].removeprefix(root) or "/"
         scope[REQUEST_ID] = name = _request_id(headers)
         owner, face = note_face(scope, self._state.faces), face_of(scope)
         if owner is not None and scope["path"] not in OPEN_PATHS:
@@ -75,7 +76,7 @@ class Access:
         if self._state.hosts is not None:
             self._state.hosts.check(headers)
         keys = self._state.settings.api_keys
-        if not keys or path in OPEN_PATHS:
+        if not keys or path in OPEN_PATHS or path.startswith(PAGE_FILES):
             return
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         sent = [bearer.strip()] if kind.lower() == "bearer" else []

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..engine import Engine
-from .access import REFUSAL, Access
+from .access import PAGE_FILES, REFUSAL, Access
 from .answering import json_response
 from .api_face import face_of
 from .browsers import AllowedHosts
@@ -22,7 +22,7 @@ from .faces import FACES
 from .health import health
 from .metrics import ServerMetrics
 from .openapi import described
-from .page import page
+from .page import page, page_file
 from .problems import HttpRefusal
 from .settings import ServerSettings
 from .state import ServerState
@@ -47,6 +47,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
     app = Starlette(
         routes=[
             Route("/", page, include_in_schema=False),
+            Route(f"{PAGE_FILES}{{name:path}}", page_file, include_in_schema=False),
             *(route for face in faces.values() for route in face.routes),
             Route("/health", health),
             Route("/metrics", metrics),

@@ -13,14 +13,14 @@ NOT_MIRRORED = {"attacks", "benchmarks", "conformance", "examples", "gpu", "hous
 
 
 def misplaced_tests(root: Path) -> list[str]:
-    """Test files for which there is no module, C++ file or package of the same path and name."""
+    """Test files for which there is no module, C++ or JavaScript file or package of the same path and name."""
     complaints = []
     for path in sorted((root / "tests").rglob("test_*.py")):
         place = path.relative_to(root / "tests")
         if place.parts[0] in NOT_MIRRORED:
             continue
         module = root / place.parent / place.stem.removeprefix("test_")
-        files = (*map(module.with_suffix, (".py", ".h", ".cpp")), module / "__init__.py")
+        files = (*map(module.with_suffix, (".py", ".h", ".cpp", ".js")), module / "__init__.py")
         if len(place.parts) < 2 or not any(file.is_file() for file in files):
             complaints.append(f"tests/{place.as_posix()}")
     return complaints
