@@ -30,6 +30,13 @@ try:
 except (EnvironmentProblem, UsageError) as error:
     fix: str = error.fix
 """
+# The libraries below us have no mistakes to find here, and reading their types takes most of the time.
+CONFIGURATION = """
+[mypy]
+strict = true
+[mypy-torch.*,transformers.*,onnx.*,onnx_ir.*,onnxscript.*]
+follow_imports = skip
+"""
 MISTAKES = [line for line, text in enumerate(SCRIPT.splitlines(), 1) if "# a mistake" in text]
 
 
@@ -42,7 +49,8 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_mypy_finds_the_mistakes(script: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", script.name]
+    (script.parent / "mypy.ini").write_text(CONFIGURATION)
+    command = [sys.executable, "-m", "mypy", "--cache-dir=cache", script.name]
     done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert [line.split(": ")[0] for line in found] == [f"script.py:{line}" for line in MISTAKES], (
