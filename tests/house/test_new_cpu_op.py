@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnxscript.rewriter import RewriteRuleClassBase, RewriteRuleSet
 
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.lowering import cpu as lowering
 from peagle.graphs.lowering.cpu.steps import steps_of
-from peagle.plugins.cpu import compile, sources
+from peagle.plugins.cpu import compile, self_test, sources
 from peagle.plugins.op_spec import DOMAIN, CpuCase, Operand, OpSpec
 from peagle.plugins.ops import OPS
 from tests.models import make_pair
@@ -120,6 +121,15 @@ class InFolder(OpSpec):
         return self.folder_of_kernel
 
 
+def try_new_op(library: Path) -> str:
+    """Test the op's own cases. A process that does not know the op would test all others, slow without optimization."""
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    for case in cpu_cases():
+        self_test._check_op(onnxruntime, options, SPEC, case)
+    return self_test.instructions_of(library)
+
+
 @contextmanager
 def registered(folder: Path) -> Iterator[None]:
     """The two lines that a new op costs: it is listed among the ops, and its rule among those of the lowering."""
@@ -130,6 +140,7 @@ def registered(folder: Path) -> Iterator[None]:
         patch.setattr(lowering, "RULES", RewriteRuleSet([GatedSilu.rule(), *lowering.RULES]))
         # Without optimization, the library is compiled in a third of the time.
         options = tuple("-O0" if option == "-O3" else option for option in sources.OPTIONS)
+        patch.setattr(self_test, "try_library", try_new_op)
         for module in (sources, compile):
             patch.setattr(module, "OPTIONS", options)
         for each in (sources.units, sources.digest):
