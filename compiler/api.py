@@ -1,4 +1,4 @@
-"""``peagle.build``, ``export``, ``quantize`` and ``verify``: the verbs of the command line as Python functions.
+"""``peagle.build``, ``export``, ``quantize``, ``verify`` and ``bench``: verbs of the command line as functions.
 
 Each takes the options of its verb under the names of the flags (``--max-seq-len`` is ``max_seq_len``), returns its
 result, raises the errors that the command line reports, and prints nothing. ``tests/compiler/test_api.py`` keeps the
@@ -17,6 +17,8 @@ from .console.progress import Progress
 from .request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
 
 if TYPE_CHECKING:
+    from ..engines.policy.drafts_per_round import NumSpeculativeTokens
+    from .bench.result import BenchResult
     from .pipeline.assemble_engine import BuildResult
     from .pipeline.export import ExportResult
     from .pipeline.quantize import QuantizeResult
@@ -265,6 +267,95 @@ def verify(
     verification = verify_path(folder, options, progress)
     require_passed(verification, folder)
     return verification
+
+
+def bench(
+    engine: StrPath | Sequence[StrPath] = (),
+    *,
+    workload: str | None = None,
+    prompts: StrPath | None = None,
+    num_prompts: int = 20,
+    repeats: int = 1,
+    max_tokens: int = 128,
+    concurrency: Sequence[int] = (1,),
+    out: StrPath | None = None,
+    html: StrPath | None = None,
+    draft: Texts = (),
+    num_speculative_tokens: Sequence[NumSpeculativeTokens] = (),
+    temperature: float = 0.0,
+    seed: int = 0,
+    ignore_eos: bool = False,
+    price_per_hour: float | None = None,
+    url: str | None = None,
+    endpoint: str = "chat",
+    api_key: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> BenchResult:
+    """Measure speed, latency and acceptance of every way to decode that engines have.
+
+    Equivalent to ``peagle-compile bench``, but writes only the files that are named.
+
+    Args:
+        engine: The engine folder, or several with the same target.
+        workload: The prompts, for example ``"humaneval"``; ``"chat"`` by default.
+        prompts: JSON Lines file with prompts, instead of a workload.
+        num_prompts: Number of prompts, evenly spaced.
+        repeats: Turns per prompt.
+        max_tokens: Tokens to generate per prompt.
+        concurrency: Numbers of requests that run at once, one after the other.
+        out: File for the figures, as ``bench.json``.
+        html: File for a report with charts.
+        draft: Draft methods to measure beside plain decoding; all that the engines have by default.
+        num_speculative_tokens: Numbers of drafts per round, and ``"auto"``; the engine's and ``"auto"`` by default.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: Seed of the first prompt.
+        ignore_eos: Continue past the end-of-text token.
+        price_per_hour: Price of this machine per hour, for the price of a million tokens.
+        url: An OpenAI-compatible server to measure instead of engines.
+        endpoint: Endpoint of the server: ``"chat"`` or ``"completions"``.
+        api_key: API key of the server.
+        threads: CPU threads.
+        progress: Receiver of progress reports.
+
+    Raises:
+        UsageError: An option is invalid, or no prompt fits the engine.
+        EnvironmentProblem: An engine cannot be loaded here, or the server or the prompts cannot be reached.
+    """
+    from .bench.options import BenchOptions
+    from .bench.result import require_replaceable
+    from .bench.run import BenchRun
+
+    folders = [engine] if isinstance(engine, str | os.PathLike) else engine
+    options = BenchOptions(
+        engines=tuple(map(Path, folders)),
+        workload=workload,
+        prompts=None if prompts is None else Path(prompts),
+        num_prompts=num_prompts,
+        repeats=repeats,
+        max_tokens=max_tokens,
+        concurrency=tuple(concurrency),
+        draft=(draft,) if isinstance(draft, str) else tuple(draft),
+        num_speculative_tokens=tuple(num_speculative_tokens),
+        temperature=temperature,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        price_per_hour=price_per_hour,
+        url=url,
+        endpoint=endpoint,
+        api_key=api_key,
+        threads=threads,
+    )
+    if out is not None:
+        require_replaceable(Path(out))
+    result = BenchRun(options).start(progress)
+    if out is not None:
+        result.write_json(Path(out))
+    if html is not None:
+        from .bench.page import write_page
+
+        write_page(Path(html), result)
+    return result
 
 
 _OF_A_CALL = ("force", "ignore_limits", "progress")

@@ -71,6 +71,15 @@ def drafts_of(manifest: Manifest, k: Any) -> int:
     return integer("num_speculative_tokens", k, 0, most, why=why, fix=fix)
 
 
+def drafting_methods(manifest: Manifest) -> list[DraftMethod]:
+    """Return the methods with which an engine can draft, its own first; none if it has no room for drafts."""
+    if not manifest.speculation.max_num_speculative_tokens:
+        return []
+    own = manifest.draft_method
+    usable = [each for each in METHODS.values() if each.drafts and (not each.needs_head or _has_head(own, each))]
+    return sorted(usable, key=lambda each: each is not own)
+
+
 def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
     """Return the method that ``draft`` names. Raises ``UsageError`` if the engine cannot use it."""
     own = manifest.draft_method

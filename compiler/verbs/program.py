@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from .bench import bench
 from .build import build
 from .cache import cache, list_cache, prune_cache
 from .chat import chat
@@ -33,7 +34,7 @@ app = program(
     epilog=f"{EXIT_CODES} {_REFERENCE}",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (build, export, quantize, run, chat, serve, sagemaker, triton, verify, inspect, models, doctor):
+for verb in (build, export, quantize, run, chat, serve, sagemaker, triton, verify, bench, inspect, models, doctor):
     app.command(cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=first_sentence(verb.__doc__))(verb)
 for name, part in (("list", list_cache), ("prune", prune_cache)):
     cache.command(name, cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=first_sentence(part.__doc__))(part)

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .compiler.api import bench as bench
     from .compiler.api import build as build
     from .compiler.api import export as export
     from .compiler.api import quantize as quantize
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {
-    "compiler.api": ("build", "export", "quantize", "verify"),
+    "compiler.api": ("bench", "build", "export", "quantize", "verify"),
     "compiler.console.progress": ("Progress", "show_progress"),
     "engines": ("Engine", "SamplingParams"),
     "plugins.errors": ("BuildError", "EnvironmentProblem", "PeagleError", "UsageError", "VerificationError"),
@@ -46,6 +47,7 @@ __all__ = [
     "SamplingParams",
     "UsageError",
     "VerificationError",
+    "bench",
     "build",
     "export",
     "quantize",

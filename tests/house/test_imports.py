@@ -33,7 +33,7 @@ WINGS = (
     ("request",),
     ("resources",),
     ("pipeline",),
-    ("verify", "chat", "deploy"),
+    ("verify", "chat", "deploy", "bench"),
     ("verbs", "api"),
     ("cli",),
 )

@@ -17,7 +17,7 @@ def completion(entry: VerbOption) -> Complete | None:
         return None
     if entry.option.flag == "--for":
         names = _lowerings
-    return _several(names) if entry.option.split else one_of(names)
+    return several(names) if entry.option.split else one_of(names)
 
 
 def one_of(names: Callable[[], Iterable[str]]) -> Complete:
@@ -29,8 +29,8 @@ def one_of(names: Callable[[], Iterable[str]]) -> Complete:
     return complete
 
 
-def _several(names: Callable[[], Iterable[str]]) -> Complete:
-    """Return a completer for the last of several comma-separated names."""
+def several(names: Callable[[], Iterable[str]]) -> Complete:
+    """Return a completer for the last of several comma-separated ``names``, which are looked up when the shell asks."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")

@@ -1,0 +1,1 @@
+"""Benchmarks of engines: workloads, ways to decode in turns, statistics and reports."""

@@ -1,0 +1,175 @@
+"""Measure ways to decode in turns: each group of prompts is answered in every mode before the next group begins."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from ...engines.requests.results import Acceptance
+from ..console.progress import Advance
+from .modes import DecodingMode
+from .workloads import EncodedPrompt
+
+if TYPE_CHECKING:
+    from ...engines import Engine, SamplingParams, Submission
+
+_WARM_TOKENS = 4  # of the first calls, which allocate and are not counted
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answered request, as its reader saw it.
+
+    ``pieces`` are the pieces of the stream after the first: seconds since the one before, and number of tokens.
+    ``decode_seconds`` is the time after the first token. ``acceptance`` is None if the server does not tell it.
+    """
+
+    prompt: int
+    token_ids: tuple[int, ...]
+    tokens: int
+    first_seconds: float
+    decode_seconds: float
+    pieces: tuple[tuple[float, int], ...]
+    acceptance: Acceptance | None
+
+
+@dataclass(frozen=True)
+class ModeTurn:
+    """The answers of one mode to one group of prompts, which ran at the same time, and the seconds of the group."""
+
+    answers: tuple[Answer, ...]
+    seconds: float
+
+    @property
+    def user_speed(self) -> float:
+        """Tokens per second of one user after the first token; 0 if no answer has a second token."""
+        tokens = sum(max(answer.tokens - 1, 0) for answer in self.answers)
+        return tokens / max(sum(answer.decode_seconds for answer in self.answers), 1e-9) if tokens else 0.0
+
+    @property
+    def total_speed(self) -> float:
+        """Tokens per second of the whole group, prompts included."""
+        return sum(answer.tokens for answer in self.answers) / max(self.seconds, 1e-9)
+
+
+Turn = Mapping[str, ModeTurn]  # by title of the mode
+Ask = Callable[[Sequence[int]], ModeTurn]  # a group of prompts by index
+
+
+@dataclass
+class Level:
+    """The finished turns of all modes at one concurrency."""
+
+    concurrency: int
+    turns: list[Turn] = field(default_factory=list)
+
+
+def groups_of(count: int, at_once: int) -> list[tuple[int, ...]]:
+    """Return groups of ``at_once`` prompts, by index, of ``count`` prompts; too few are asked more than once."""
+    return [
+        tuple((first * at_once + each) % count for each in range(at_once)) for first in range(max(count // at_once, 1))
+    ]
+
+
+def take_turns(
+    modes: Mapping[str, Ask], groups: Sequence[Sequence[int]], repeats: int, turns: list[Turn], advance: Advance
+) -> None:
+    """Answer every group in every mode, each turn beginning with another mode, and append finished turns."""
+    names = [*modes]
+    for at in range(repeats * len(groups)):
+        first = at % len(names)
+        done = {}
+        for name in (*names[first:], *names[:first]):
+            done[name] = modes[name](groups[at % len(groups)])
+            advance(1)
+        turns.append({name: done[name] for name in names})
+
+
+@contextmanager
+def asks(
+    load: Callable[[int], Engine],
+    modes: Sequence[DecodingMode],
+    prompts: Sequence[EncodedPrompt],
+    params: Callable[[int], SamplingParams],
+) -> Iterator[dict[str, Ask]]:
+    """Load the engines of the modes and yield what answers groups of prompts, after an uncounted call of each.
+
+    ``params`` returns the sampling parameters of a prompt by its index.
+    """
+    with ExitStack() as up:
+        engines = {index: up.enter_context(load(index)) for index in dict.fromkeys(mode.engine for mode in modes)}
+        for mode in modes:
+            _answers(engines[mode.engine], mode, prompts, (0,), lambda at: _warming(params(at)))
+        yield {mode.title: partial(_answers, engines[mode.engine], mode, prompts, params=params) for mode in modes}
+
+
+def _warming(params: SamplingParams) -> SamplingParams:
+    return replace(params, max_tokens=_WARM_TOKENS, ignore_eos=True)
+
+
+def _answers(
+    engine: Engine,
+    mode: DecodingMode,
+    prompts: Sequence[EncodedPrompt],
+    group: Sequence[int],
+    params: Callable[[int], SamplingParams],
+) -> ModeTurn:
+    """Submit a group of prompts at once and read the pieces as they arrive."""
+    began = time.perf_counter()
+    running = [_submit(engine, mode, prompts[at], params(at)) for at in group]
+    pieces = _arrivals(running)
+    seconds = time.perf_counter() - began
+    answers = []
+    for at, submission, arrived in zip(group, running, pieces, strict=True):
+        output = submission.result()
+        answers.append(
+            Answer(
+                prompt=at,
+                token_ids=output.token_ids,
+                tokens=len(output.token_ids),
+                first_seconds=output.time_to_first_token,
+                decode_seconds=output.decode_seconds,
+                pieces=gaps(arrived),
+                acceptance=output.acceptance,
+            )
+        )
+    return ModeTurn(tuple(answers), seconds)
+
+
+def _submit(engine: Engine, mode: DecodingMode, prompt: EncodedPrompt, params: SamplingParams) -> Submission:
+    if prompt.question:
+        asked = [{"role": "user", "content": prompt.question}]
+        return engine.submit_chat(asked, params, draft=mode.draft, num_speculative_tokens=mode.k)
+    return engine.submit(prompt.ids, params, draft=mode.draft, num_speculative_tokens=mode.k)
+
+
+def _arrivals(running: Sequence[Submission]) -> list[list[tuple[float, int]]]:
+    """Return the times and numbers of tokens of all pieces; one thread reads all of them as they come."""
+    pieces: list[list[tuple[float, int]]] = [[] for _ in running]
+    woken: SimpleQueue[int] = SimpleQueue()
+    for at in range(len(running)):
+        woken.put(at)
+    remaining = len(running)
+    while remaining:
+        at = woken.get()
+        while True:
+            is_there, delta = running[at].take_or_call(partial(woken.put, at))
+            if not is_there:
+                break
+            if delta is None:
+                remaining -= 1
+                break
+            pieces[at].append((time.perf_counter(), len(delta.token_ids)))
+    return pieces
+
+
+def gaps(arrived: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Return the seconds between pieces that have tokens, with the tokens of the later one."""
+    full = [piece for piece in arrived if piece[1]]
+    return tuple((time - before, tokens) for (before, _), (time, tokens) in itertools.pairwise(full))

@@ -1,0 +1,83 @@
+"""Ways to decode that take turns in a benchmark, from the records of the draft methods that an engine can use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...engines.draft_methods import PLAIN, DraftMethod, Passes
+from ...engines.draft_options import drafting_methods, drafts_of, is_auto
+from ...engines.folder.manifest import Manifest
+from ...engines.policy.drafts_per_round import AUTO, NumSpeculativeTokens
+from ...plugins.errors import UsageError
+
+PLAIN_TITLE = "plain"
+
+
+@dataclass(frozen=True)
+class DecodingMode:
+    """One way to decode: a draft method with a K, in the ``engine`` of that index.
+
+    ``method`` is the title of the draft method, and ``is_autoregressive`` says that its drafter makes a pass per draft.
+    """
+
+    title: str
+    method: str
+    engine: int
+    draft: str
+    k: NumSpeculativeTokens
+    is_autoregressive: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it is plain decoding."""
+        return self.k == 0
+
+    def of_engine(self) -> DecodingMode:
+        """Return the mode with the number of its engine in the title."""
+        return replace(self, title=f"{self.title}, engine {self.engine + 1}")
+
+
+def modes_of(
+    manifests: Sequence[Manifest], drafts: Sequence[str] = (), counts: Sequence[NumSpeculativeTokens] = ()
+) -> list[DecodingMode]:
+    """Return plain decoding with the first engine, and every draft method of each engine at each K.
+
+    ``drafts`` selects methods. ``counts`` are the K, by default the engine's own and ``auto``, which only the engine's
+    own method has. A method without a head is measured with the first engine that can use it. Raises ``UsageError`` for
+    a method that no engine can use, and for a K that an engine has no room for.
+    """
+    modes = [DecodingMode(PLAIN_TITLE, PLAIN_TITLE, 0, PLAIN.name, 0)]
+    usable = {each.name for manifest in manifests for each in drafting_methods(manifest)}
+    _require_usable(drafts, usable)
+    without_head: set[str] = set()
+    for index, manifest in enumerate(manifests):
+        for method in drafting_methods(manifest):
+            if method.name in without_head or (drafts and method.name not in drafts):
+                continue
+            if not method.needs_head:
+                without_head.add(method.name)
+            asked = counts or (manifest.speculation.num_speculative_tokens, AUTO)
+            modes += [_mode(index, method, k, manifest) for k in asked if k and _has(manifest, method, k)]
+    titles = Counter(mode.title for mode in modes)
+    return [mode if titles[mode.title] == 1 else mode.of_engine() for mode in modes]
+
+
+def _has(manifest: Manifest, method: DraftMethod, k: NumSpeculativeTokens) -> bool:
+    return method is manifest.draft_method if is_auto(k) else True
+
+
+def _mode(index: int, method: DraftMethod, k: NumSpeculativeTokens, manifest: Manifest) -> DecodingMode:
+    title = f"{method.title}, {AUTO}" if is_auto(k) else f"{method.title}, K = {drafts_of(manifest, k)}"
+    return DecodingMode(title, method.title, index, method.name, k, method.passes is Passes.ONE_PER_DRAFT)
+
+
+def _require_usable(drafts: Sequence[str], usable: set[str]) -> None:
+    unknown = [each for each in drafts if each not in usable]
+    if unknown:
+        raise UsageError(
+            f"--draft {unknown[0]}: no engine here can draft with it",
+            why=f"the draft methods of these engines are {', '.join(sorted(usable)) or 'none'}",
+            fix="choose among these; plain decoding is always measured",
+        )

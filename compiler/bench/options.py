@@ -1,0 +1,115 @@
+"""Options of ``bench``, named like its flags, and the command line that repeats them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ...engines.draft_options import is_auto
+from ...engines.policy.drafts_per_round import NumSpeculativeTokens
+from ...engines.requests.arguments import integer, number
+from ...plugins.errors import UsageError
+from .server import ENDPOINTS
+from .workloads import WORKLOADS
+
+_OF_ENGINES = ("draft", "num_speculative_tokens", "threads")  # a server has its own
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Options of ``bench``; ``peagle-compile bench --help`` describes them."""
+
+    engines: tuple[Path, ...] = ()
+    workload: str | None = None
+    prompts: Path | None = None
+    num_prompts: int = 20
+    repeats: int = 1
+    max_tokens: int = 128
+    draft: tuple[str, ...] = ()
+    num_speculative_tokens: tuple[NumSpeculativeTokens, ...] = ()
+    concurrency: tuple[int, ...] = (1,)
+    temperature: float = 0.0
+    seed: int = 0
+    ignore_eos: bool = False
+    price_per_hour: float | None = None
+    url: str | None = None
+    endpoint: str = "chat"
+    api_key: str | None = None
+    threads: int | None = None
+
+    @property
+    def workload_name(self) -> str:
+        """The workload, ``chat`` unless one is named."""
+        return self.workload or "chat"
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for options that are invalid for every engine, or contradict each other."""
+        if bool(self.engines) == (self.url is not None):
+            raise UsageError(
+                "nothing to measure" if not self.engines else "ENGINE and --url contradict each other",
+                why="either engines are measured, or the server at a URL",
+                fix="pass an engine folder, or --url http://HOST:PORT",
+            )
+        for name in ("num_prompts", "repeats", "max_tokens"):
+            integer(_flag(name), getattr(self, name), 1)
+        for at_once in self.concurrency or (0,):
+            integer("--concurrency", at_once, 1)
+        for k in self.num_speculative_tokens:
+            if not is_auto(k):
+                integer("--num-speculative-tokens", k, 0)
+        integer("--seed", self.seed, 0)
+        number("--temperature", self.temperature, 0)
+        if self.price_per_hour is not None:
+            number("--price-per-hour", self.price_per_hour, 0)
+        if self.workload is not None and self.prompts is not None:
+            raise UsageError("--workload and --prompts contradict each other", fix="give only one of them")
+        if self.workload_name not in WORKLOADS:
+            raise UsageError(f"--workload {self.workload} is unknown", fix=f"use one of {', '.join(WORKLOADS)}")
+        if self.endpoint not in ENDPOINTS:
+            raise UsageError(f"--endpoint {self.endpoint} is unknown", fix=f"use one of {', '.join(ENDPOINTS)}")
+        if self.url is not None:
+            self._check_server()
+
+    def _check_server(self) -> None:
+        default = BenchOptions()
+        for name in _OF_ENGINES:
+            if getattr(self, name) != getattr(default, name):
+                raise UsageError(
+                    f"{_flag(name)} and --url contradict each other",
+                    why="the server decides how it decodes",
+                    fix=f"remove {_flag(name)}, or measure an engine folder",
+                )
+        if self.prompts is None and WORKLOADS[self.workload_name].questions is None:
+            raise UsageError(
+                f"--workload {self.workload_name} and --url contradict each other",
+                why="its prompts are token ids, made with the tokenizer of an engine",
+                fix="choose another --workload, or pass --prompts FILE",
+            )
+
+    @property
+    def command(self) -> str:
+        """The command line with these options, without secrets and without the files to write."""
+        default = BenchOptions()
+        words = ["peagle-compile", "bench", *map(str, self.engines)]
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in ("engines", "api_key") or (
+                value == getattr(default, each.name) and each.name != "workload"
+            ):
+                continue
+            words += _words(each.name, value)
+        return shlex.join(words)
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if value is True:
+        return [_flag(name)]
+    if value is None:
+        return []
+    return [_flag(name), ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

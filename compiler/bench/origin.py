@@ -1,0 +1,62 @@
+"""Origin of a benchmark's figures: machine, versions, engines and the command, so that a reader can repeat them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ...engines.folder.manifest import Manifest
+from ..hardware.machine import look
+
+Rows = list[tuple[str, str]]
+_PACKAGES = ("peagle-compile", "onnxruntime", "tensorrt", "tensorrt-rtx", "numpy")
+
+
+def machine_rows() -> Rows:
+    """Return rows on the processor, the GPUs, the load and the versions of this machine."""
+    gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in look().gpus]
+    versions = [f"{name} {number}" for name in _PACKAGES if (number := _version(name))]
+    return [
+        ("time", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("machine", f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"),
+        *([("GPU", "; ".join(gpus))] if gpus else []),
+        ("load", f"{os.getloadavg()[0]:.2f} at the start"),
+        ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
+    ]
+
+
+def engine_rows(folders: Sequence[Path], manifests: Sequence[Manifest]) -> Rows:
+    """Return rows on the engines: the checkpoints and the precision that they were built from."""
+    rows = []
+    for at, (folder, manifest) in enumerate(zip(folders, manifests, strict=True), 1):
+        parts = [f"{part.origin.id} ({part.origin.revision[:16]})" for part in manifest.parts.values()]
+        built = f"{folder.resolve().name}: {' with '.join(parts)}, {_precision(manifest.precision)}"
+        backend = f"{manifest.backend.name}, lowered for {manifest.backend.lowering}"
+        name = "engine" if len(folders) == 1 else f"engine {at}"
+        rows.append((name, f"{built}, {backend}, by peagle-compile {manifest.product_version}"))
+    return rows
+
+
+def _precision(table: Mapping[str, str]) -> str:
+    return table.get("recipe", "unknown precision")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    """Return the name of the processor, or its architecture if the system does not tell it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,184 @@
+"""Report of a benchmark as one HTML file with charts: no scripts, no external resources, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from .line_chart import Points, line_chart
+from .printing import (
+    category_rows,
+    difference_line,
+    differing,
+    latency_rows,
+    position_rows,
+    rates_of,
+    requests,
+    speed_rows,
+    sweep_rows,
+    text_rows,
+)
+from .result import BenchResult, write_atomically
+from .summary import LatencyFigures, ModeFigures
+
+_STYLE = """
+:root { color-scheme: light dark; --back: #fff; --text: #1c1c1c; --faint: #5d5d5d; --line: #dcdcdc; --well: #f5f5f5; }
+.c0 { --c: #3b6fb6; } .c1 { --c: #b4460f; } .c2 { --c: #2c7d4f; } .c3 { --c: #8a4fb0; }
+.c4 { --c: #a0760a; } .c5 { --c: #c0396b; } .c6 { --c: #15808a; } .c7 { --c: #6b6b6b; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #16181b; --text: #e8e8e8; --faint: #a9adb3; --line: #3a3e44; --well: #202327; }
+  .c0 { --c: #7fb0f2; } .c1 { --c: #f2935c; } .c2 { --c: #6cc794; } .c3 { --c: #c69be6; }
+  .c4 { --c: #dcb54c; } .c5 { --c: #f083ab; } .c6 { --c: #5cc7d2; } .c7 { --c: #b5b5b5; }
+}
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1.2rem 1rem 3rem;
+  color: var(--text); background: var(--back); }
+h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; }
+details { margin: .6rem 0; } h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; } p { margin: .5rem 0; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th { color: var(--faint); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
+table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; vertical-align: top; }
+table.facts td:first-child { color: var(--faint); white-space: nowrap; }
+pre { background: var(--well); padding: .7rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
+figure { margin: .6rem 0 1rem; } svg { width: 100%; max-width: 44rem; height: auto; display: block; }
+svg text { font-size: 12px; fill: var(--faint); } .grid { stroke: var(--line); }
+polyline { fill: none; stroke: var(--c); stroke-width: 2; } circle { fill: var(--c); }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .9rem; }
+.legend span::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
+  border-radius: 2px; background: var(--c); vertical-align: -1px; }
+@media (max-width: 36rem) { svg text { font-size: 19px; } }
+.warn { border-left: 4px solid #c0392b; padding-left: .7rem; } .faint { color: var(--faint); }
+"""
+
+_CURVE_END = 96
+_MEANING = """Tokens per second of one user count the tokens after the first one, which comes from the prompt. Gains are
+medians of ratios within the same turn, and p is the two-sided sign test over the turns. The acceptance length is the
+mean number of tokens of a round with drafts, the target's own token included; after 20 means without the first 20
+rounds of an answer. TTFT is the time to the first token. ITL divides the time between two pieces of the stream among
+the tokens of the second; pieces are the times themselves. Identical means that every token equals that of plain
+decoding."""
+
+
+def write_page(path: Path, result: BenchResult) -> None:
+    """Write the report as one file, atomically."""
+    write_atomically(path, page(result))
+
+
+def page(result: BenchResult) -> str:
+    """Return the report of a benchmark as HTML."""
+    title = "Benchmark of " + " and ".join(text.partition(":")[0] for name, text in result.origin if _is_subject(name))
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        *_verdict(result),
+        "<h2>Origin</h2>",
+        _facts(result),
+        f"<p>These figures come from this command:</p><pre>{escape(result.command)}</pre>",
+        *(f'<p class="faint">{escape(note)}</p>' for note in result.notes),
+    ]
+    for figures in result.levels.values():
+        parts += _level(result, figures)
+    parts += _sweep(result)
+    parts += [
+        "<h2>Meaning of the figures</h2>",
+        f"<p>{_MEANING}</p>",
+    ]
+    body = "\n".join(part for part in parts if part)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _is_subject(name: str) -> bool:
+    return name.startswith(("engine", "server"))
+
+
+def _verdict(result: BenchResult) -> Iterator[str]:
+    """Yield the best speed of the first concurrency, and the modes whose text differs."""
+    figures = next(iter(result.levels.values()), [])
+    best = max(figures, key=lambda each: each.user_speed.median, default=None)
+    if best is not None:
+        gain = f", {best.over_plain.ratio.median:.2f} times plain decoding" if best.over_plain else ""
+        yield f"<p>Fastest: <strong>{escape(best.mode)}</strong>, {best.user_speed.median:.1f} tokens/s{gain}.</p>"
+    for each in differing(result.figures):
+        yield f'<p class="warn">{escape(difference_line(each))}</p>'
+    if result.identical:
+        yield "<p>The text of every mode is that of plain decoding.</p>"
+
+
+def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]:
+    yield f"<h2>{escape(requests(figures[0].concurrency)).capitalize()}</h2>"
+    yield f'<p class="faint">{figures[0].turns} turns of each mode</p>'
+    yield "<h3>Speed</h3>" + _table(*speed_rows(figures, result.rival))
+    yield _speed_by_k(result, figures)
+    yield "<h3>Acceptance and text</h3>" + _table(*text_rows(figures))
+    drafting = [each for each in figures if each.acceptance]
+    if drafting:
+        yield "<h3>Acceptance by position</h3>" + _table(*position_rows(drafting))
+        rates = {each.mode: [*enumerate(rates_of(each.acceptance), 1)] for each in drafting}
+        yield line_chart(rates, "position of the draft", "share of rounds that accepted it")
+    if len(figures[0].categories) > 1:
+        yield "<h3>By category</h3>" + _table(*category_rows(figures))
+        yield from _positions_by_category(drafting)
+    yield "<h3>Latency</h3>" + _table(*latency_rows(figures))
+    curves = {each.mode: _cumulative(each.inter_token) for each in figures if each.inter_token}
+    yield line_chart(curves, "milliseconds per token", "share of tokens (%)", marks=False)
+
+
+def _cumulative(latency: LatencyFigures) -> Points:
+    """Return the cumulative distribution up to the 95th percentile: outliers would squeeze the rest."""
+    return [(value, float(step)) for step, value in enumerate(latency.curve[:_CURVE_END])]
+
+
+def _positions_by_category(figures: Sequence[ModeFigures]) -> Iterator[str]:
+    """Yield a table of categories and positions for every mode that drafts."""
+    for each in figures:
+        most = max((len(rates_of(one.acceptance)) for one in each.categories), default=0)
+        rows = []
+        for one in each.categories:
+            rates = [f"{rate:.2f}" for rate in rates_of(one.acceptance)]
+            rows.append([one.category, *rates, *["-"] * (most - len(rates))])
+        yield f"<details><summary>{escape(each.mode)}: acceptance by category and position</summary>"
+        yield _table(["category", *map(str, range(1, most + 1))], rows) + "</details>"
+
+
+def _speed_by_k(result: BenchResult, figures: Sequence[ModeFigures]) -> str:
+    """Return the chart of speed by K, for methods that were measured at several K beside plain decoding."""
+    speeds = {each.mode: each.user_speed.median for each in figures}
+    counts = {mode: k for mode, k in result.counts.items() if mode in speeds}
+    plain = [(0.0, speeds[mode]) for mode, k in counts.items() if k == 0]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for mode, k in counts.items():
+        if k:
+            lines.setdefault(result.methods[mode], [*plain]).append((float(k), speeds[mode]))
+    return line_chart(lines, "drafts per round (K)", "tokens per second of one user")
+
+
+def _sweep(result: BenchResult) -> Iterator[str]:
+    """Yield table and charts by concurrency, if there is more than one or a price."""
+    priced = any(each.cost_per_million is not None for each in result.figures)
+    if len(result.levels) < 2 and not priced:
+        return
+    yield "<h2>By concurrency</h2>" + _table(*sweep_rows(result.figures))
+    if len(result.levels) > 1:
+        for title, is_total in (("tokens per second of one user", False), ("tokens per second in all", True)):
+            lines: dict[str, list[tuple[float, float]]] = {}
+            for each in result.figures:
+                speed = each.total_speed if is_total else each.user_speed
+                lines.setdefault(each.mode, []).append((float(each.concurrency), speed.median))
+            yield line_chart(lines, "requests at once", title)
+
+
+def _facts(result: BenchResult) -> str:
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in result.origin)
+    return f'<table class="facts">{rows}</table>'
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'

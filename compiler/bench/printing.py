@@ -1,0 +1,162 @@
+"""Format the figures of a benchmark as tables of at most 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from ..console.printing import columns
+from .result import BenchResult
+from .summary import AcceptanceFigures, ModeFigures
+
+_NONE = "-"
+_SHOWN_POSITIONS = 8
+
+
+def report(result: BenchResult) -> str:
+    """Return everything that ``bench`` prints: the origin, the tables of each concurrency, and the notes."""
+    parts = [columns([*result.origin, ("command", result.command)])]
+    for number, (at_once, figures) in enumerate(result.levels.items()):
+        parts.append(f"{requests(at_once)}, {figures[0].turns} turns")
+        parts += [table(*rows(figures)) for rows in (partial(speed_rows, rival=result.rival), text_rows, latency_rows)]
+        if number == 0:  # acceptance hardly depends on the concurrency; bench.json has all of it
+            parts += acceptance_tables(figures)
+    if len(result.levels) > 1 or any(each.cost_per_million is not None for each in result.figures):
+        parts.append(sweep_table(result.figures))
+    parts += [*map(difference_line, differing(result.figures)), *(f"note: {note}" for note in result.notes)]
+    return "\n\n".join(parts)
+
+
+def requests(at_once: int) -> str:
+    """Return a concurrency in words."""
+    return "1 request at a time" if at_once == 1 else f"{at_once} requests at once"
+
+
+def acceptance_tables(figures: Sequence[ModeFigures]) -> Iterator[str]:
+    """Yield the tables of acceptance by position and by category, where there are any."""
+    drafting = [each for each in figures if each.acceptance]
+    if drafting:
+        yield table(*position_rows(drafting))
+    if len(figures[0].categories) > 1:
+        yield table(*category_rows(figures))
+
+
+def speed_rows(figures: Sequence[ModeFigures], rival: str | None) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of speed: tokens per second of one user, and gains with the p-value of the sign test."""
+    compares = any(each.over_plain for each in figures)
+    head = ["tokens/s, one user", "median", "quartiles"] + (["x plain", "p"] if compares else [])
+    rivals = any(each.over_autoregressive for each in figures) and rival is not None
+    head += [f"x {rival}", "p"] if rivals else []
+    rows = []
+    for each in figures:
+        speed = each.user_speed
+        row = [each.mode, f"{speed.median:.1f}", f"{speed.low:.1f} to {speed.high:.1f}"]
+        for ratios in ([each.over_plain] if compares else []) + ([each.over_autoregressive] if rivals else []):
+            row += [f"{ratios.ratio.median:.2f}", _p(ratios.p)] if ratios else [_NONE, _NONE]
+        rows.append(row)
+    return head, rows
+
+
+def text_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of acceptance lengths, times per round, and equality with plain decoding."""
+    head = ["acceptance", "length", "after 20", "verify ms", "draft ms", "identical"]
+    rows = []
+    for each in figures:
+        found = each.acceptance
+        cells = [_NONE] * 4
+        if found:
+            cells = [f"{found.length:.2f}", _number(found.later_length, ".2f")]
+            cells += [_number(found.verify, ".2f"), _number(found.draft, ".2f")]
+        same = _NONE if each.identical is None else "yes" if each.identical else "NO"
+        rows.append([each.mode, *cells, same])
+    return head, rows
+
+
+def latency_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the time to the first token and between tokens, in milliseconds."""
+    head = ["milliseconds", "TTFT p50", "p99", "ITL p50", "p95", "p99", "pieces p99"]
+    rows = []
+    for each in figures:
+        first, inter, pieces = each.first_token, each.inter_token, each.between_pieces
+        cells = [f"{time:.1f}" for time in (first.p50, first.p99)] if first else [_NONE] * 2
+        cells += [f"{time:.1f}" for time in (inter.p50, inter.p95, inter.p99)] if inter else [_NONE] * 3
+        rows.append([each.mode, *cells, f"{pieces.p99:.1f}" if pieces else _NONE])
+    return head, rows
+
+
+def position_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the share of rounds that accepted at least so many drafts."""
+    most = min(max(len(rates_of(each.acceptance)) for each in figures), _SHOWN_POSITIONS)
+    rows = []
+    for each in figures:
+        rates = [f"{rate:.2f}" for rate in rates_of(each.acceptance)[:most]]
+        rows.append([each.mode, *rates, *[_NONE] * (most - len(rates))])
+    return ["drafts accepted, at least", *map(str, range(1, most + 1))], rows
+
+
+def rates_of(acceptance: AcceptanceFigures | None) -> tuple[float, ...]:
+    """Return the acceptance by position; none without drafts."""
+    return acceptance.rates if acceptance else ()
+
+
+def category_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows with a row per category: tokens per second and acceptance length of each mode."""
+    head = ["category", "prompts", "tokens/s", "length"]
+    rows = []
+    for at, category in enumerate(figures[0].categories):
+        for each in figures:
+            one = each.categories[at]
+            length = f"{one.acceptance.length:.2f}" if one.acceptance else _NONE
+            name = f"{category.category}: {each.mode}"
+            rows.append([name, str(one.prompts), f"{one.tokens_per_second:.1f}", length])
+    return head, rows
+
+
+def sweep_table(figures: Sequence[ModeFigures]) -> str:
+    """Return the table by concurrency: tokens per second of a user and in all, and the price of a million tokens."""
+    return table(*sweep_rows(figures))
+
+
+def sweep_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows by concurrency."""
+    has_price = any(each.cost_per_million is not None for each in figures)
+    head = ["tokens/s by concurrency", "at once", "one user", "in all", *(["price/million"] if has_price else [])]
+    rows = []
+    for each in figures:
+        price = [_number(each.cost_per_million, ".3f")] if has_price else []
+        numbers = [f"{each.user_speed.median:.1f}", f"{each.total_speed.median:.1f}"]
+        rows.append([each.mode, str(each.concurrency), *numbers, *price])
+    return head, rows
+
+
+def differing(figures: Iterable[ModeFigures]) -> list[ModeFigures]:
+    """Return the modes whose text differs from plain decoding."""
+    return [each for each in figures if each.difference]
+
+
+def difference_line(figures: ModeFigures) -> str:
+    """Return the first difference of a mode in words."""
+    found = figures.difference or {}
+    return (
+        f"{figures.mode}, {requests(figures.concurrency)}: the text differs from plain decoding; first in prompt "
+        f"{found.get('prompt')} at token {found.get('position')}: plain {found.get('plain')}, found "
+        f"{found.get('found')}. `peagle-compile verify` tells whether the two are tied"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format rows with their first column to the left and numbers to the right."""
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
+    lines = []
+    for row in (head, *rows):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _number(value: float | None, form: str) -> str:
+    return _NONE if value is None else format(value, form)
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"

@@ -1,0 +1,104 @@
+"""Result of a benchmark: its origin and figures, as JSON and as files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plugins.errors import UsageError
+from ..console.exit_cleanup import remove_on_exit
+from ..store.atomic_files import flush, writing
+from .origin import Rows
+from .summary import ModeFigures
+
+_KEY, _FORMAT = "bench_format", 1
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Figures of a benchmark, and everything that a reader needs to repeat it.
+
+    ``origin`` are rows of names and texts, ``command`` the command line. ``notes`` say what was left out or changed.
+    ``methods`` are the titles of the draft methods by mode, and ``counts`` the K of modes with a fixed one. ``rival``
+    is the autoregressive method that the others are compared with.
+    """
+
+    command: str
+    origin: Rows
+    notes: tuple[str, ...]
+    figures: tuple[ModeFigures, ...]
+    methods: Mapping[str, str]
+    counts: Mapping[str, int]
+    rival: str | None = None
+
+    @property
+    def identical(self) -> bool | None:
+        """Return whether every mode gave the text of plain decoding; None if nothing was compared."""
+        compared = [each.identical for each in self.figures if each.identical is not None]
+        return all(compared) if compared else None
+
+    @property
+    def levels(self) -> dict[int, list[ModeFigures]]:
+        """The figures by concurrency."""
+        found: dict[int, list[ModeFigures]] = {}
+        for each in self.figures:
+            found.setdefault(each.concurrency, []).append(each)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of ``bench.json``."""
+        content = {
+            _KEY: _FORMAT,
+            "command": self.command,
+            "origin": dict(self.origin),
+            "notes": list(self.notes),
+            "identical": self.identical,
+            "figures": [asdict(each) for each in self.figures],
+        }
+        finite: dict[str, Any] = _finite(content)
+        return finite
+
+    def write_json(self, path: Path) -> None:
+        """Write ``bench.json`` atomically. Raises ``UsageError`` for a file that no benchmark wrote."""
+        require_replaceable(path)
+        write_atomically(path, json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n")
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise ``UsageError`` unless ``path`` is free, or the result of an earlier benchmark."""
+    if not path.exists():
+        return
+    try:
+        is_ours = _KEY in json.loads(path.read_bytes())
+    except (OSError, ValueError, TypeError):
+        is_ours = False
+    if not is_ours:
+        raise UsageError(
+            f"{path} exists and was not written by `peagle-compile bench`", fix="choose another --out, or remove it"
+        )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file under another name, and rename it when it is whole."""
+    with writing(path, 0):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with remove_on_exit(temporary):
+            temporary.write_text(text, encoding="utf-8")
+            flush(temporary)
+            temporary.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON content in which null stands for numbers that are not finite."""
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

@@ -1,0 +1,197 @@
+"""Run a benchmark: of engines in this process, or of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...engines.folder.manifest import Manifest
+from ...engines.policy.drafts_per_round import AUTO
+from ...plugins.errors import UsageError
+from ..bundled.prompts import Prompt
+from ..console.progress import Progress, Quiet
+from .measure import Ask, Level, asks, groups_of, take_turns
+from .modes import DecodingMode, modes_of
+from .options import BenchOptions
+from .origin import Rows, engine_rows, machine_rows
+from .prompt_file import read_prompts
+from .result import BenchResult
+from .server import BenchServer
+from .summary import figures_of
+from .workloads import WORKLOADS, EncodedPrompt, Prompts, encode_prompts, spaced
+
+if TYPE_CHECKING:
+    from ...engines import Engine, SamplingParams
+
+_STEP = "measure"
+
+
+@dataclass
+class BenchRun:
+    """A benchmark in progress: ``result`` has the figures of the turns that are finished."""
+
+    options: BenchOptions
+    origin: Rows = field(default_factory=list)
+    modes: list[DecodingMode] = field(default_factory=list)
+    prompts: Sequence[EncodedPrompt] = ()
+    notes: list[str] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
+    decode: Callable[[Sequence[int]], str] | None = None
+
+    def start(self, progress: Progress | None = None) -> BenchResult:
+        """Measure everything and return the result. Raises ``UsageError`` or ``EnvironmentProblem``."""
+        self.options.check()
+        self.origin += machine_rows()
+        progress = progress or Quiet()
+        if self.options.url is None:
+            self._measure_engines(progress)
+        else:
+            self._measure_server(self.options.url, progress)
+        return self.result()
+
+    @property
+    def has_turns(self) -> bool:
+        """Return whether a turn is finished, so that there are figures."""
+        return any(level.turns for level in self.levels)
+
+    def result(self) -> BenchResult:
+        """Return the figures of the finished turns."""
+        figures = figures_of(
+            self.levels, self.modes, self.prompts, decode=self.decode, price_per_hour=self.options.price_per_hour
+        )
+        return BenchResult(
+            command=self.options.command,
+            origin=self.origin,
+            notes=tuple(self.notes),
+            figures=tuple(figures),
+            methods={mode.title: mode.method for mode in self.modes},
+            counts={mode.title: mode.k for mode in self.modes if isinstance(mode.k, int)},
+            rival=next((mode.method for mode in self.modes if mode.is_autoregressive), None),
+        )
+
+    def _measure_engines(self, progress: Progress) -> None:
+        from ...engines import Engine
+
+        options, folders = self.options, self.options.engines
+        manifests = [Manifest.read(folder) for folder in folders]
+        _require_one_target(folders, manifests)
+        self.modes = modes_of(manifests, options.draft, options.num_speculative_tokens)
+        found = self._found(progress)
+        with (
+            progress.step("load the engine"),
+            Engine.load(folders[0], threads=options.threads, prefix_cache_bytes=0) as engine,
+        ):
+            prompts, most = self._encoded(engine, found)
+            self.decode = _decoder(engine)
+        self.prompts, ignores = prompts.prompts, options.ignore_eos or self._ignores_end
+        self.notes += prompts.notes
+        self.origin += [
+            ("threads", "the engine's own number" if options.threads is None else str(options.threads)),
+            *engine_rows(folders, manifests),
+            ("workload", f"{prompts.name}: {len(prompts.prompts)} prompts, digest {prompts.digest}"),
+            ("decoding", f"{self._sampling(most)}, {'end of text ignored' if ignores else 'to the end of the answer'}"),
+        ]
+
+        def load(at_once: int) -> Callable[[int], Engine]:
+            return lambda index: Engine.load(
+                folders[index], threads=options.threads, max_batch_size=at_once, check="sizes", prefix_cache_bytes=0
+            )
+
+        def params(at: int) -> SamplingParams:
+            from ...engines import SamplingParams
+
+            return SamplingParams(
+                max_tokens=most, temperature=options.temperature, seed=options.seed + at, ignore_eos=ignores
+            )
+
+        with progress.step(_STEP, self._calls(len(prompts.prompts))) as advance:
+            for at_once in options.concurrency:
+                with asks(load(at_once), self.modes, self.prompts, params) as ways:
+                    self._level(at_once, ways, len(prompts.prompts), advance)
+
+    def _measure_server(self, url: str, progress: Progress) -> None:
+        options, found = self.options, spaced(self._found(progress) or [], self.options.num_prompts)
+        fields: dict[str, object] = {"max_tokens": options.max_tokens, "temperature": options.temperature}
+        fields |= {"ignore_eos": True} if options.ignore_eos else {}
+        server = BenchServer(url, options.endpoint, fields, options.api_key)
+        title = server.model
+        self.modes = [DecodingMode(title, title, 0, "", AUTO)]
+        self.prompts = [EncodedPrompt(each.id, each.kind, ()) for each in found]
+        self.origin += [
+            ("server", f"{url}, model {title}, {options.endpoint}"),
+            ("workload", f"{self._workload}: {len(found)} prompts"),
+            ("decoding", self._sampling(options.max_tokens)),
+        ]
+        ways: Mapping[str, Ask] = {title: lambda group: server.answer(group, found, options.seed)}
+        with progress.step(_STEP, self._calls(len(found))) as advance:
+            server.answer((0,), found, options.seed)  # warm-up
+            for at_once in options.concurrency:
+                self._level(at_once, ways, len(found), advance)
+
+    def _level(self, at_once: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
+        groups = groups_of(prompts, at_once)
+        if (left := prompts - at_once * len(groups)) > 0:
+            self.notes.append(f"{left} of {prompts} prompts left out with {at_once} at once: they fill no group")
+        level = Level(at_once)
+        self.levels.append(level)
+        take_turns(ways, groups, self.options.repeats, level.turns, advance)
+
+    def _calls(self, prompts: int) -> int:
+        """Return the number of groups that are answered, over all modes and levels."""
+        groups = sum(len(groups_of(prompts, at_once)) for at_once in self.options.concurrency)
+        return groups * self.options.repeats * len(self.modes)
+
+    @property
+    def _workload(self) -> str:
+        return self.options.workload_name if self.options.prompts is None else self.options.prompts.name
+
+    @property
+    def _ignores_end(self) -> bool:
+        return self.options.prompts is None and WORKLOADS[self.options.workload_name].ignores_end
+
+    def _found(self, progress: Progress) -> list[Prompt] | None:
+        """Return the questions; None for a workload that is made for an engine."""
+        if self.options.prompts is not None:
+            return read_prompts(self.options.prompts)
+        questions = WORKLOADS[self.options.workload_name].questions
+        return questions(progress) if questions else None
+
+    def _encoded(self, engine: Engine, found: Sequence[Prompt] | None) -> tuple[Prompts, int]:
+        """Return the prompts for an engine, and the tokens of an answer, at most half of what a request can have."""
+        options = self.options
+        most = max(min(options.max_tokens, engine.max_seq_len // 2), 1)
+        if most < options.max_tokens:
+            self.notes.append(
+                f"{most} tokens instead of {options.max_tokens} per answer: the engine's max_seq_len is "
+                f"{engine.max_seq_len}"
+            )
+        room = engine.max_seq_len - most
+        if found is not None:
+            return encode_prompts(engine, self._workload, spaced(found, options.num_prompts), room), most
+        make = WORKLOADS[options.workload_name].ids
+        made = make(engine, room) if make else []
+        return Prompts(self._workload, tuple(made[: options.num_prompts])), most
+
+    def _sampling(self, most: int) -> str:
+        options = self.options
+        how = f"temperature {options.temperature:g}" if options.temperature else "greedy"
+        return f"{how}, seed {options.seed}, up to {most} tokens"
+
+
+def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Raise ``UsageError`` unless all engines have the same target, whose text is compared."""
+    revisions = {manifest.target.origin.revision for manifest in manifests}
+    if len(revisions) > 1:
+        raise UsageError(
+            f"the engines {', '.join(map(str, folders))} have different targets",
+            why="ways to decode are compared on the text of one target",
+            fix="measure each target on its own",
+        )
+
+
+def _decoder(engine: Engine) -> Callable[[Sequence[int]], str]:
+    """Return a function that shows a token; it must not keep the engine."""
+    tokenizer = engine.tokenizer
+    return lambda ids: f"{ids[0]} {tokenizer.decode(ids)!r}"

@@ -1,0 +1,196 @@
+"""Requests to an OpenAI-compatible server: streamed answers, with their times as a client sees them."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from queue import SimpleQueue
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...engines.requests.results import Acceptance
+from ...plugins.errors import EnvironmentProblem, UsageError
+from ..bundled.prompts import Prompt
+from .measure import Answer, ModeTurn, gaps
+
+ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
+_SECONDS = 600  # without a byte from the server
+
+
+@dataclass(frozen=True)
+class BenchServer:
+    """A server at ``url``, with or without ``/v1``; ``fields`` are added to every request, such as ``max_tokens``."""
+
+    url: str
+    endpoint: str
+    fields: Mapping[str, Any]
+    api_key: str | None = None
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"--url {self.url} is not a URL of a server", fix="use for example http://127.0.0.1:8000")
+
+    @cached_property
+    def model(self) -> str:
+        """The id of the first model that the server lists. Raises ``EnvironmentProblem`` if it lists none."""
+        connection, response = self._send("GET", "models")
+        try:
+            listed = json.loads(response.read())["data"]
+            return str(listed[0]["id"])
+        except (ValueError, LookupError, TypeError):
+            raise EnvironmentProblem(f"{self.url} lists no model", fix="check --url") from None
+        finally:
+            connection.close()
+
+    def answer(self, group: Sequence[int], prompts: Sequence[Prompt], seed: int) -> ModeTurn:
+        """Send a group of prompts at once, by index, and read their streams.
+
+        Raises ``EnvironmentProblem`` if the server cannot be reached or refuses a request.
+        """
+        done: SimpleQueue[tuple[int, Answer | Exception]] = SimpleQueue()
+
+        def user(place: int, at: int) -> None:
+            try:
+                done.put((place, self._answer(at, prompts[at], seed + at)))
+            except Exception as error:  # raised by the thread that waits for it
+                done.put((place, error))
+
+        began = time.perf_counter()
+        for place, at in enumerate(group):
+            threading.Thread(target=user, args=(place, at), daemon=True).start()  # daemon: Ctrl-C does not wait
+        found = dict(done.get() for _ in group)
+        seconds = time.perf_counter() - began
+        answers = [_raised(found[place]) for place in range(len(group))]
+        return ModeTurn(tuple(answers), seconds)
+
+    def _answer(self, at: int, prompt: Prompt, seed: int) -> Answer:
+        asked = (
+            {"messages": [{"role": "user", "content": prompt.text}]}
+            if self.endpoint == "chat"
+            else {"prompt": prompt.text}
+        )
+        body = {
+            "model": self.model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "seed": seed,
+            **self.fields,
+            **asked,
+        }
+        began = time.perf_counter()
+        connection, response = self._send("POST", ENDPOINTS[self.endpoint], body)
+        arrived: list[float] = []
+        usage: Mapping[str, Any] = {}
+        try:
+            for chunk in _events(response):
+                usage = chunk.get("usage") or usage
+                if any(_content(choice) for choice in chunk.get("choices") or ()):
+                    arrived.append(time.perf_counter())
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(self.url, error) from None
+        finally:
+            connection.close()
+        if "completion_tokens" not in usage or not arrived:
+            raise EnvironmentProblem(
+                f"{self.url} did not report the tokens of a stream",
+                why="its stream has no text, or no usage although stream_options asks for it",
+                fix="use a server that supports stream_options.include_usage",
+            )
+        pieces = gaps([(when, 1) for when in arrived])
+        return Answer(
+            prompt=at,
+            token_ids=(),
+            tokens=int(usage["completion_tokens"]),
+            first_seconds=arrived[0] - began,
+            decode_seconds=arrived[-1] - arrived[0],
+            pieces=tuple((gap, 0) for gap, _ in pieces),  # a chunk does not tell how many tokens it has
+            acceptance=acceptance_of(usage.get("speculation")),
+        )
+
+    def _send(
+        self, method: str, path: str, body: object = None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=_SECONDS)
+        headers = {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        )
+        base = parts.path.rstrip("/").removesuffix("/v1")
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, f"{base}/v1/{path}", content, headers)
+            if connection.sock is not None:
+                connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise _unreachable(self.url, error) from None
+        if response.status != http.client.OK:
+            said = response.read(500).decode(errors="replace")
+            connection.close()
+            raise EnvironmentProblem(
+                f"{self.url} answered {response.status} to /v1/{path}",
+                why=" ".join(said.split()),
+                fix="check --url, --endpoint and the server's options",
+            )
+        return connection, response
+
+
+def acceptance_of(told: Any) -> Acceptance | None:
+    """Return the acceptance in the ``usage`` of this project's server; None from servers that do not report it."""
+    try:
+        counts = [told["rounds"], *told["accepted_per_position"], 0]
+        rounds = told["rounds"] + told["rounds_without_drafts"]
+        return Acceptance(
+            rounds=told["rounds"],
+            drafted=told["drafted_tokens"],
+            accepted=told["accepted_tokens"],
+            histogram={at: count - after for at, (count, after) in enumerate(itertools.pairwise(counts))},
+            undrafted=told["rounds_without_drafts"],
+            verify_seconds=told["verify_milliseconds_per_round"] * rounds / 1000,
+            draft_seconds=told["draft_milliseconds_per_round"] * rounds / 1000,
+        )
+    except (KeyError, TypeError):
+        return None
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects of a stream of server-sent events. Raises ``EnvironmentProblem`` for an error event."""
+    while line := response.readline():
+        name, _, data = line.decode(errors="replace").partition(":")
+        if name != "data" or data.strip() == "[DONE]":
+            continue
+        try:
+            chunk = json.loads(data)
+        except ValueError:
+            continue  # a comment of a proxy
+        if not isinstance(chunk, Mapping):
+            continue
+        if "error" in chunk:
+            raise EnvironmentProblem("the server ended a stream with an error", why=str(chunk["error"]))
+        yield chunk
+
+
+def _content(choice: Mapping[str, Any]) -> bool:
+    """Return whether a chunk has text: of an answer, of reasoning, or of a tool call."""
+    delta = choice.get("delta") or {}
+    return bool(choice.get("text") or any(delta.get(key) for key in ("content", "reasoning_content", "tool_calls")))
+
+
+def _raised(found: Answer | Exception) -> Answer:
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _unreachable(url: str, error: Exception) -> EnvironmentProblem:
+    return EnvironmentProblem(f"cannot reach {url}", why=str(error) or type(error).__name__, fix="check --url")

@@ -1,0 +1,65 @@
+"""Statistics of repeated measurements: quartiles, percentiles and the sign test."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median and its quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Compute them from one value or more."""
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
+        return cls(low, median, high)
+
+
+@dataclass(frozen=True)
+class PairedRatios:
+    """Ratios of two measurements that were taken in the same turn.
+
+    ``wins`` and ``losses`` count the turns with a ratio above and below 1, and ``p`` is the probability of a difference
+    between them at least as large if both were equally likely: the two-sided sign test.
+    """
+
+    ratio: Spread
+    wins: int
+    losses: int
+    p: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], others: Sequence[float]) -> PairedRatios:
+        """Compare two lists of the same turns, in the same order."""
+        ratios = [value / other for value, other in zip(values, others, strict=True)]
+        wins, losses = sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios)
+        return cls(Spread.of(ratios), wins, losses, sign_test(wins, losses))
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Return the two-sided p-value of ``wins`` and ``losses`` if each were as likely as the other; ties do not count.
+
+    1 if there is neither.
+    """
+    count, fewer = wins + losses, min(wins, losses)
+    tail = sum(math.comb(count, k) for k in range(fewer + 1))
+    return float(min(1.0, 2 * tail / 2**count))  # exact integers: no count is too large
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which ``share`` (0 to 1) of ``values`` lie, interpolated; NaN if there are none."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

