@@ -69,7 +69,7 @@ def tick_step(most: float) -> float:
 def _marks(values: Sequence[float]) -> list[float]:
     """Return the values to write below the axis: all of a few whole numbers, else round ones in their range."""
     distinct = sorted({*values})
-    if len(distinct) <= 2 * _TICKS and all(value == int(value) for value in distinct):
+    if len(distinct) == 1 or (len(distinct) <= 2 * _TICKS and all(value == int(value) for value in distinct)):
         return distinct
     first, last = distinct[0], distinct[-1]
     step = tick_step(last - first)

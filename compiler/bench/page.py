@@ -15,6 +15,7 @@ from .printing import (
     position_rows,
     rates_of,
     requests,
+    rival_rows,
     speed_rows,
     sweep_rows,
     text_rows,
@@ -113,7 +114,9 @@ def _verdict(result: BenchResult) -> Iterator[str]:
 def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]:
     yield f"<h2>{escape(requests(figures[0].concurrency)).capitalize()}</h2>"
     yield f'<p class="faint">{figures[0].turns} turns of each mode</p>'
-    yield "<h3>Speed</h3>" + _table(*speed_rows(figures, result.rival))
+    yield "<h3>Speed</h3>" + _table(*speed_rows(figures))
+    if result.rival and any(each.over_autoregressive for each in figures):
+        yield _table(*rival_rows(figures, result.rival))
     yield _speed_by_k(result, figures)
     yield "<h3>Acceptance and text</h3>" + _table(*text_rows(figures))
     drafting = [each for each in figures if each.acceptance]

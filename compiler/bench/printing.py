@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 from ..console.printing import columns
 from .result import BenchResult
+from .statistics import Spread
 from .summary import AcceptanceFigures, ModeFigures
 
+Cells = tuple[list[str], list[list[str]]]  # head and rows of a table
 _NONE = "-"
 _SHOWN_POSITIONS = 8
 
@@ -18,7 +19,10 @@ def report(result: BenchResult) -> str:
     parts = [columns([*result.origin, ("command", result.command)])]
     for number, (at_once, figures) in enumerate(result.levels.items()):
         parts.append(f"{requests(at_once)}, {figures[0].turns} turns")
-        parts += [table(*rows(figures)) for rows in (partial(speed_rows, rival=result.rival), text_rows, latency_rows)]
+        parts.append(table(*speed_rows(figures)))
+        if result.rival and any(each.over_autoregressive for each in figures):
+            parts.append(table(*rival_rows(figures, result.rival)))
+        parts += [table(*rows(figures)) for rows in (text_rows, latency_rows)]
         if number == 0:  # acceptance hardly depends on the concurrency; bench.json has all of it
             parts += acceptance_tables(figures)
     if len(result.levels) > 1 or any(each.cost_per_million is not None for each in result.figures):
@@ -41,23 +45,33 @@ def acceptance_tables(figures: Sequence[ModeFigures]) -> Iterator[str]:
         yield table(*category_rows(figures))
 
 
-def speed_rows(figures: Sequence[ModeFigures], rival: str | None) -> tuple[list[str], list[list[str]]]:
+def speed_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows of speed: tokens per second of one user, and gains with the p-value of the sign test."""
     compares = any(each.over_plain for each in figures)
-    head = ["tokens/s, one user", "median", "quartiles"] + (["x plain", "p"] if compares else [])
-    rivals = any(each.over_autoregressive for each in figures) and rival is not None
-    head += [f"x {rival}", "p"] if rivals else []
+    head = ["tokens/s, one user", "median", "quartiles", *(["x plain", "p"] if compares else [])]
     rows = []
     for each in figures:
-        speed = each.user_speed
-        row = [each.mode, f"{speed.median:.1f}", f"{speed.low:.1f} to {speed.high:.1f}"]
-        for ratios in ([each.over_plain] if compares else []) + ([each.over_autoregressive] if rivals else []):
-            row += [f"{ratios.ratio.median:.2f}", _p(ratios.p)] if ratios else [_NONE, _NONE]
+        row = [each.mode, _speed(each.user_speed.median), _quartiles(each.user_speed)]
+        if compares:
+            gain = each.over_plain
+            row += [f"{gain.ratio.median:.2f}", _p(gain.p)] if gain else [_NONE, _NONE]
         rows.append(row)
     return head, rows
 
 
-def text_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+def rival_rows(figures: Sequence[ModeFigures], rival: str) -> Cells:
+    """Return head and rows of the comparison with the fastest autoregressive mode, turn by turn."""
+    head = [f"over the fastest {rival}", "ratio", "quartiles", "faster", "slower", "p"]
+    rows = []
+    for each in figures:
+        if (found := each.over_autoregressive) is not None:
+            spread = f"{found.ratio.low:.2f} to {found.ratio.high:.2f}"
+            turns = [str(found.wins), str(found.losses)]
+            rows.append([each.mode, f"{found.ratio.median:.2f}", spread, *turns, _p(found.p)])
+    return head, rows
+
+
+def text_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows of acceptance lengths, times per round, and equality with plain decoding."""
     head = ["acceptance", "length", "after 20", "verify ms", "draft ms", "identical"]
     rows = []
@@ -72,7 +86,7 @@ def text_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]
     return head, rows
 
 
-def latency_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+def latency_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows of the time to the first token and between tokens, in milliseconds."""
     head = ["milliseconds", "TTFT p50", "p99", "ITL p50", "p95", "p99", "pieces p99"]
     rows = []
@@ -84,7 +98,7 @@ def latency_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[s
     return head, rows
 
 
-def position_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+def position_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows of the share of rounds that accepted at least so many drafts."""
     most = min(max(len(rates_of(each.acceptance)) for each in figures), _SHOWN_POSITIONS)
     rows = []
@@ -99,7 +113,7 @@ def rates_of(acceptance: AcceptanceFigures | None) -> tuple[float, ...]:
     return acceptance.rates if acceptance else ()
 
 
-def category_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+def category_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows with a row per category: tokens per second and acceptance length of each mode."""
     head = ["category", "prompts", "tokens/s", "length"]
     rows = []
@@ -108,7 +122,7 @@ def category_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[
             one = each.categories[at]
             length = f"{one.acceptance.length:.2f}" if one.acceptance else _NONE
             name = f"{category.category}: {each.mode}"
-            rows.append([name, str(one.prompts), f"{one.tokens_per_second:.1f}", length])
+            rows.append([name, str(one.prompts), _speed(one.tokens_per_second), length])
     return head, rows
 
 
@@ -117,14 +131,14 @@ def sweep_table(figures: Sequence[ModeFigures]) -> str:
     return table(*sweep_rows(figures))
 
 
-def sweep_rows(figures: Sequence[ModeFigures]) -> tuple[list[str], list[list[str]]]:
+def sweep_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows by concurrency."""
     has_price = any(each.cost_per_million is not None for each in figures)
     head = ["tokens/s by concurrency", "at once", "one user", "in all", *(["price/million"] if has_price else [])]
     rows = []
     for each in figures:
         price = [_number(each.cost_per_million, ".3f")] if has_price else []
-        numbers = [f"{each.user_speed.median:.1f}", f"{each.total_speed.median:.1f}"]
+        numbers = [_speed(each.user_speed.median), _speed(each.total_speed.median)]
         rows.append([each.mode, str(each.concurrency), *numbers, *price])
     return head, rows
 
@@ -152,6 +166,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _speed(tokens: float) -> str:
+    """Format tokens per second with three or more digits."""
+    return f"{tokens:.0f}" if tokens >= 100 else f"{tokens:.1f}"
+
+
+def _quartiles(spread: Spread) -> str:
+    return f"{_speed(spread.low)} to {_speed(spread.high)}"
 
 
 def _number(value: float | None, form: str) -> str:

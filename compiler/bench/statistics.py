@@ -50,8 +50,11 @@ def sign_test(wins: int, losses: int) -> float:
     1 if there is neither.
     """
     count, fewer = wins + losses, min(wins, losses)
-    tail = sum(math.comb(count, k) for k in range(fewer + 1))
-    return float(min(1.0, 2 * tail / 2**count))  # exact integers: no count is too large
+    ways = tail = 1  # of choosing k turns of all, exactly: no count is too large
+    for k in range(fewer):
+        ways = ways * (count - k) // (k + 1)
+        tail += ways
+    return float(min(1.0, 2 * tail / 2**count))
 
 
 def percentile(values: Sequence[float], share: float) -> float:

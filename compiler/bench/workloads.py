@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -116,37 +117,35 @@ def _long(engine: Engine, room: int) -> list[EncodedPrompt]:
             fix="rebuild it with for example --max-seq-len 4096, or choose another --workload",
         )
     lengths = np.linspace(shortest, longest, _COUNT).astype(int)
-    paragraphs = _paragraphs()
-    return [_document(engine, paragraphs, int(length)) for length in lengths]
+    sentences = _sentences()
+    return [_document(engine, sentences, int(length)) for length in lengths]
 
 
-def _paragraphs() -> Iterator[str]:
-    """Yield paragraphs of the bundled essays, again and again."""
+def _sentences() -> Iterator[str]:
+    """Yield the sentences of the bundled essays in English, again and again."""
     lines = (BUNDLED / "prose.jsonl").read_text(encoding="utf-8").splitlines()
-    essays = [text for line in lines if (text := json.loads(line).get("text"))]
+    essays = [text for line in lines if (text := json.loads(line).get("text", "")).isascii()]
     while True:
         for essay in essays:
-            yield from (part for part in essay.split("\n\n") if part.strip())
+            yield from (part for part in re.split(r"(?<=[.!?])\s+", essay) if part)
 
 
-def _document(engine: Engine, paragraphs: Iterator[str], tokens: int) -> EncodedPrompt:
-    """Return a question on a document, of at most ``tokens`` tokens and, but for a paragraph, as many."""
+def _document(engine: Engine, sentences: Iterator[str], tokens: int) -> EncodedPrompt:
+    """Return a question on a document, of at most ``tokens`` tokens and, but for some sentences, as many."""
     parts: list[str] = []
-    best: EncodedPrompt | None = None
     spent = 0
-    for paragraph in paragraphs:
-        spent += len(engine.tokenizer.encode(paragraph))
-        if spent > tokens:
-            break
-        parts.append(paragraph)
-    while parts and best is None:  # the question and the template take room too
-        text = "\n\n".join([*parts, "Summarise the text above in five sentences."])
+    while spent < tokens:
+        parts.append(next(sentences))
+        spent += len(engine.tokenizer.encode(parts[-1]))
+    while True:  # the question and the template take room too
+        text = " ".join(parts) + "\n\nSummarise the text above in five sentences."
         found = _encoded(engine, Prompt(f"long-{tokens}", text, "long"))
-        best = found if found and len(found.ids) <= tokens else None
+        if (found and len(found.ids) <= tokens) or not parts:
+            break
         parts.pop()
-    if best is None:
+    if found is None or not parts:
         raise UsageError(f"no document of {tokens} tokens can be made for this engine", fix="choose another --workload")
-    return best
+    return found
 
 
 def _random(engine: Engine, room: int) -> list[EncodedPrompt]:

@@ -1,0 +1,100 @@
+"""Turns of a benchmark: every mode answers the same group before the next, and the pieces of streams are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.bench.measure import ModeTurn, Turn, asks, gaps, groups_of, take_turns
+from peagle.compiler.bench.modes import modes_of
+from peagle.compiler.bench.workloads import EncodedPrompt
+from peagle.engines import Engine, SamplingParams
+
+PROMPTS = [EncodedPrompt(str(at), "x", tuple(range(4, 10 + at))) for at in range(3)]
+
+
+@given(st.integers(1, 30), st.integers(1, 8))
+def test_groups_are_full_and_use_each_prompt_at_most_once_if_there_are_enough(count: int, at_once: int) -> None:
+    groups = groups_of(count, at_once)
+    assert groups
+    assert {len(group) for group in groups} == {at_once}
+    asked = [at for group in groups for at in group]
+    assert {*asked} <= {*range(count)}
+    if count >= at_once:
+        assert len({*asked}) == len(asked) > count - at_once
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3))
+def test_every_turn_asks_one_group_of_all_modes_and_begins_with_the_next(modes: int, groups: int, repeats: int) -> None:
+    called: list[tuple[str, Sequence[int]]] = []
+
+    def ask(name: str, group: Sequence[int]) -> ModeTurn:
+        called.append((name, group))
+        return ModeTurn((), 1.0)
+
+    turns: list[Turn] = []
+    names = [f"m{at}" for at in range(modes)]
+    advanced: list[int] = []
+    take_turns(
+        {name: lambda group, name=name: ask(name, group) for name in names},
+        [(at,) for at in range(groups)],
+        repeats,
+        turns,
+        advanced.append,
+    )
+    assert len(turns) == groups * repeats
+    assert sum(advanced) == modes * len(turns)
+    for at, turn in enumerate(turns):
+        assert [*turn] == names
+        these = called[at * modes : (at + 1) * modes]
+        assert {group for _, group in these} == {(at % groups,)}
+        assert these[0][0] == names[at % modes]
+
+
+def test_interrupted_turn_is_not_counted() -> None:
+    def interrupt(_: Sequence[int]) -> ModeTurn:
+        raise KeyboardInterrupt
+
+    turns: list[Turn] = []
+    with pytest.raises(KeyboardInterrupt):
+        take_turns({"a": lambda _: ModeTurn((), 1.0), "b": interrupt}, [(0,)], 1, turns, lambda _: None)
+    assert turns == []
+
+
+def test_time_of_a_piece_without_tokens_belongs_to_the_next() -> None:
+    assert gaps([(1.0, 1), (2.0, 3), (2.5, 0), (4.0, 2)]) == ((1.0, 3), (2.0, 2))
+    assert gaps([]) == gaps([(1.0, 1)]) == ()
+
+
+def test_answers_of_an_engine_have_every_token_and_its_time(tiny_engine: Engine) -> None:
+    modes = modes_of([tiny_engine.manifest], counts=[2, "auto"])
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+
+    class Kept:
+        """The shared engine, which the benchmark must not close."""
+
+        def __enter__(self) -> Engine:
+            return tiny_engine
+
+        def __exit__(self, *_: object) -> None: ...
+
+    with asks(lambda _: Kept(), modes, PROMPTS, lambda _: params) as ways:
+        turns = {title: ask((0, 2)) for title, ask in ways.items()}
+    plain = tiny_engine.generate([PROMPTS[0].ids, PROMPTS[2].ids], params, num_speculative_tokens=0)
+    for title, turn in turns.items():
+        assert [each.token_ids for each in turn.answers] == [each.token_ids for each in plain], title
+        for answer in turn.answers:
+            assert sum(tokens for _, tokens in answer.pieces) < answer.tokens == 12
+            assert 0 < sum(gap for gap, _ in answer.pieces) <= turn.seconds
+        assert turn.user_speed > 0
+        assert turn.total_speed == pytest.approx(24 / turn.seconds)
+    drafted = {title: sum(each.acceptance.drafted for each in turn.answers) for title, turn in turns.items()}
+    assert drafted.pop("plain") == 0
+    assert all(count for title, count in drafted.items() if "auto" not in title)
+
+
+def test_speed_counts_tokens_after_the_first() -> None:
+    assert ModeTurn((), 1.0).user_speed == 0

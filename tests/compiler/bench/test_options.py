@@ -1,0 +1,92 @@
+"""Options of a benchmark: contradictions are refused, and the recorded command repeats them."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.bench.options import BenchOptions
+from peagle.plugins.errors import UsageError
+
+ENGINE = (Path("engine"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "nothing to measure"),
+        ({"engines": ENGINE, "url": "http://x"}, "contradict"),
+        ({"engines": ENGINE, "workload": "poems"}, "--workload poems is unknown"),
+        ({"engines": ENGINE, "workload": "chat", "prompts": Path("x")}, "contradict"),
+        ({"engines": ENGINE, "num_prompts": 0}, "--num-prompts"),
+        ({"engines": ENGINE, "repeats": 0}, "--repeats"),
+        ({"engines": ENGINE, "concurrency": (1, 0)}, "--concurrency"),
+        ({"engines": ENGINE, "concurrency": ()}, "--concurrency"),
+        ({"engines": ENGINE, "num_speculative_tokens": ("auto", -1)}, "--num-speculative-tokens"),
+        ({"engines": ENGINE, "price_per_hour": -1}, "--price-per-hour"),
+        ({"engines": ENGINE, "temperature": -0.1}, "--temperature"),
+        ({"engines": ENGINE, "endpoint": "responses"}, "--endpoint responses is unknown"),
+        ({"url": "http://x", "draft": ("ngram",)}, "--draft and --url contradict"),
+        ({"url": "http://x", "threads": 2}, "--threads and --url contradict"),
+        ({"url": "http://x", "workload": "random"}, "--workload random and --url contradict"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        BenchOptions(**options).check()
+    assert said in str(error.value)
+
+
+@cache
+def _command() -> Any:
+    import typer
+
+    from peagle.compiler.verbs.program import app
+
+    program: Any = typer.main.get_command(app)
+    return program.commands["bench"]
+
+
+names = st.text("ab c'\"$", min_size=1, max_size=6).map(str.strip).filter(bool)
+
+
+@given(
+    st.builds(
+        BenchOptions,
+        engines=st.lists(names.map(Path), min_size=1, max_size=2).map(tuple),
+        workload=st.sampled_from([None, "chat", "random"]),
+        num_prompts=st.integers(1, 50),
+        repeats=st.integers(1, 3),
+        max_tokens=st.integers(1, 500),
+        draft=st.lists(st.sampled_from(["ngram", "peagle"]), max_size=2, unique=True).map(tuple),
+        num_speculative_tokens=st.lists(st.integers(1, 8) | st.just("auto"), max_size=3).map(tuple),
+        concurrency=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
+        temperature=st.sampled_from([0.0, 0.8]),
+        seed=st.integers(0, 9),
+        ignore_eos=st.booleans(),
+        price_per_hour=st.sampled_from([None, 1.5]),
+        threads=st.sampled_from([None, 2]),
+    )
+)
+def test_recorded_command_parses_to_the_same_options(options: BenchOptions) -> None:
+    program, verb, *arguments = shlex.split(options.command)
+    assert (program, verb) == ("peagle-compile", "bench")
+    parsed = _command().make_context("bench", arguments).params
+    assert parsed["engine"] == [*options.engines]
+    assert parsed["concurrency"] == ",".join(map(str, options.concurrency))
+    assert (parsed["draft"] or "") == ",".join(options.draft)
+    assert (parsed["num_speculative_tokens"] or "") == ",".join(map(str, options.num_speculative_tokens))
+    for name in ("workload", "num_prompts", "repeats", "max_tokens", "temperature", "seed", "ignore_eos",
+                 "price_per_hour", "threads"):  # fmt: skip
+        assert parsed[name] == getattr(options, name), name
+
+
+def test_recorded_command_has_no_key() -> None:
+    options = BenchOptions(url="http://x", api_key="secret", prompts=Path("my file.jsonl"))
+    assert options.command == "peagle-compile bench --prompts 'my file.jsonl' --url http://x"

@@ -1,0 +1,136 @@
+"""A whole benchmark of tiny engines, and its report."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from peagle.compiler.bench.options import BenchOptions
+from peagle.compiler.bench.page import page
+from peagle.compiler.bench.printing import report
+from peagle.compiler.bench.result import BenchResult
+from peagle.compiler.bench.run import BenchRun
+from peagle.plugins.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def result(tiny_folder: Path, eagle3_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> BenchResult:
+    """Two engines with one target, two categories, one and two requests at once."""
+    prompts = tmp_path_factory.mktemp("bench") / "questions.jsonl"
+    lines = [{"question_id": at, "category": ("code", "<prose>")[at % 2], "turns": ["abc " * at]} for at in range(1, 5)]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    options = BenchOptions(
+        engines=(tiny_folder, eagle3_folder),
+        prompts=prompts,
+        max_tokens=10,
+        num_speculative_tokens=(2, 3, "auto"),
+        concurrency=(1, 2),
+        price_per_hour=2.0,
+        ignore_eos=True,
+        threads=1,
+    )
+    return BenchRun(options).start()
+
+
+def test_every_mode_is_measured_at_every_concurrency_and_keeps_the_text(result: BenchResult) -> None:
+    titles = [each.mode for each in result.figures]
+    assert titles[: len(titles) // 2] == titles[len(titles) // 2 :]
+    assert {"plain", "P-EAGLE, K = 2", "P-EAGLE, auto", "EAGLE-3, K = 3", "n-gram lookup, K = 2"} <= {*titles}
+    assert [(at_once, figures[0].turns) for at_once, figures in result.levels.items()] == [(1, 4), (2, 2)]
+    assert result.identical is True
+    assert all(each.tokens == 40 for each in result.figures)
+    assert result.rival == "EAGLE-3"
+    assert all(each.over_autoregressive for each in result.figures)
+
+
+def test_report_has_the_origin_the_command_and_every_table(result: BenchResult) -> None:
+    text = report(result)
+    for name in ("machine", "load", "versions", "threads", "engine 1", "engine 2", "workload", "decoding", "command"):
+        assert re.search(rf"^{name}  ", text, re.MULTILINE), name
+    for head in ("tokens/s, one user", "over the fastest EAGLE-3", "after 20", "ITL p50", "drafts accepted, at least",
+                 "code: plain", "price/million", "2 requests at once, 2 turns", "identical"):  # fmt: skip
+        assert head in text
+    tables = text[text.index("1 request at a time") :]
+    assert max(len(line) for line in tables.splitlines() if "note" not in line) <= 80
+
+
+def test_json_is_written_whole_and_replaces_only_its_own(result: BenchResult, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    result.write_json(path)
+    content = json.loads(path.read_text())
+    assert content["command"] == result.command
+    assert content["figures"][0]["mode"] == "plain"
+    assert content["identical"] is True
+    result.write_json(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["bench.json"]
+    for text in ("notes", "[1]", '{"a": 1}'):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="was not written by"):
+            result.write_json(path)
+        assert path.read_text() == text
+
+
+class Tags(HTMLParser):
+    """Open tags, and the attributes of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: set[str] = set()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def test_html_report_stands_alone(result: BenchResult) -> None:
+    text = page(result)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert not tags.attributes & {"href", "src", "srcset", "onclick"}
+    assert not {"script", "link", "img", "iframe"} & {*tags.tags}
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert tags.tags.count("svg") == 2 * 3 + 2  # speed by K, positions and latency twice; two by concurrency
+    assert "&lt;prose&gt;" in text
+    assert "<prose>" not in text
+
+
+def test_engines_of_different_targets_are_refused(tiny_folder: Path, demo_engine: Path) -> None:
+    with pytest.raises(UsageError, match="have different targets"):
+        BenchRun(BenchOptions(engines=(tiny_folder, demo_engine))).start()
+
+
+def test_answers_that_do_not_fit_are_shortened_with_a_note(tiny_folder: Path) -> None:
+    options = BenchOptions(engines=(tiny_folder,), workload="random", num_prompts=1, draft=("ngram",), threads=1)
+    result = BenchRun(options).start()
+    assert result.notes[0] == "48 tokens instead of 128 per answer: the engine's max_seq_len is 96"
+    assert result.figures[0].tokens == 48
+    assert "end of text ignored" in dict(result.origin)["decoding"]
+
+
+def test_sampled_text_is_the_same_in_every_mode(tiny_folder: Path) -> None:
+    options = BenchOptions(
+        engines=(tiny_folder,), workload="random", num_prompts=2, max_tokens=16, temperature=0.9, threads=1
+    )
+    first, again = (BenchRun(options).start() for _ in range(2))
+    assert first.identical
+    assert [each.acceptance and each.acceptance.rates for each in first.figures if "auto" not in each.mode] == [
+        each.acceptance and each.acceptance.rates for each in again.figures if "auto" not in each.mode
+    ]

@@ -1,0 +1,79 @@
+"""A server as a client sees it: streams, tokens, and acceptance where it is reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peagle.compiler.bench.options import BenchOptions
+from peagle.compiler.bench.run import BenchRun
+from peagle.compiler.bench.server import BenchServer, acceptance_of
+from peagle.compiler.bundled.prompts import Prompt
+from peagle.engines.requests.results import Acceptance
+from peagle.engines.serving.server import Server
+from peagle.engines.serving.usage import speculation
+from peagle.plugins.errors import EnvironmentProblem, UsageError
+
+FIELDS = {"max_tokens": 12, "temperature": 0.0}
+PROMPTS = [Prompt("a", "def gcd(a, b):"), Prompt("b", "import os\n")]
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_streams_of_both_endpoints_are_timed_and_counted(server: Server, endpoint: str) -> None:
+    turn = BenchServer(f"{server.url}/v1", endpoint, FIELDS).answer((0, 1), PROMPTS, seed=0)
+    for answer in turn.answers:
+        assert 1 <= answer.tokens <= 12
+        assert 0 < answer.first_seconds < turn.seconds
+        assert sum(gap for gap, _ in answer.pieces) == pytest.approx(answer.decode_seconds)
+        assert answer.acceptance is not None
+        assert answer.acceptance.rounds + answer.acceptance.undrafted < answer.tokens
+    assert [answer.prompt for answer in turn.answers] == [0, 1]
+
+
+def test_whole_benchmark_of_a_server_has_no_modes_to_compare(server: Server) -> None:
+    run = BenchRun(BenchOptions(url=server.url, num_prompts=4, max_tokens=8, concurrency=(1, 2), price_per_hour=1.0))
+    result = run.start()
+    assert [(each.mode, each.concurrency, each.turns) for each in result.figures] == [("demo", 1, 4), ("demo", 2, 2)]
+    assert all(each.over_plain is None and each.cost_per_million for each in result.figures)
+    assert result.identical is None
+    assert server.url in result.command
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=30), st.integers(0, 5))
+def test_reported_acceptance_is_read_back(rounds: list[tuple[int, int]], undrafted: int) -> None:
+    acceptance = Acceptance()
+    for drafted, accepted in rounds:
+        acceptance.add_round(drafted, min(drafted, accepted))
+    acceptance.undrafted += undrafted
+    found = acceptance_of(speculation(acceptance))
+    assert found is not None
+    assert found.accepted_per_position == acceptance.accepted_per_position
+    assert (found.rounds, found.drafted, found.accepted, found.undrafted) == (
+        acceptance.rounds, acceptance.drafted, acceptance.accepted, acceptance.undrafted,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("told", [None, {}, {"rounds": 3}, [1]])
+def test_servers_that_do_not_report_acceptance_have_none(told: Any) -> None:
+    assert acceptance_of(told) is None
+
+
+def test_refusals_and_missing_servers_are_named(server: Server, tmp_path: Path) -> None:
+    wrong = BenchServer(server.url, "chat", FIELDS | {"temperature": -1})
+    with pytest.raises(EnvironmentProblem, match="answered 400") as error:
+        wrong.answer((0,), PROMPTS, 0)
+    assert "temperature" in error.value.why
+    with pytest.raises(EnvironmentProblem, match="cannot reach"):
+        _ = BenchServer("http://127.0.0.1:9", "chat", FIELDS).model
+    with pytest.raises(UsageError, match="is not a URL"):
+        BenchServer("localhost:8000", "chat", FIELDS)
+
+
+def test_key_is_sent(locked_server: Server) -> None:
+    with pytest.raises(EnvironmentProblem, match="answered 401"):
+        _ = BenchServer(locked_server.url, "chat", FIELDS).model
+    assert BenchServer(locked_server.url, "chat", FIELDS, "second").model == "demo"

@@ -1,0 +1,71 @@
+"""``bench``: what is printed and written, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.bench import run as bench_run
+from peagle.compiler.bench.workloads import WORKLOADS
+from tests.fixtures.commands import Run
+
+FEW = ("--workload", "random", "--num-prompts", 2, "--max-tokens", 8, "--draft", "ngram", "--threads", 1)
+
+
+def test_figures_are_printed_and_written(cli: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    out, html = tmp_path / "b.json", tmp_path / "b.html"
+    done = cli("bench", tiny_folder, *FEW, "--out", out, "--html", html)
+    assert done.code == 0, done.err
+    assert "n-gram lookup, K = 4" in done.out
+    assert f"wrote {out} and {html}" in done.err
+    assert json.loads(out.read_text())["identical"] is True
+    assert html.read_text().startswith("<!doctype html>")
+    as_json = cli("bench", tiny_folder, *FEW, "--out", out, "--json")
+    assert json.loads(as_json.out)["command"] == json.loads(out.read_text())["command"]
+
+
+def test_ctrl_c_prints_finished_turns_and_writes_no_file(
+    cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = bench_run.take_turns
+
+    def interrupted(modes: Any, groups: Any, repeats: Any, turns: Any, advance: Any) -> None:
+        real(modes, groups[:1], 1, turns, advance)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_run, "take_turns", interrupted)
+    done = cli("bench", tiny_folder, *FEW, "--out", tmp_path / "b.json")
+    assert done.code == 130
+    assert "1 request at a time, 1 turns" in done.out
+    assert "no file was written" in done.err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_foreign_file_is_refused_before_anything_runs(cli: Run, tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.json").write_text("{}")
+    done = cli("bench", tiny_folder, *FEW, "--out", tmp_path / "notes.json")
+    assert (done.code, done.out) == (2, "")
+    assert "was not written by" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--concurrency", "1,x"], "--concurrency '1,x' is not a list of numbers"),
+        (["--num-speculative-tokens", "2,x"], "--num-speculative-tokens x is not valid"),
+        (["--draft", "oracle"], "no engine here can draft with it"),
+    ],
+)
+def test_wrong_lists_are_refused(cli: Run, tiny_folder: Path, tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = cli("bench", tiny_folder, "--out", tmp_path / "b.json", *arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_help_names_every_workload(cli: Run) -> None:
+    text = cli("bench", "--help").out
+    assert all(name in text for name in WORKLOADS)
+    assert max(map(len, text.splitlines())) <= 80
