@@ -40,8 +40,8 @@ bench-cpu: $(STAMP) ## compare the CPU kernels with ONNX Runtime's and other run
 	@echo "Measuring (half an hour; keep the machine idle; repeat the command to continue an interrupted run) ..."
 	@$(BIN)/python benchmarks/cpu_decoding.py $(ARGS)
 
-bench-humaneval: $(STAMP) ## compare plain decoding, EAGLE-3 and P-EAGLE on HumanEval prompts; ARGS="--prompts 12" takes minutes
-	@echo "Measuring (an hour; keep the machine idle; repeat the command to continue an interrupted run) ..."
+bench-humaneval: $(STAMP) ## compare plain decoding, EAGLE-3 and P-EAGLE on HumanEval prompts; ARGS="--num-prompts 12" takes minutes
+	@echo "Measuring (an hour; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/humaneval.py $(ARGS)
 
 bench-policy: $(STAMP) ## measure the adaptive K policy with a random head and with a trained one

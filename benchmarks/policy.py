@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 from cpu.engines import REAL
-from cpu.record import Spread
 from safetensors.torch import load_file, save_file
 
 import peagle.compiler.bundled as bundled
+from peagle.compiler.bench.statistics import Spread
 from peagle.compiler.bundled.prompts import question_ids, questions
 from peagle.engines import Engine, SamplingParams
 

@@ -16,11 +16,13 @@ from heads.batch_decoder import BatchDecoder
 from heads.dialogues import ChatFormat, Dialogue
 from heads.head import load_head
 from heads.head_card import HeadRun, head_card
-from heads.prompts import chat, human_eval
+from heads.prompts import chat
 from heads.states import Lesson, lessons_of, load_lessons, save_lessons
 from heads.target import TargetFiles, fast_dtype
 from train_head import run_file
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+from peagle.compiler.bench.workloads import human_eval
 
 NEW_TOKENS = 256
 SLOTS = 32

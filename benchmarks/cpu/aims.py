@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .record import Record, Spread
+from peagle.compiler.bench.statistics import Spread
+
+from .record import Record
 
 GREEDY, SAMPLED, LONG, AT_ONCE, PASSES, SMALL = "greedy", "sampled", "long", "at once", "passes", "demo"
 

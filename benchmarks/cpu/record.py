@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Spread:
-    """A median and its quartiles."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Compute them from one value or more."""
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
-        return cls(low, median, high)
+from peagle.compiler.bench.statistics import Spread
 
 
 @dataclass

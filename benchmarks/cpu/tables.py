@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from peagle.compiler.bench.statistics import Spread
+
 from .aims import AT_ONCE, GREEDY, LONG, PASSES, SAMPLED, SMALL, Aim, aims
-from .record import Record, Spread
+from .record import Record
 
 _TITLES = {
     GREEDY: "HumanEval prompts, greedy: tokens/s",

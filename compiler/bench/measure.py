@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -23,7 +23,7 @@ _WARM_TOKENS = 4  # of the first calls, which allocate and are not counted
 
 
 @dataclass(frozen=True)
-class Answer:
+class TimedAnswer:
     """One answered request, as its reader saw it.
 
     ``pieces`` are the pieces of the stream after the first: seconds since the one before, and number of tokens.
@@ -43,7 +43,7 @@ class Answer:
 class ModeTurn:
     """The answers of one mode to one group of prompts, which ran at the same time, and the seconds of the group."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[TimedAnswer, ...]
     seconds: float
 
     @property
@@ -80,7 +80,7 @@ def groups_of(count: int, at_once: int) -> list[tuple[int, ...]]:
 def take_turns(
     modes: Mapping[str, Ask], groups: Sequence[Sequence[int]], repeats: int, turns: list[Turn], advance: Advance
 ) -> None:
-    """Answer every group in every mode, each turn beginning with another mode, and append finished turns."""
+    """TimedAnswer every group in every mode, each turn beginning with another mode, and append finished turns."""
     names = [*modes]
     for at in range(repeats * len(groups)):
         first = at % len(names)
@@ -93,7 +93,7 @@ def take_turns(
 
 @contextmanager
 def asks(
-    load: Callable[[int], Engine],
+    load: Callable[[int], AbstractContextManager[Engine]],
     modes: Sequence[DecodingMode],
     prompts: Sequence[EncodedPrompt],
     params: Callable[[int], SamplingParams],
@@ -129,7 +129,7 @@ def _answers(
     for at, submission, arrived in zip(group, running, pieces, strict=True):
         output = submission.result()
         answers.append(
-            Answer(
+            TimedAnswer(
                 prompt=at,
                 token_ids=output.token_ids,
                 tokens=len(output.token_ids),

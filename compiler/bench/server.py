@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from ...engines.requests.results import Acceptance
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt
-from .measure import Answer, ModeTurn, gaps
+from .measure import ModeTurn, TimedAnswer, gaps
 
 ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 _SECONDS = 600  # without a byte from the server
@@ -55,7 +55,7 @@ class BenchServer:
 
         Raises ``EnvironmentProblem`` if the server cannot be reached or refuses a request.
         """
-        done: SimpleQueue[tuple[int, Answer | Exception]] = SimpleQueue()
+        done: SimpleQueue[tuple[int, TimedAnswer | Exception]] = SimpleQueue()
 
         def user(place: int, at: int) -> None:
             try:
@@ -71,7 +71,7 @@ class BenchServer:
         answers = [_raised(found[place]) for place in range(len(group))]
         return ModeTurn(tuple(answers), seconds)
 
-    def _answer(self, at: int, prompt: Prompt, seed: int) -> Answer:
+    def _answer(self, at: int, prompt: Prompt, seed: int) -> TimedAnswer:
         asked = (
             {"messages": [{"role": "user", "content": prompt.text}]}
             if self.endpoint == "chat"
@@ -105,7 +105,7 @@ class BenchServer:
                 fix="use a server that supports stream_options.include_usage",
             )
         pieces = gaps([(when, 1) for when in arrived])
-        return Answer(
+        return TimedAnswer(
             prompt=at,
             token_ids=(),
             tokens=int(usage["completion_tokens"]),
@@ -186,7 +186,7 @@ def _content(choice: Mapping[str, Any]) -> bool:
     return bool(choice.get("text") or any(delta.get(key) for key in ("content", "reasoning_content", "tool_calls")))
 
 
-def _raised(found: Answer | Exception) -> Answer:
+def _raised(found: TimedAnswer | Exception) -> TimedAnswer:
     if isinstance(found, Exception):
         raise found
     return found

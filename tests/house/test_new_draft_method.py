@@ -131,6 +131,13 @@ def test_the_help_lists_it(verb: str) -> None:
     assert "suffix" in done.stdout
 
 
+def test_the_benchmark_measures_it(engine: Engine, tiny_engine: Engine, suffix: None) -> None:
+    from peagle.compiler.bench.modes import modes_of
+
+    for each in (engine, tiny_engine):
+        assert "suffix decoding, K = 4" in [mode.title for mode in modes_of([each.manifest], counts=[4])]
+
+
 def test_vllm_s_name_means_it(engine: Engine, tiny_engine: Engine, suffix: None) -> None:
     for each in (engine, tiny_engine):
         assert speculation_of('{"method": "suffix"}', {}, each.manifest).drafts.draft == "suffix"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.bench.measure import Answer, Level, ModeTurn
+from peagle.compiler.bench.measure import Level, ModeTurn, TimedAnswer
 from peagle.compiler.bench.modes import DecodingMode
 from peagle.compiler.bench.summary import AcceptanceFigures, LatencyFigures, figures_of
 from peagle.compiler.bench.workloads import EncodedPrompt
@@ -24,15 +24,15 @@ PROMPTS = [EncodedPrompt("first", "code", (1,)), EncodedPrompt("second", "prose"
 TOKENS = (5, 6, 7, 8, 9)
 
 
-def answer(prompt: int, seconds: float, tokens: Sequence[int] = TOKENS, accepted: Sequence[int] = ()) -> Answer:
+def answer(prompt: int, seconds: float, tokens: Sequence[int] = TOKENS, accepted: Sequence[int] = ()) -> TimedAnswer:
     acceptance = Acceptance()
     for each in accepted:
         acceptance.add_round(4, each)
     pieces = tuple((seconds / (len(tokens) - 1), 1) for _ in tokens[1:])
-    return Answer(prompt, tuple(tokens), len(tokens), 0.1, seconds, pieces, acceptance)
+    return TimedAnswer(prompt, tuple(tokens), len(tokens), 0.1, seconds, pieces, acceptance)
 
 
-def turn(**answers: Answer) -> dict[str, ModeTurn]:
+def turn(**answers: TimedAnswer) -> dict[str, ModeTurn]:
     titles = {"plain": PLAIN, "parallel": PARALLEL, "slow": SLOW, "fast": FAST}
     return {titles[name].title: ModeTurn((each,), 0.1 + each.decode_seconds) for name, each in answers.items()}
 

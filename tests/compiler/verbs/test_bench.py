@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.compiler.bench import run as bench_run
+from peagle.compiler.bench.measure import take_turns
 from peagle.compiler.bench.workloads import WORKLOADS
 from tests.fixtures.commands import Run
 
@@ -30,13 +30,11 @@ def test_figures_are_printed_and_written(cli: Run, tiny_folder: Path, tmp_path: 
 def test_ctrl_c_prints_finished_turns_and_writes_no_file(
     cli: Run, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = bench_run.take_turns
-
     def interrupted(modes: Any, groups: Any, repeats: Any, turns: Any, advance: Any) -> None:
-        real(modes, groups[:1], 1, turns, advance)
+        take_turns(modes, groups[:1], 1, turns, advance)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench_run, "take_turns", interrupted)
+    monkeypatch.setattr("peagle.compiler.bench.run.take_turns", interrupted)
     done = cli("bench", tiny_folder, *FEW, "--out", tmp_path / "b.json")
     assert done.code == 130
     assert "1 request at a time, 1 turns" in done.out
