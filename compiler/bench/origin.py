@@ -29,16 +29,27 @@ def machine_rows() -> Rows:
     ]
 
 
-def engine_rows(folders: Sequence[Path], manifests: Sequence[Manifest]) -> Rows:
-    """Return rows on the engines: the checkpoints and the precision that they were built from."""
+def engine_rows(folders: Sequence[Path], manifests: Sequence[Manifest], threads: int | None) -> Rows:
+    """Return rows on the engines: the checkpoints and the precision that they were built from, and their threads."""
     rows = []
     for at, (folder, manifest) in enumerate(zip(folders, manifests, strict=True), 1):
         parts = [f"{part.origin.id} ({part.origin.revision[:16]})" for part in manifest.parts.values()]
         built = f"{folder.resolve().name}: {' with '.join(parts)}, {_precision(manifest.precision)}"
         backend = f"{manifest.backend.name}, lowered for {manifest.backend.lowering}"
         name = "engine" if len(folders) == 1 else f"engine {at}"
-        rows.append((name, f"{built}, {backend}, by peagle-compile {manifest.product_version}"))
+        made = f"by peagle-compile {manifest.product_version}"
+        rows.append((name, ", ".join([built, backend, made, *_threads(manifest, threads)])))
     return rows
+
+
+def _threads(manifest: Manifest, threads: int | None) -> list[str]:
+    """Return the CPU threads of an engine in words; nothing for one that runs on a GPU."""
+    if manifest.backend.gpus:
+        return []
+    from ...engines.backends.onnxruntime.loaded_graphs import default_threads
+
+    count = default_threads(manifest) if threads is None else threads
+    return [f"{count} thread{'s' * (count > 1)}" if count else "a thread per physical core"]
 
 
 def _precision(table: Mapping[str, str]) -> str:

@@ -88,8 +88,7 @@ class BenchRun:
         self.prompts, ignores = prompts.prompts, options.ignore_eos or self._ignores_end
         self.notes += prompts.notes
         self.origin += [
-            ("threads", "the engine's own number" if options.threads is None else str(options.threads)),
-            *engine_rows(folders, manifests),
+            *engine_rows(folders, manifests, options.threads),
             ("workload", f"{prompts.name}: {len(prompts.prompts)} prompts, digest {prompts.digest}"),
             ("decoding", f"{self._sampling(most)}, {'end of text ignored' if ignores else 'to the end of the answer'}"),
         ]

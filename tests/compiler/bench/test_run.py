@@ -49,11 +49,12 @@ def test_every_mode_is_measured_at_every_concurrency_and_keeps_the_text(result: 
 
 def test_report_has_the_origin_the_command_and_every_table(result: BenchResult) -> None:
     text = report(result)
-    for name in ("machine", "load", "versions", "threads", "engine 1", "engine 2", "workload", "decoding", "command"):
+    for name in ("machine", "load", "versions", "engine 1", "engine 2", "workload", "decoding", "command"):
         assert re.search(rf"^{name}  ", text, re.MULTILINE), name
     for head in ("tokens/s, one user", "over the fastest EAGLE-3", "after 20", "ITL p50", "drafts accepted, at least",
                  "code: plain", "price/million", "2 requests at once, 2 turns", "identical"):  # fmt: skip
         assert head in text
+    assert text.count(", 1 thread\n") == 2
     tables = text[text.index("1 request at a time") :]
     assert max(len(line) for line in tables.splitlines() if "note" not in line) <= 80
 
