@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from peagle.compiler.bench.measure import take_turns
 from peagle.compiler.bench.workloads import WORKLOADS
+from peagle.compiler.verbs.program import app
 from tests.fixtures.commands import Run
 
 FEW = ("--workload", "random", "--num-prompts", 2, "--max-tokens", 8, "--draft", "ngram", "--threads", 1)
@@ -67,3 +69,13 @@ def test_help_names_every_workload(cli: Run) -> None:
     text = cli("bench", "--help").out
     assert all(name in text for name in WORKLOADS)
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("option", "typed", "completed"),
+    [("workload", "hum", ["humaneval"]), ("draft", "ngram,eag", ["ngram,eagle3"]), ("draft", "no", [])],
+)
+def test_workloads_and_draft_methods_are_completed(option: str, typed: str, completed: list[str]) -> None:
+    program: Any = typer.main.get_command(app)
+    (param,) = [each for each in program.commands["bench"].params if each.name == option]
+    assert [each.value for each in param.shell_complete(typer.Context(program), typed)] == completed
