@@ -150,11 +150,13 @@ def differing(figures: Iterable[ModeFigures]) -> list[ModeFigures]:
 
 def difference_line(figures: ModeFigures) -> str:
     """Return the first difference of a mode in words."""
-    found = figures.difference or {}
+    found = figures.difference
+    where = f"{figures.mode}, {requests(figures.concurrency)}"
+    if found is None:
+        return f"{where}: the text is that of plain decoding"
     return (
-        f"{figures.mode}, {requests(figures.concurrency)}: the text differs from plain decoding; first in prompt "
-        f"{found.get('prompt')} at token {found.get('position')}: plain {found.get('plain')}, found "
-        f"{found.get('found')}. `peagle-compile verify` tells whether the two are tied"
+        f"{where}: the text differs from plain decoding; first in prompt {found.prompt} at token {found.position}: "
+        f"plain {found.plain}, found {found.found}. `peagle-compile verify` tells whether the two are tied"
     )
 
 

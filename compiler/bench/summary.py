@@ -13,7 +13,16 @@ from .statistics import PairedRatios, Spread, percentile
 from .workloads import EncodedPrompt
 
 _CURVE = 100  # steps of the latency curve
-Difference = dict[str, object]
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first token that differs from plain decoding: the id of the prompt, the position, and both tokens as text."""
+
+    prompt: str
+    position: int
+    plain: str
+    found: str
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ class ModeFigures:
     acceptance: AcceptanceFigures | None
     categories: tuple[CategoryFigures, ...]
     identical: bool | None
-    difference: Difference | None
+    difference: FirstDifference | None
     cost_per_million: float | None
 
 
@@ -206,7 +215,7 @@ def _difference(
     reference: Mapping[int, tuple[int, ...]],
     prompts: Sequence[EncodedPrompt],
     decode: Callable[[Sequence[int]], str],
-) -> Difference | None:
+) -> FirstDifference | None:
     """Return the first answer that differs from plain decoding: its prompt, the position, and both tokens."""
     for answer in answers:
         expected = reference[answer.prompt]
@@ -215,7 +224,7 @@ def _difference(
         both = zip(expected, answer.token_ids, strict=False)
         at = next((i for i, (a, b) in enumerate(both) if a != b), min(len(expected), len(answer.token_ids)))
         texts = [decode(ids[at : at + 1]) if at < len(ids) else "(end)" for ids in (expected, answer.token_ids)]
-        return {"prompt": prompts[answer.prompt].id, "position": at, "plain": texts[0], "found": texts[1]}
+        return FirstDifference(prompts[answer.prompt].id, at, *texts)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from peagle.compiler.bench.page import page
 from peagle.compiler.bench.printing import report
 from peagle.compiler.bench.result import BenchResult
 from peagle.compiler.bench.run import BenchRun
+from peagle.compiler.bench.summary import FirstDifference
 from peagle.plugins.errors import UsageError
 
 
@@ -135,3 +137,12 @@ def test_sampled_text_is_the_same_in_every_mode(tiny_folder: Path) -> None:
     assert [each.acceptance and each.acceptance.rates for each in first.figures if "auto" not in each.mode] == [
         each.acceptance and each.acceptance.rates for each in again.figures if "auto" not in each.mode
     ]
+
+
+def test_text_that_differs_is_named_in_both_reports(result: BenchResult) -> None:
+    wrong = replace(result.figures[1], identical=False, difference=FirstDifference("q<1>", 3, "7 'a'", "8 'b'"))
+    changed = replace(result, figures=(result.figures[0], wrong))
+    assert changed.identical is False
+    assert "first in prompt q<1> at token 3: plain 7 'a', found 8 'b'" in report(changed)
+    assert re.search(r"^P-EAGLE, K = 2 .* NO$", report(changed), re.MULTILINE)
+    assert "first in prompt q&lt;1&gt; at token 3" in page(changed)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.bench.measure import Level, ModeTurn, TimedAnswer
 from peagle.compiler.bench.modes import DecodingMode
-from peagle.compiler.bench.summary import AcceptanceFigures, LatencyFigures, figures_of
+from peagle.compiler.bench.summary import AcceptanceFigures, FirstDifference, LatencyFigures, figures_of
 from peagle.compiler.bench.workloads import EncodedPrompt
 from peagle.engines.requests.results import Acceptance
 
@@ -67,13 +67,13 @@ def test_first_difference_is_named() -> None:
     plain, parallel = figures_of([Level(1, turns)], [PLAIN, PARALLEL], PROMPTS, decode=decode)
     assert (plain.identical, plain.difference) == (True, None)
     assert parallel.identical is False
-    assert parallel.difference == {"prompt": "second", "position": 2, "plain": "7", "found": "70"}
+    assert parallel.difference == FirstDifference("second", 2, "7", "70")
 
 
 def test_answer_that_ends_early_differs_at_its_end() -> None:
     turns = [turn(plain=answer(0, 1), parallel=answer(0, 1, TOKENS[:3]))]
     (_, parallel) = figures_of([Level(1, turns)], [PLAIN, PARALLEL], PROMPTS, decode=decode)
-    assert parallel.difference == {"prompt": "first", "position": 3, "plain": "8", "found": "(end)"}
+    assert parallel.difference == FirstDifference("first", 3, "8", "(end)")
 
 
 def test_text_at_a_higher_concurrency_is_compared_with_the_first_plain_text() -> None:
