@@ -210,8 +210,9 @@ class Engine:
 
     @property
     def answer_style(self) -> Style | None:
-        """The format of tool calls and reasoning in chat answers, from the template; None if answers are plain text.
+        """The format of tool calls and reasoning in chat answers, from the template; None if it has none.
 
+        Without one, templates get tools, calls and results as text of messages, and calls have the format "json".
         With ``"channels"`` (GPT-OSS) the text of a chat answer includes the special tokens between its channels.
         """
         return self._factory.conversations.style
@@ -219,11 +220,6 @@ class Engine:
     def spoken(self, answer: str) -> str:
         """Return the visible part of a chat answer, without reasoning if the model marks it."""
         return spoken(answer) if self.answer_style == "channels" else answer
-
-    @property
-    def can_call_tools(self) -> bool:
-        """Return whether the chat template supports tools, with calls in a supported format."""
-        return self._factory.can_call_tools
 
     def prepare_forms(self) -> None:
         """Load the vocabulary for structured outputs, which the first request with one would otherwise wait for.
@@ -245,10 +241,25 @@ class Engine:
         schemas declare, unless a schema says ``additionalProperties`` or ``disable_additional_properties`` is False.
         Use the result as ``SamplingParams.structured_outputs`` of a chat with the same tools, in OpenAI's format.
 
-        Raises ``UsageError`` for parameters that are not an object schema, for schemas that the model's call format
-        cannot enforce, and for a model without a supported call format.
+        Raises ``UsageError`` for parameters that are not an object schema, and for schemas that the model's call format
+        cannot enforce.
         """
         return self._factory.calls(tools, most, disable_additional_properties=disable_additional_properties)
+
+    def optional_calls_of(
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        most: int | None = None,
+        *,
+        disable_additional_properties: bool = True,
+    ) -> StructuredOutputsParams | None:
+        """Return structured output parameters for an answer that may call ``tools`` after any text, or instead of it.
+
+        They are for models whose template has no format of calls: once such an answer begins a call, the rest of it are
+        calls that fit the schemas, or with any arguments if these schemas cannot be enforced. None for other models,
+        and if this engine cannot constrain answers. The arguments are those of ``calls_of``.
+        """
+        return self._factory.optional_calls(tools, most, disable_additional_properties=disable_additional_properties)
 
     def generate(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -11,7 +12,7 @@ from ..plugins.errors import UsageError
 from .draft_methods import DraftMethod
 from .draft_options import adaptive_policy, decoding, usable_method
 from .folder.manifest import Manifest
-from .grammars.call_grammar import call_form
+from .grammars.call_grammar import call_form, without_schemas
 from .grammars.compiled import Grammars
 from .grammars.tally import GrammarTally
 from .policy.drafts_per_round import Fixed, NumSpeculativeTokens, Policy
@@ -23,7 +24,7 @@ from .running.logprobs import PromptLogprobs
 from .running.request import Request
 from .running.submission import Delivery
 from .running.token_choice import choice_of
-from .text.answer_styles import READ, can_call
+from .text.answer_styles import DEFAULT_STYLE, shows_special
 from .text.chat import Chat, Objects
 from .text.messages import Message
 from .text.tokenizer import Tokenizer
@@ -138,8 +139,8 @@ class RequestFactory:
         chats, must_fit = self.conversations, self._kept(each) is None
         _, ids = self.written(messages, must_fit=must_fit, **options)
         ends = chats.ends_with(options.get("chat_template"))
-        shows_special = chats.style == "channels"
-        return self.request("the conversation", ids, each, *decoded, ends=ends, shows_special=shows_special)
+        shown = shows_special(chats.style, self._tokenizer.added_texts(), has_tools=bool(options.get("tools")))
+        return self.request("the conversation", ids, each, *decoded, ends=ends, shows_special=shown)
 
     def written(
         self,
@@ -159,11 +160,6 @@ class RequestFactory:
         """Statistics of structured outputs."""
         return self._grammars.tally
 
-    @property
-    def can_call_tools(self) -> bool:
-        """Return whether the template supports tools, with calls in a supported and visible format."""
-        return can_call(self.conversations.style, self._tokenizer.added_texts())
-
     def prepare_forms(self) -> None:
         """Load the vocabulary for structured outputs, if the engine supports them."""
         if self._shows_logits:
@@ -173,14 +169,31 @@ class RequestFactory:
         self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True
     ) -> StructuredOutputsParams:
         """Return the form of an answer that only calls tools, at most ``most`` times. Raises ``UsageError``."""
-        style = self.conversations.style
-        if style is None or not self.can_call_tools:
-            raise UsageError(
-                "tools are not supported by this model",
-                why=f"its chat template has no supported tool call format ({READ})",
-                fix="describe the tools in a message, and request JSON with structured_outputs",
-            )
+        style = self.conversations.style or DEFAULT_STYLE
         return call_form(tools, style, most=most, disable_additional_properties=disable_additional_properties)
+
+    def optional_calls(
+        self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True
+    ) -> StructuredOutputsParams | None:
+        """Return the form of an answer that may call tools in the default form, at most ``most`` times.
+
+        If their schemas cannot be enforced, arguments may be any object. None if the template has a format of its own,
+        or if nothing can be enforced.
+        """
+        if self.conversations.style is not None or not (self._shows_logits and self._grammars.is_usable):
+            return None
+        for each in (tools, without_schemas(tools)):
+            with suppress(UsageError):
+                form = call_form(
+                    each,
+                    DEFAULT_STYLE,
+                    most=most,
+                    must_call=False,
+                    disable_additional_properties=disable_additional_properties,
+                )
+                self._grammars.require_possible(form)
+                return form
+        return None
 
     def request(
         self,

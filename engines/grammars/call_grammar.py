@@ -1,6 +1,6 @@
-"""Grammar for answers that consist only of tool calls, in the model's own call format.
+"""Grammar for answers that consist only of tool calls, in the model's own call format, or that end with them.
 
-``text.tool_calls`` parses these calls: every text of the grammar is a call whose arguments match the tool's schema.
+``text.tool_calls`` parses these calls: every call of the grammar has arguments that match the tool's schema.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ def call_form(
     style: Style,
     *,
     most: int | None = None,
+    must_call: bool = True,
     disable_additional_properties: bool = True,
 ) -> StructuredOutputsParams:
     """Return the grammar of one or more calls of these tools, with at most ``most`` calls (1, or None for any number).
+
+    Unless the answer ``must_call``, any text may precede the calls, or replace them; only the style "json" allows that.
 
     Objects in the arguments contain only declared keys, unless they say ``additionalProperties`` or
     ``disable_additional_properties`` is False; then the standard applies.
@@ -41,6 +44,9 @@ def call_form(
     """
     more = "" if most == 1 else ' ("\\n" one)*'
     rules = [f"start: one{more}", f'one: "{OPEN}\\n" call "\\n{CLOSE}"']
+    if not must_call:  # the text is free until it contains the tag
+        rules[0] = f'start: TEXT | begun "\\n" call "\\n{CLOSE}"{more}'
+        rules += [f"begun[lazy]: /(?s:.*){OPEN}/", "TEXT: /(?s:.*)/"]
     if style == "llama":
         rules = ["start: call"]
     elif style == "channels":
@@ -65,6 +71,11 @@ def call_form(
     if style == "tags":
         rules.append(f"BAD: /(?s:.*)({'|'.join(text.replace('/', chr(92) + '/') for text in _NOT_IN_TEXT)})(?s:.*)/")
     return StructuredOutputsParams(grammar="\n".join([*rules, f"call: {' | '.join(kinds)}"]) + "\n")
+
+
+def without_schemas(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return tools of the same names whose arguments may be any object."""
+    return [{"function": {"name": each["function"]["name"], "parameters": {"type": "object"}}} for each in tools]
 
 
 def _object_schema(name: str, given: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import EnvironmentProblem, UsageError
@@ -94,6 +95,19 @@ class Grammars:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return guide.deep_copy()
+
+    @cached_property
+    def is_usable(self) -> bool:
+        """Return whether the packages are installed and llguidance can read the tokenizer."""
+        try:
+            self._vocabulary()
+        except EnvironmentProblem:
+            return False
+        return True
+
+    def require_possible(self, form: StructuredOutputsParams) -> None:
+        """Compile a form for the next ``path``. Raises the errors of ``path``."""
+        self._guide(self._vocabulary(), form)
 
     def prepare(self) -> None:
         """Load the vocabulary now. If that fails, requests with a form report it."""

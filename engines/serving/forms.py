@@ -46,15 +46,16 @@ class FormField:
 
 
 TOOL_CHOICE = FormField("tool_choice", schema="tools", kind="grammar")
+TOOLS = FormField("tools", schema="tools", kind="grammar")
 
 
 def field_of(conversation: Conversation, field: FormField, form: StructuredOutputsParams | None) -> FormField:
-    """Return the field that constrains the answer: ``field``, or the tool choice if tools must be called.
+    """Return the field that constrains the answer: ``field``, or the tools if they may or must be called.
 
-    Raises ``HttpRefusal`` if both do.
+    Raises ``HttpRefusal`` if the answer must call, and ``field`` constrains it too.
     """
     if not conversation.must_call:
-        return field
+        return TOOLS if conversation.tools and form is None else field
     if form is not None:
         raise HttpRefusal(
             400, f"tool_choice and {field.name} cannot be combined; fix: send only one of them", param="tool_choice"

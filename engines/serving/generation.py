@@ -16,8 +16,9 @@ from ...plugins.errors import UsageError
 from ..policy.drafts_per_round import NumSpeculativeTokens
 from ..request_factory import TemplateOptions
 from ..requests.params import SamplingParams
+from ..requests.structured_outputs import StructuredOutputsParams
 from ..running.submission import AsyncSubmission
-from ..text.answer_styles import READ, Style
+from ..text.answer_styles import Style
 from .problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from .settings import ServerSettings
 from .state import ServerState
@@ -124,9 +125,9 @@ async def answer_style(state: ServerState) -> Style | None:
 
 
 async def admitted(state: ServerState, generation: Generation) -> Generation:
-    """Return the generation with the grammar of its tool calls added, if tools must be called.
+    """Return the generation with the grammar of its tool calls added, if there is one.
 
-    Raises ``HttpRefusal`` if it has more choices than the server allows, or tools that the model does not support.
+    Raises ``HttpRefusal`` if it has more choices than the server allows.
     """
     choices, limit = generation.choices, state.limits.choices
     total = choices * generation.num_inputs
@@ -138,28 +139,21 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
             "--max-choices",
             param="n",
         )
-    source = generation.source
-    if not isinstance(source, Conversation):
-        return generation
-    await require_tool_support(state, source)
-    if not source.must_call:
+    source, params = generation.source, generation.params
+    if not isinstance(source, Conversation) or not source.tools:
         return generation
     keeps_keys = state.settings.structured_outputs.disable_additional_properties
-    form = await run_in_threadpool(
-        lambda: state.engine.calls_of(source.must_call, source.most_calls, disable_additional_properties=keeps_keys)
-    )
-    return replace(generation, params=replace(generation.params, structured_outputs=form))
 
+    def form() -> StructuredOutputsParams | None:
+        engine, most = state.engine, source.most_calls
+        if source.must_call:
+            return engine.calls_of(source.must_call, most, disable_additional_properties=keeps_keys)
+        if params.structured_outputs is not None or params.ignore_eos:
+            return None
+        return engine.optional_calls_of(source.tools, most, disable_additional_properties=keeps_keys)
 
-async def require_tool_support(state: ServerState, conversation: Conversation) -> None:
-    """Raise ``HttpRefusal`` if the conversation has tools and the model does not support them."""
-    if conversation.tools and not await run_in_threadpool(lambda: state.engine.can_call_tools):
-        raise HttpRefusal(
-            400,
-            f"this model does not support tools: its chat template has no supported tool call format ({READ})",
-            param="tools",
-            code="unsupported_parameter",
-        )
+    found = await run_in_threadpool(form)
+    return generation if found is None else replace(generation, params=replace(params, structured_outputs=found))
 
 
 async def prompt_ids(state: ServerState, conversation: Conversation) -> list[int]:

@@ -11,7 +11,7 @@ from .llama_calls import LlamaCallReader
 from .tool_calls import CLOSE, OPEN, TAG, Thought, ToolCall, ToolCallReader
 
 Style = Literal["json", "tags", "llama", "channels"]
-READ = "Hermes, Qwen3, Qwen3-Coder, Llama 3, GPT-OSS"  # models with a supported call format
+DEFAULT_STYLE: Style = "json"  # of calls, for models without a style
 
 
 class AnswerReader(Protocol):
@@ -29,7 +29,7 @@ class AnswerReader(Protocol):
 
 
 def style_of(templates: Iterable[str]) -> Style | None:
-    """Return the style of a model with these templates; None if its answers are plain text."""
+    """Return the style of a model with these templates; None if they have no format of calls and reasoning."""
     sources = [*templates]
     if any(channels.CHANNEL in source and channels.MESSAGE in source for source in sources):
         return "channels"
@@ -41,15 +41,23 @@ def style_of(templates: Iterable[str]) -> Style | None:
     return None
 
 
-def can_call(style: Style | None, hidden: Mapping[str, bool]) -> bool:
-    """Return whether calls can be parsed; ``hidden`` maps added tokens to whether decoded text omits them."""
-    return style is not None and not (style in ("json", "tags") and any(hidden.get(each) for each in (OPEN, CLOSE)))
+def shows_special(style: Style | None, hidden: Mapping[str, bool], *, has_tools: bool) -> bool:
+    """Return whether the text of an answer must include special tokens, because they separate its parts.
+
+    ``hidden`` maps added tokens to whether decoded text usually omits them.
+    """
+    if style == "channels":
+        return True
+    return has_tools and style != "llama" and any(hidden.get(each) for each in (OPEN, CLOSE))
 
 
 def reader_of(
     style: Style | None, tools: Sequence[Mapping[str, Any]], most: int | None, *, are_certain: bool
 ) -> AnswerReader | None:
-    """Return a reader for answers of this style, or None for plain text. The other arguments are the reader's."""
+    """Return a reader for answers of this style, or None for plain text. The other arguments are the reader's.
+
+    Without a style, calls have the default form, which is that of "json".
+    """
     if style == "channels":
         return ChannelReader(tools, most)
     if not tools:

@@ -12,6 +12,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..requests.arguments import flag
 from .answer_styles import Style
 from .channels import ENDS
+from .default_calls import in_default_form, mentions_calls
 from .messages import Message, messages_of, template_arguments_of, template_of, tools_of
 from .template_files import DEFAULT, read_special_tokens, read_templates
 from .tokenizer import Tokenizer
@@ -27,7 +28,8 @@ class Chat:
     """The chat template of an engine folder at load time, and the tokenizer for its text.
 
     The folder may change later. A damaged template is reported on use. A conversation may bring a template of its own,
-    which does not change the format in which answers are read.
+    which does not change the format in which answers are read. If the engine's template has no format of tool calls,
+    templates get tools, calls and results as text (``default_calls.py``).
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, max_seq_len: int, template: str | None = None) -> None:
@@ -100,9 +102,14 @@ class Chat:
                 why="the first continues the last message, and the second begins a new one",
                 fix="set only one of them",
             )
-        text = self._template(chat_template).render(
-            messages_of("messages", messages, is_answered=opens),
-            tools=tools_of("tools", tools),
+        template = self._template(chat_template)
+        given, offered = messages_of("messages", messages, is_answered=opens), tools_of("tools", tools)
+        if (offered or mentions_calls(given)) and self.style is None:
+            given = in_default_form(given, offered or [], takes_system=template.takes_system)
+            offered = None
+        text = template.render(
+            given,
+            tools=offered,
             documents=tools_of("documents", documents),
             arguments=template_arguments_of("chat_template_kwargs", arguments),
             add_generation_prompt=opens,

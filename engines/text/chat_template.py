@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ class ChatTemplate:
     def style(self) -> Style | None:
         """The model's format of tool calls and reasoning; None if it is not supported."""
         return style_of(self._sources.values())
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """Return whether the template writes system messages; some reject or drop them."""
+        try:
+            return _ANSWER in self.render([{"role": "system", "content": _ANSWER}, {"role": "user", "content": "?"}])
+        except PeagleError:
+            return False
 
     def check(self) -> None:
         """Compile every template. Raises ``EnvironmentProblem`` for invalid Jinja."""

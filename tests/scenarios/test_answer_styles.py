@@ -143,7 +143,7 @@ def heard(client: OpenAI, asked: Any) -> Heard:
 
 
 def test_template_determines_the_answer_style(talking: Talking, calling_engine: Engine, served_engine: Engine) -> None:
-    assert (talking.engine.answer_style, talking.engine.can_call_tools) == (talking.style, True)
+    assert talking.engine.answer_style == talking.style
     assert (calling_engine.answer_style, served_engine.answer_style) == ("json", None)
 
 

@@ -17,6 +17,13 @@ from tests.fixtures.servers import MODEL
 
 pytest.importorskip("llguidance")
 
+
+@pytest.fixture(params=["calling_server", "server"], ids=["calls in the template", "default form"])
+def agents_server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
 COMMAND = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 CALL = '<tool_call>\n{"name": "%s", "arguments": {"command": "ls"}}\n</tool_call>'
 EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -100,36 +107,36 @@ def message_of(server: Server, messages: Any, **more: Any) -> tuple[list[dict[st
     return blocks, reason
 
 
-def test_an_agent_of_the_messages_api_works_through_a_tool_loop(calling_server: Server) -> None:
+def test_an_agent_of_the_messages_api_works_through_a_tool_loop(agents_server: Server) -> None:
     reminder = {"type": "text", "text": "<system-reminder>\nToday is Friday.\n</system-reminder>"}
     turns: list[Any] = [{"role": "user", "content": [reminder, {"type": "text", "text": "List files.", **EPHEMERAL}]}]
-    blocks, reason = message_of(calling_server, turns, **forced("I look.\n" + CALL % "Bash"))
+    blocks, reason = message_of(agents_server, turns, **forced("I look.\n" + CALL % "Bash"))
     assert ([each["type"] for each in blocks], reason) == (["text", "tool_use"], "tool_use")
     assert blocks[1]["input"] == {"command": "ls"}
     result = {"tool_use_id": blocks[1]["id"], "type": "tool_result", "content": "a.py", "is_error": False, **EPHEMERAL}
     turns += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
     turns.append({"role": "system", "content": [{"type": "text", "text": "The plan changed.", **EPHEMERAL}]})
-    blocks, reason = message_of(calling_server, turns, **forced("There is a.py."))
+    blocks, reason = message_of(agents_server, turns, **forced("There is a.py."))
     assert blocks == [{"type": "text", "text": "There is a.py."}]
     assert reason == "end_turn"
 
 
-def test_it_counts_tokens_and_asks_for_a_title(calling_server: Server) -> None:
+def test_it_counts_tokens_and_asks_for_a_title(agents_server: Server) -> None:
     fields = {name: MESSAGES_BODY[name] for name in ("model", "tools", "thinking")}
     body = {**fields, "messages": [{"role": "user", "content": "foo"}]}
-    status, _, content = call(calling_server, "POST", "/v1/messages/count_tokens?beta=true", body, MESSAGES_HEADERS)
+    status, _, content = call(agents_server, "POST", "/v1/messages/count_tokens?beta=true", body, MESSAGES_HEADERS)
     assert status == 200, content
     assert json.loads(content)["input_tokens"] > 0
     schema = {"type": "object", "properties": {"title": {"enum": ["Files"]}}, "required": ["title"]}
     title = {"output_config": {"format": {"type": "json_schema", "schema": schema}}, "tools": [], "max_tokens": 32000}
-    blocks, _ = message_of(calling_server, [{"role": "user", "content": "List files."}], **title)
+    blocks, _ = message_of(agents_server, [{"role": "user", "content": "List files."}], **title)
     assert json.loads(blocks[0]["text"]) == {"title": "Files"}
 
 
-def test_a_search_on_anthropic_s_machines_is_refused(calling_server: Server) -> None:
+def test_a_search_on_anthropic_s_machines_is_refused(agents_server: Server) -> None:
     tools = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]
     body = {**MESSAGES_BODY, "tools": tools, "messages": [{"role": "user", "content": "a"}]}
-    status, _, content = call(calling_server, "POST", "/v1/messages", body)
+    status, _, content = call(agents_server, "POST", "/v1/messages", body)
     assert status == 400
     assert "tools[0] has type 'web_search_20250305'" in json.loads(content)["error"]["message"]
 
@@ -155,28 +162,28 @@ def said(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
-def test_an_agent_of_the_responses_api_works_through_a_tool_loop(calling_server: Server) -> None:
+def test_an_agent_of_the_responses_api_works_through_a_tool_loop(agents_server: Server) -> None:
     """It keeps the conversation itself, and sends items back without their ids and states."""
     items = [
         said("developer", "Sandbox: read-only."),
         said("user", "<environment_context/>"),
         said("user", "List files."),
     ]
-    text, made = items_of(calling_server, items, **forced("I look.\n" + CALL % "shell_command"))
+    text, made = items_of(agents_server, items, **forced("I look.\n" + CALL % "shell_command"))
     assert (made["type"], made["name"], made["arguments"]) == ("function_call", "shell_command", '{"command": "ls"}')
     items.append({**said("assistant", text["content"][0]["text"]), "phase": "commentary"})
     items.append({name: made[name] for name in ("type", "name", "arguments", "call_id")})
     items.append({"type": "function_call_output", "call_id": made["call_id"], "output": "a.py"})
     items.append({"type": "reasoning", "summary": [], "encrypted_content": "gAAAAABo"})
-    (text,) = items_of(calling_server, items, **forced("There is a.py."))
+    (text,) = items_of(agents_server, items, **forced("There is a.py."))
     assert text["content"][0]["text"] == "There is a.py."
-    assert call(calling_server, "GET", f"/v1/responses/{text['id']}")[0] == 404
+    assert call(agents_server, "GET", f"/v1/responses/{text['id']}")[0] == 404
 
 
-def test_an_agent_of_the_responses_api_follows_a_schema(calling_server: Server) -> None:
+def test_an_agent_of_the_responses_api_follows_a_schema(agents_server: Server) -> None:
     schema = {"type": "object", "properties": {"ok": {"enum": [True]}}, "required": ["ok"]}
     text = {"format": {"type": "json_schema", "name": "output_schema", "strict": True, "schema": schema}}
-    (found,) = items_of(calling_server, [said("user", "Is it done?")], text=text, tools=[])
+    (found,) = items_of(agents_server, [said("user", "Is it done?")], text=text, tools=[])
     assert json.loads(found["content"][0]["text"]) == {"ok": True}
 
 
@@ -188,9 +195,9 @@ def test_an_agent_of_the_responses_api_follows_a_schema(calling_server: Server) 
         {"type": "namespace", "name": "functions", "tools": []},
     ],
 )
-def test_tools_other_than_functions_are_refused_by_their_type(calling_server: Server, tool: dict[str, Any]) -> None:
+def test_tools_other_than_functions_are_refused_by_their_type(agents_server: Server, tool: dict[str, Any]) -> None:
     body = {**RESPONSES_BODY, "input": "a", "tools": [*RESPONSES_BODY["tools"], tool]}
-    status, _, content = call(calling_server, "POST", "/v1/responses", body)
+    status, _, content = call(agents_server, "POST", "/v1/responses", body)
     assert status == 400
     error = json.loads(content)["error"]
     assert (error["param"], error["code"]) == ("tools[2]", "unsupported_parameter")

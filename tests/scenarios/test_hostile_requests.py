@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import logging
 import random
@@ -146,6 +147,7 @@ PROPER: tuple[tuple[str, dict[str, Any]], ...] = (
 PATIENCE = 240.0  # seconds: a form may be tried for 30 where the machine has other work
 
 Sent = tuple[str, bytes]
+Servers = tuple[Server, Server]
 
 
 def _value(chance: random.Random) -> Any:
@@ -230,41 +232,47 @@ def _is_wrong(status: int, answer: bytes) -> bool:
     return not is_told or b"Traceback" in answer or b"server_error" in answer or b"api_error" in answer
 
 
-def _attack(server: Server, seed: int, requests: int) -> list[str]:
+@pytest.fixture
+def servers(calling_server: Server, server: Server) -> Servers:
+    """One whose template has a form of tool calls, and one whose calls have the default form."""
+    return calling_server, server
+
+
+def _attack(servers: Servers, seed: int, requests: int) -> list[str]:
     """What was answered otherwise than it must be."""
     chance, wrong = random.Random(seed), []
     for _ in range(requests):
         path, content = chance.choice(KINDS)(chance)
         kind = {"Content-Type": chance.choice(("application/json", "x"))}
-        status, _, answer = call(server, "POST", path, content, kind, PATIENCE)
+        status, _, answer = call(chance.choice(servers), "POST", path, content, kind, PATIENCE)
         if _is_wrong(status, answer):
             wrong.append(f"{status} for {path} {content[:3000]!r}: {answer[:300]!r}")
     return wrong
 
 
-def test_no_body_makes_the_server_fail(calling_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    assert _attack(calling_server, seed=1, requests=900) == []
-    assert call(calling_server, "GET", "/health")[0] == 200
+def test_no_body_makes_the_server_fail(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    assert _attack(servers, seed=1, requests=900) == []
+    assert [call(each, "GET", "/health")[0] for each in servers] == [200, 200]
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_mutated_bodies_come_from_valid_ones(calling_server: Server) -> None:
+def test_mutated_bodies_come_from_valid_ones(servers: Servers) -> None:
     pytest.importorskip("llguidance")
     for path, body in PROPER:
-        assert call(calling_server, "POST", path, body)[0] == 200, body
+        assert [call(each, "POST", path, body)[0] for each in servers] == [200, 200], body
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_thousand_bodies_never_make_the_server_fail(
-    calling_server: Server, caplog: pytest.LogCaptureFixture, seed: int
+    servers: Servers, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
-    assert _attack(calling_server, seed, requests=1000) == []
+    assert _attack(servers, seed, requests=1000) == []
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 @pytest.mark.slow
-def test_bombs_take_no_memory_and_no_turn_of_others(calling_server: Server) -> None:
+def test_bombs_take_no_memory_and_no_turn_of_others(servers: Servers) -> None:
     """Every form that is costly to compile, in every field that takes it, while another client is answered."""
     answered, ends, wrong = 0, threading.Event(), list[str]()
 
@@ -272,7 +280,7 @@ def test_bombs_take_no_memory_and_no_turn_of_others(calling_server: Server) -> N
         nonlocal answered
         while not ends.is_set():
             body = {"prompt": "a", "max_tokens": 4}
-            status, _, answer = call(calling_server, "POST", "/v1/completions", body, seconds=PATIENCE)
+            status, _, answer = call(servers[0], "POST", "/v1/completions", body, seconds=PATIENCE)
             answered += 1
             if status != 200:
                 wrong.append(f"the other client: {status} {answer[:300]!r}")
@@ -283,9 +291,9 @@ def test_bombs_take_no_memory_and_no_turn_of_others(calling_server: Server) -> N
             tools = [{"type": "function", "function": {"name": "f", "parameters": {**bomb, "type": "object"}}}]
             bodies: list[dict[str, Any]] = [{"response_format": form}, {"structured_outputs": {"json": bomb}}]
             bodies += [{"tools": tools, "tool_choice": "required"}, {"tools": tools}]
-            for body in bodies:
+            for server, body in itertools.product(servers, bodies):
                 body |= {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
-                status, _, answer = call(calling_server, "POST", "/v1/chat/completions", body, seconds=PATIENCE)
+                status, _, answer = call(server, "POST", "/v1/chat/completions", body, seconds=PATIENCE)
                 if _is_wrong(status, answer):
                     wrong.append(f"{status} for {json.dumps(body)[:300]}: {answer[:300]!r}")
 
@@ -303,11 +311,11 @@ def test_bombs_take_no_memory_and_no_turn_of_others(calling_server: Server) -> N
 
 
 @pytest.mark.slow
-def test_memory_stays_flat_for_any_input(calling_server: Server) -> None:
-    _attack(calling_server, 100, requests=1000)
+def test_memory_stays_flat_for_any_input(servers: Servers) -> None:
+    _attack(servers, 100, requests=1000)
     before = _resident()
     for seed in range(101, 104):
-        _attack(calling_server, seed, requests=1000)
+        _attack(servers, seed, requests=1000)
     assert _resident() < before + (96 << 20)
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ..answering import answer, json_response
 from ..api_face import ApiFace, BodyRoute
-from ..generation import answer_style, prompt_ids, require_tool_support
+from ..generation import answer_style, prompt_ids
 from ..reading import read_body
 from ..state import ServerState
 from .bodies import INERT, CountBody, MessagesBody, body_of
@@ -38,7 +38,6 @@ async def count_tokens(request: Request) -> Response:
     state.check_model(body.model)
     shows_thoughts(body)
     conversation = await run_in_threadpool(conversation_of, body, await answer_style(state))
-    await require_tool_support(state, conversation)
     return json_response({"input_tokens": len(await prompt_ids(state, conversation))})
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from peagle.engines.grammars.call_grammar import call_form
+from peagle.engines.grammars.call_grammar import call_form, without_schemas
 from peagle.engines.grammars.compiled import Grammars
 from peagle.engines.requests.structured_outputs import StructuredOutputsParams
 from peagle.engines.text.answer_styles import Style, reader_of
@@ -122,6 +122,31 @@ def test_one_call_at_most_is_one(vocabulary: tuple[Tokenizer, Grammars], style: 
         assert written(vocabulary, seed, call_form(TOOLS, style, most=1)).count(OPEN) == 1
 
 
+@pytest.mark.parametrize("most", [1, None])
+def test_text_is_free_until_it_begins_a_call(vocabulary: tuple[Tokenizer, Grammars], most: int | None) -> None:
+    known, grammars = vocabulary
+    form = call_form(TOOLS, "json", most=most, must_call=False)
+    grammars.require_possible(form)
+    call = f'{OPEN}\n{{"name": "say \\"so\\"", "arguments": {{}}}}\n{CLOSE}'
+    for text, goes_on in (
+        ("I <tool> <tool_", True),
+        (f"é {CLOSE} {{", True),
+        (f"I look.\n{OPEN}\n", False),
+        (f"I look.\n{call}", False),
+        (call, False),
+    ):
+        path = grammars.path(form, frozenset({END}))
+        assert path is not None
+        for token in known.encode(text).ids:
+            assert path.allowed()[token], text
+            path.advance(token)
+        may = {known.decode([int(token)]) for token in np.flatnonzero(path.allowed()) if token != END}
+        assert goes_on == ({"a", "%"} <= may), text
+        assert path.allowed()[END] == (goes_on or text.endswith(CLOSE)), text
+        if text.endswith(call):
+            assert may == (set() if most == 1 else {"\n"})
+
+
 @pytest.mark.parametrize("style", ["llama", "channels"])
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32))
@@ -138,6 +163,14 @@ def test_the_forms_of_llama_and_of_channels_are_one_call(
     found = json.loads(call.arguments)
     assert call.name == "city" or (style, found) == ("llama", {})
     assert call.name != "city" or found["more"] in (None, True, False)
+
+
+def test_tools_without_their_schemas_can_be_called(vocabulary: tuple[Tokenizer, Grammars]) -> None:
+    tools = [*tool(type="array"), *tool("g", properties={"a": {"type": "strin"}})]
+    with pytest.raises(UsageError):
+        call_form(tools, "json")
+    _, grammars = vocabulary
+    grammars.require_possible(call_form(without_schemas(tools), "json", must_call=False))
 
 
 def tool(name: str = "f", **parameters: Any) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.engines.text.answer_styles import Style, can_call, reader_of, style_of
+from peagle.engines.text.answer_styles import Style, reader_of, shows_special, style_of
 from peagle.engines.text.channels import ChannelReader
 from peagle.engines.text.llama_calls import LlamaCallReader
 from peagle.engines.text.tool_calls import CLOSE, OPEN, ToolCallReader
@@ -32,17 +32,19 @@ def test_the_templates_of_families_are_known(template: str, style: Style | None)
     assert style_of([template]) == style_of([CHATML, template]) == style
 
 
-def test_calls_of_tokens_that_a_text_leaves_out_are_not_read() -> None:
+def test_special_tokens_that_separate_the_parts_of_an_answer_are_shown() -> None:
     hidden = {OPEN: True, CLOSE: True}
-    assert [can_call(style, hidden) for style in ("json", "tags", "llama", "channels", None)] == [
-        False, False, True, True, False,
-    ]  # fmt: skip
-    assert can_call("json", {OPEN: False, CLOSE: False})
+    styles: list[Style | None] = ["json", "tags", None, "llama", "channels"]
+    assert [shows_special(style, hidden, has_tools=True) for style in styles] == [True, True, True, False, True]
+    assert [shows_special(style, hidden, has_tools=False) for style in styles] == [*[False] * 4, True]
+    assert not shows_special("json", {OPEN: False, CLOSE: False}, has_tools=True)
 
 
 def test_answer_is_parsed_only_when_needed() -> None:
     assert reader_of("json", [], None, are_certain=False) is None
     assert reader_of("llama", [], None, are_certain=False) is None
-    for style, kind in (("json", ToolCallReader), ("tags", ToolCallReader), ("llama", LlamaCallReader)):
+    kinds: list[tuple[Style | None, type]]
+    kinds = [(None, ToolCallReader), ("json", ToolCallReader), ("tags", ToolCallReader), ("llama", LlamaCallReader)]
+    for style, kind in kinds:
         assert isinstance(reader_of(style, [TOOL], None, are_certain=False), kind)
     assert isinstance(reader_of("channels", [], None, are_certain=False), ChannelReader)

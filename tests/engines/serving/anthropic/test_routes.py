@@ -333,7 +333,6 @@ def test_version_and_beta_headers_are_accepted(server: Server) -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0] has type 'web_search_20250305'"),
         ({"tools": [{**TOOL, "name": ""}]}, "tools[0] has no name"),
         ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading is not supported"),
-        ({"tools": [TOOL]}, "this model does not support tools"),
         ({"tool_choice": {"type": "any"}}, "tools is empty"),
         ({"tool_choice": {"type": "some"}}, "tool_choice has type 'some'"),
         ({"thinking": {"type": "between_tools"}}, "thinking has type"),

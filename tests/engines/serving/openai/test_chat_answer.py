@@ -14,8 +14,6 @@ from openai import OpenAI
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
 from peagle.engines.text.tool_calls import ToolCallReader
-from peagle.plugins.errors import UsageError
-from tests.engines.serving.calls import call, error_of
 
 CALL = '<tool_call>{"name": "f"}</tool_call>'
 TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
@@ -160,19 +158,13 @@ def test_half_a_surrogate_pair_in_arguments_is_answered(client: OpenAI) -> None:
     assert json.loads(made.function.arguments) == {"a": "\ud83d"}
 
 
-def test_a_model_without_calls_refuses_tools_over_http_and_from_python(server: Server, served_engine: Engine) -> None:
-    body = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 1}
-    status, _, answer = call(server, "POST", "/v1/chat/completions", body)
-    assert (status, error_of(answer)["param"]) == (400, "tools")
-    with pytest.raises(UsageError, match="tools are not supported by this model"):
-        served_engine.calls_of(TOOLS)
-
-
-def test_a_call_can_be_had_from_python_too(calling_engine: Engine) -> None:
-    params = SamplingParams(max_tokens=400, structured_outputs=calling_engine.calls_of(BOTH[1:], most=1))
-    output = calling_engine.chat(MESSAGES, params, tools=BOTH[1:])
-    _, calls = ToolCallReader(BOTH, are_certain=True).push(output.text, is_last=True)
-    assert [each.name for each in calls] == ["g"]
+def test_a_call_can_be_had_from_python_too(calling_engine: Engine, served_engine: Engine) -> None:
+    for engine in (calling_engine, served_engine):
+        params = SamplingParams(max_tokens=400, structured_outputs=engine.calls_of(BOTH[1:], most=1))
+        output = engine.chat(MESSAGES, params, tools=BOTH[1:])
+        _, calls = ToolCallReader(BOTH, are_certain=True).push(output.text, is_last=True)
+        assert [each.name for each in calls] == ["g"]
+    assert calling_engine.optional_calls_of(BOTH) is None
 
 
 def test_any_schema_terminates(client: OpenAI, calling: dict[str, Any]) -> None:

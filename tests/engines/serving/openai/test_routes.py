@@ -296,7 +296,6 @@ def test_too_many_choices_are_counted_over_all_prompts(client: OpenAI) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0]"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"max_completion_tokens": -3}, "max_completion_tokens"),

@@ -381,7 +381,6 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "tools[0]", "supported: function"),
         ({"tools": [{"name": "f"}]}, "tools[0]", "type"),
         ({"tools": [{"type": "function", "name": ""}]}, "tools[0]", "no name"),
-        ({"tools": [TOOL]}, "tools", "does not support tools"),
         ({"tool_choice": "required"}, "tool_choice", "tools is empty"),
         ({"tool_choice": "some"}, "tool_choice", "tool_choice must be"),
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice", "'allowed_tools'"),
