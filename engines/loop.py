@@ -78,6 +78,7 @@ class Loop:
     ) -> None:
         self.limit = backend.num_slots + max_queue_size
         self.slots, self._max_seq_len, self._misfit = backend.num_slots, max_seq_len, MisfitWatch()
+        self.prefix_cache_bytes = prefix_cache_bytes
         prefixes = PrefixCache(prefix_cache_bytes, backend.kept_bytes)
         self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(
             backend, max_seq_len, max_prefill_tokens, prefixes, self._misfit

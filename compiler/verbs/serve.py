@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -118,6 +118,13 @@ def serve(
             rich_help_panel=DRAFT,
         ),
     ] = None,
+    per_request_spec_decode_metrics: Annotated[
+        Literal["none", "summary", "detailed"],
+        typer.Option(
+            help="Add vLLM's metrics.speculative_decoding to responses with one choice; detailed adds every round.",
+            rich_help_panel=DRAFT,
+        ),
+    ] = "none",
     structured_outputs_config: Annotated[
         str | None,
         typer.Option(
@@ -257,6 +264,7 @@ def serve(
         allowed_hosts=names,
         trusts_request_templates=trust_request_chat_template,
         root_path=root,
+        per_request_spec_decode_metrics=per_request_spec_decode_metrics,
     )
     server = Server(loaded, settings, host, port, address, tls)
     for sentence in said.left_out:

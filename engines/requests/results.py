@@ -25,6 +25,9 @@ class Acceptance:
     For structured outputs, ``grammar_drafted`` counts drafts that the grammar forced, and ``grammar_accepted`` the
     accepted ones. ``grammar_refused`` counts drafts of the drafter that were replaced by these or that the grammar does
     not allow; they were not verified.
+
+    ``drafted_by_round`` and ``accepted_by_round`` have an entry per round with drafts, in order. A sum over several
+    requests has none.
     """
 
     rounds: int = 0
@@ -40,6 +43,8 @@ class Acceptance:
     later_accepted: int = 0
     verify_seconds: float = field(default=0.0, compare=False)
     draft_seconds: float = field(default=0.0, compare=False)
+    drafted_by_round: list[int] = field(default_factory=list)
+    accepted_by_round: list[int] = field(default_factory=list)
 
     @property
     def is_lossy(self) -> bool:
@@ -59,6 +64,8 @@ class Acceptance:
         self.drafted += drafted
         self.accepted += accepted
         self.histogram[accepted] = self.histogram.get(accepted, 0) + 1
+        self.drafted_by_round.append(drafted)
+        self.accepted_by_round.append(accepted)
         if is_later:
             self.later_rounds += 1
             self.later_accepted += accepted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from starlette.requests import Request
 
@@ -15,6 +16,7 @@ from .generation import Generation, submitters
 from .metrics import RequestMeter
 from .problems import HttpRefusal
 from .state import ServerState
+from .usage import spec_decode_metrics
 
 CLIENT_GONE = 499  # for the log only; nginx uses the same status
 
@@ -131,6 +133,21 @@ class Choices:
     def prompted(self) -> int:
         """Number of prompt tokens; a prompt with several choices counts once."""
         return sum(len(output.prompt_token_ids) for output in self.outputs[:: self.generation.choices])
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """vLLM's field ``metrics`` of a response, if the server reports it. All choices must have finished.
+
+        It describes one text, so it is null for several choices, and for an engine and a request without drafts.
+        """
+        level, most = self._state.settings.per_request_spec_decode_metrics, self._state.engine.num_speculative_tokens
+        if level == "none":
+            return {}
+        acceptance = self.outputs[0].acceptance
+        if len(self.outputs) > 1 or not (most or acceptance.drafted):
+            return {"metrics": None}
+        told = spec_decode_metrics(acceptance, most, is_detailed=level == "detailed")
+        return {"metrics": {"speculative_decoding": told}}
 
 
 async def _disconnected(request: Request) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
@@ -17,14 +17,25 @@ from ..requests.results import Delta, RequestOutput
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
 _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+_TOKENS = [2**i for i in range(18)]
 FARTHEST = 20  # positions with a series of their own; later positions share one
 
 
 class ServerMetrics:
     """Metrics of one server, all labelled with its model."""
 
-    def __init__(self, model: str, load: Callable[[], Load], grammars: GrammarTally, faces: Iterable[str]) -> None:
-        """``load`` and ``grammars`` are read on each scrape; ``faces`` are the names of the APIs."""
+    def __init__(
+        self,
+        model: str,
+        load: Callable[[], Load],
+        grammars: GrammarTally,
+        faces: Iterable[str],
+        cache: dict[str, str],
+    ) -> None:
+        """``load`` and ``grammars`` are read on each scrape; ``faces`` are the names of the APIs.
+
+        ``cache`` are the labels that describe the caches.
+        """
         self.registry = CollectorRegistry()
         self._model = model
 
@@ -78,9 +89,13 @@ class ServerMetrics:
         self.queue = histogram("request_queue_time_seconds", "Time from arrival to the first pass.", _SECONDS)
         self.prefill = histogram("request_prefill_time_seconds", "Prefill time.", _SECONDS)
         self.decode = histogram("request_decode_time_seconds", "Time after the first token.", _SECONDS)
-        self.length = histogram("request_generation_tokens", "Generated tokens per choice.", [2**i for i in range(15)])
-        started = Gauge("process_start_time_seconds", "Start time of the server.", registry=self.registry)
-        started.set_to_current_time()
+        self.per_token = histogram(
+            "request_time_per_output_token_seconds", "Mean time between tokens of a choice.", _BETWEEN
+        )
+        self.prompt_length = histogram("request_prompt_tokens", "Prompt tokens per choice.", _TOKENS)
+        self.length = histogram("request_generation_tokens", "Generated tokens per choice.", _TOKENS)
+        Info("vllm:cache_config", "The KV caches.", ("model_name",), registry=self.registry).labels(model).info(cache)
+        ProcessCollector(registry=self.registry)
         self.registry.register(_Load(model, load))
         self.registry.register(_Forms(model, grammars))
         self.last_token = float("-inf")  # time of the last token, monotonic clock
@@ -141,7 +156,10 @@ class RequestMeter:
         metrics.whole.labels(model).observe(time.perf_counter() - self._arrived)
         metrics.prefill.labels(model).observe(output.prefill_seconds)
         metrics.decode.labels(model).observe(output.decode_seconds)
+        metrics.prompt_length.labels(model).observe(len(output.prompt_token_ids))
         metrics.length.labels(model).observe(len(output.token_ids))
+        if len(output.token_ids) > 1:
+            metrics.per_token.labels(model).observe(output.inter_token_latency)
         lossy = str(acceptance.is_lossy).lower()  # true if the request had an acceptance_tolerance
         metrics.drafts.labels(model, lossy).inc(acceptance.rounds)
         metrics.drafted.labels(model, lossy).inc(acceptance.drafted)

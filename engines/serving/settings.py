@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Literal
 
 from ..folder.manifest import Manifest
 from .speculative_config import DefaultDrafts
 from .structured_outputs_config import FormDefaults
+
+SpecDecodeMetrics = Literal["none", "summary", "detailed"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class ServerSettings:
     them. ``log_prompts`` logs prompts and answers, which are not logged otherwise. ``trusts_request_templates`` accepts
     chat templates in requests. ``cors_origins`` are the sites whose pages may use the server. ``allowed_hosts`` are
     accepted ``Host`` names in addition to the built-in ones. ``root_path`` is the path under which a proxy shows the
-    server; paths are accepted with and without it.
+    server; paths are accepted with and without it. ``per_request_spec_decode_metrics`` adds statistics of drafts to
+    responses, as in vLLM.
     """
 
     model: str
@@ -51,6 +55,7 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     root_path: str = ""
+    per_request_spec_decode_metrics: SpecDecodeMetrics = "none"
 
 
 def model_name(manifest: Manifest, folder: Path) -> str:

@@ -45,6 +45,30 @@ def speculation(acceptance: Acceptance) -> dict[str, Any]:
     }
 
 
+def spec_decode_metrics(acceptance: Acceptance, most: int, *, is_detailed: bool) -> dict[str, Any]:
+    """Return the statistics of one request's drafts under vLLM's names; ``most`` is the usual number of drafts.
+
+    A grammar can force more drafts; then ``most`` is the largest number of the request. If they are detailed, they have
+    the drafts of every round.
+    """
+    drafted, accepted = acceptance.drafted_by_round, acceptance.accepted_by_round
+    most = max([most, *drafted])
+    by_length: dict[int, list[int]] = {}
+    for length, count in zip(drafted, accepted, strict=True):
+        by_length.setdefault(length, [0] * (length + 1))[count] += 1
+    return {
+        "mean_acceptance_length": acceptance.acceptance_length,
+        "draft_acceptance_rate": acceptance.accepted / acceptance.drafted if acceptance.drafted else 0.0,
+        "acceptance_histogram": [acceptance.histogram.get(count, 0) for count in range(most + 1)],
+        "acceptance_histogram_by_draft_length": {str(length): by_length[length] for length in sorted(by_length)},
+        "num_spec_steps": acceptance.rounds,
+        "num_accepted_draft_tokens": acceptance.accepted,
+        "num_draft_tokens": acceptance.drafted,
+        "num_spec_tokens": most,
+        **({"per_step_accepted": accepted, "per_step_drafted": drafted} if is_detailed else {}),
+    }
+
+
 def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
     """Return an answer's statistics for the log: the longest queue time and latency of its choices, and its rounds.
 

@@ -60,7 +60,7 @@ class Answer(Renderer):
     def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         """Return the body of a non-streamed response."""
         listed = [self._choice(each, self.text(each)) for each in answers]
-        whole = {**self._head, "object": self.whole_name, "choices": listed, "usage": usage(choices)}
+        whole = {**self._head, "object": self.whole_name, "choices": listed, "usage": usage(choices), **choices.metrics}
         if self.options.include_prompt_logprobs:
             self.add_prompts(whole, [self._of_prompt(output) for output in choices.outputs])
         return whole
@@ -72,7 +72,7 @@ class Answer(Renderer):
     def closing(self, choices: Choices) -> Iterator[bytes]:
         """Yield the usage event, if requested, and the end of the stream."""
         if self.options.includes_usage:
-            yield event({**self._piece([]), "usage": usage(choices)})
+            yield event({**self._piece([]), "usage": usage(choices), **choices.metrics})
         yield DONE
 
     def failure(self, refusal: HttpRefusal) -> Iterator[bytes]:

@@ -142,7 +142,7 @@ class ResponseAnswer(Renderer):
         response = self._response("completed" if is_whole else "incomplete")
         if not is_whole:
             response["incomplete_details"] = {"reason": "max_output_tokens"}
-        response["usage"] = self._usage(choices)
+        response |= {"usage": self._usage(choices), **choices.metrics}
         if self._keep is not None:
             stored = {"response": response, "items": [*self._items, *response["output"]]}
             self._keep(self.id, msgspec.json.encode(stored))

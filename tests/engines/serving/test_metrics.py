@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from pathlib import Path
 
 import pytest
 
+from peagle.engines import Engine
 from peagle.engines.serving.faces import FACES
 from peagle.engines.serving.server import Server
 from tests.engines.serving.calls import call
@@ -37,6 +40,10 @@ def test_metrics_count_requests_tokens_and_drafts(server: Server) -> None:
     assert grown("spec_decode_num_accepted_tokens_total", exact) == usage["speculation"]["accepted_tokens"]
     assert grown("time_to_first_token_seconds_count") == 1
     assert grown("inter_token_latency_seconds_count") == 19
+    assert grown("request_time_per_output_token_seconds_count") == 1
+    assert 0 < grown("request_time_per_output_token_seconds_sum") < grown("e2e_request_latency_seconds_sum")
+    assert grown("request_prompt_tokens_sum") == usage["prompt_tokens"]
+    assert grown("request_generation_tokens_sum") == 20
 
     def ours(name: str) -> float:
         key = f'peagle:{name}{{model_name="{MODEL}"}}'
@@ -113,6 +120,25 @@ def test_metrics_count_form_outcomes(server: Server) -> None:
     assert grown["peagle:grammar_compile_seconds_sum"] > 0
     assert grown['peagle:grammar_failures_totalreason="refused"'] == 1
     assert grown['peagle:grammar_failures_totalreason="stuck"'] == 1
+
+
+def test_metrics_describe_the_caches_and_the_process(server: Server, served_engine: Engine) -> None:
+    text = _metrics(server)
+    (labels,) = re.findall(r"^vllm:cache_config_info{(.*)} 1.0$", text, re.MULTILINE)
+    told = dict(re.findall(r'(\w+)="(\w*)"', labels))
+    assert told["model_name"] == MODEL
+    tokens = 3 * served_engine.max_seq_len
+    assert (told["kv_cache_size_tokens"], told["num_gpu_blocks"]) == (str(tokens), str(tokens // 16))
+    assert (told["block_size"], told["enable_prefix_caching"], told["prefix_cache_bytes"]) == (
+        "16",
+        "True",
+        str(4 << 20),
+    )
+    if Path("/proc/self/stat").exists():  # only there does the client library know
+        found = dict(re.findall(r"^process_(\w+) (\S+)$", text, re.MULTILINE))
+        assert float(found["resident_memory_bytes"]) > 1 << 20
+        assert 0 < time.time() - float(found["start_time_seconds"]) < 86400 * 30
+        assert float(found["max_fds"]) >= float(found["open_fds"]) > 0
 
 
 def _metrics(server: Server) -> str:
