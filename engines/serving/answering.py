@@ -69,8 +69,12 @@ async def _streamed(
     for piece in renderer.opening(choices):
         yield piece
     try:
-        async for index, delta in choices.deltas():
-            for piece in renderer.pieces(reporter.report(index, delta, delta.runs)):
+        async for arrived in choices.deltas(renderer.patience):
+            pieces = renderer.waiting()
+            if arrived is not None:
+                index, delta = arrived
+                pieces = renderer.pieces(reporter.report(index, delta, delta.runs))
+            for piece in pieces:
                 yield piece
         _log_answer(state, request, choices)
     except (HttpRefusal, PeagleError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
@@ -16,6 +17,7 @@ from ...plugins.errors import PeagleError
 from .inert_fields import InertFields
 from .problems import ENGINE_FIELDS, HttpRefusal, refusal_of
 
+VERSION_OF_ANTHROPIC = "anthropic-version"  # header of requests to Anthropic's API, which shares paths with OpenAI's
 _FACE = "peagle.face"  # scope key: the face that owns the request's path
 
 
@@ -25,6 +27,20 @@ class BodyRoute(Route):
     def __init__(self, path: str, endpoint: Callable[..., Any], body: type[Struct], inert: InertFields) -> None:
         super().__init__(path, endpoint, methods=["POST"])
         self.body, self.inert = body, inert
+
+
+class HeaderRoute(Route):
+    """A route for ``GET`` requests that ``have`` a header, or have not: two APIs share a path that way."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], header: str, *, have: bool) -> None:
+        super().__init__(path, endpoint, methods=["GET"], include_in_schema=not have)
+        self._header, self._have = header, have
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the path and the headers match."""
+        if scope["type"] != "http" or (self._header in Headers(scope=scope)) != self._have:
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 @dataclass(frozen=True)

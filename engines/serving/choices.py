@@ -66,10 +66,10 @@ class Choices:
                 raise self.generation.reword(error) from None
             raise
 
-    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
+    async def deltas(self, patience: float | None = None) -> AsyncIterator[tuple[int, Delta] | None]:
         """Yield the pieces of all choices as they arrive, each with the choice's index.
 
-        Raises ``HttpRefusal`` on timeout.
+        Yields None whenever nothing has arrived for ``patience`` seconds. Raises ``HttpRefusal`` on timeout.
         """
         arrived: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue()
 
@@ -87,7 +87,12 @@ class Choices:
         try:
             left = len(tasks)
             while left:
-                item = await arrived.get()
+                try:
+                    async with asyncio.timeout(patience):
+                        item = await arrived.get()
+                except TimeoutError:
+                    yield None
+                    continue
                 if isinstance(item, Exception):
                     raise item
                 if item is None:

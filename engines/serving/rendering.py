@@ -143,6 +143,7 @@ class Renderer(ABC):
     """Writes one response of an API, whole or as a stream of pieces in bytes."""
 
     stream_type: ClassVar[str] = "text/event-stream"  # media type of a stream
+    patience: ClassVar[float | None] = None  # seconds without a piece, after which a stream has ``waiting``
 
     def opening(self, choices: Choices) -> Iterator[bytes]:
         """Return the beginning of a stream. All ``choices`` have been submitted."""
@@ -156,6 +157,10 @@ class Renderer(ABC):
     @abstractmethod
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
         """Return the stream pieces for a choice's next tokens."""
+
+    def waiting(self) -> Iterator[bytes]:
+        """Return stream pieces that say that the answer goes on."""
+        return iter(())
 
     @abstractmethod
     def closing(self, choices: Choices) -> Iterator[bytes]:

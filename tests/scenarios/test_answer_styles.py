@@ -331,5 +331,6 @@ def test_reasoning_returns_to_the_template_with_its_call(channels: Talking) -> N
     assert "thinking" not in source.messages[1]
     message = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT, "signature": "of-another"}]}
     message["content"].append({"type": "tool_use", "id": "1", "name": "g", "input": {}})  # type: ignore[attr-defined]
-    turns = [SpokenMessage("user", "a"), SpokenMessage(**message)]  # type: ignore[arg-type]
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "7 F"}
+    turns = [SpokenMessage("user", "a"), SpokenMessage(**message), SpokenMessage("user", [result])]  # type: ignore[arg-type]
     assert conversation_of(MessagesBody(messages=turns, max_tokens=1), "channels").messages[1]["thinking"] == THOUGHT

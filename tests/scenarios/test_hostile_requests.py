@@ -134,6 +134,10 @@ PROPER: tuple[tuple[str, dict[str, Any]], ...] = (
         {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "stop_sequences": ["x"],
          "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
     ),
+    (
+        "/v1/messages",
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "max_tokens": 2},
+    ),
     ("/v1/messages/count_tokens", {name: MESSAGES[name] for name in ("system", "messages", "tools", "thinking")}),
     ("/v1/responses", {**RESPONSE, "tool_choice": "required", "parallel_tool_calls": False}),
     ("/v1/responses", {**RESPONSE, "tool_choice": {"type": "function", "name": "f"}, "stream": True}),

@@ -152,15 +152,19 @@ def streamed(**asked):
         kinds = [each.type for each in stream]
         return stream.get_final_message(), kinds
 
+def read(told):
+    return told.usage.input_tokens + told.usage.cache_read_input_tokens
+
 def same(one, other):
-    dump = lambda each: each.model_dump(exclude={"id": True, "usage": {"speculation"}, "content": {"__all__": {"id"}}})
-    assert dump(one) == dump(other), (one, other)
+    spent = {"speculation", "input_tokens", "cache_read_input_tokens"}
+    dump = lambda each: each.model_dump(exclude={"id": True, "usage": spent, "content": {"__all__": {"id"}}})
+    assert (dump(one), read(one)) == (dump(other), read(other)), (one, other)
 
 whole = client.messages.create(**asked, system=[{"type": "text", "text": "Be brief.\\n"}])
 same(whole, streamed(**asked, system="Be brief.\\n")[0])
 assert whole.content[0].type == "text" and whole.usage.output_tokens == 24 and whole.stop_reason == "max_tokens"
 count = client.messages.count_tokens(model="demo", messages=question, system="Be brief.\\n")
-assert count.input_tokens == whole.usage.input_tokens, count
+assert count.input_tokens == read(whole), count
 
 tools = [{"name": "weather", "input_schema": {
     "type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"], "maxProperties": 1}}]
@@ -180,6 +184,11 @@ class Trip(BaseModel):
 
 parsed = client.messages.parse(model="demo", max_tokens=60, messages=question, output_format=Trip)
 assert isinstance(parsed.parsed_output, Trip), parsed
+
+begun = [*question, {"role": "assistant", "content": "    total"}]
+assert client.messages.create(model="demo", max_tokens=4, messages=begun).content[0].type == "text"
+(listed,) = client.models.list()
+assert (listed.id, client.models.retrieve("demo")) == ("demo", listed), listed
 
 for model, kind in (("other", anthropic.NotFoundError), ("demo", anthropic.BadRequestError)):
     try:
@@ -256,7 +265,7 @@ def aiperf(environment: Callable[[str], Path]) -> Path:
 def url(talking_engine: Path) -> Iterator[str]:
     """The address of a server that has answered every request, and at least one, when the test is through."""
     lines: list[str] = []
-    with serving(talking_engine) as (process, url):
+    with serving(talking_engine, "--per-request-spec-decode-metrics", "summary") as (process, url):
         assert process.stderr is not None
         reader = Thread(target=lines.extend, args=[process.stderr])  # a full pipe would stop the server
         reader.start()
@@ -325,10 +334,13 @@ def test_aiperf_measures(aiperf: Path, url: str, talking_engine: Path, tmp_path:
     command = [
         str(aiperf / "aiperf"), "profile", "-m", "demo", "--url", url, "--endpoint-type", kind,
         "--streaming", "--tokenizer", str(talking_engine), "--synthetic-input-tokens-mean", "20",
-        "--output-tokens-mean", "16", "--extra-inputs", "ignore_eos:true", "--concurrency", "2", "--request-count", "6",
+        "--output-tokens-mean", "16", "--extra-inputs", "ignore_eos:true", "--extra-inputs", "num_speculative_tokens:3",
+        "--concurrency", "2", "--request-count", "6",
         "--no-gpu-telemetry", "--ui", "none", "--artifact-dir", str(tmp_path / "out"),
     ]  # fmt: skip
     _check(_run(command, _isolated(tmp_path)))
     found = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())
     assert found["request_count"]["avg"] == 6
     assert found.get("error_request_count", {"avg": 0})["avg"] == 0
+    assert found["spec_decode_acceptance_length"]["avg"] >= 1
+    assert found["spec_decode_steps"]["avg"] > 0

@@ -5,7 +5,7 @@ Every field that changes the answer is honoured or refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -53,7 +53,10 @@ _OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.
 
 
 def conversation_of(body: CountBody, style: Style | None) -> Conversation:
-    """Return the conversation of a body for a model of this style. Raises ``HttpRefusal`` with the place."""
+    """Return the conversation of a body for a model of this style. Raises ``HttpRefusal`` with the place.
+
+    The answer continues a last message of the assistant.
+    """
     turns = Turns()
     if body.system is not None:
         _add(turns, "system", body.system, "system")
@@ -61,12 +64,17 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
         _add(turns, message.role, message.content, f"messages[{at}].content")
     tools, must_call, most_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
     effort = body.output_config.effort if body.output_config else None
+    messages, continues = turns.messages(), bool(body.messages) and body.messages[-1].role == "assistant"
+    if continues:
+        _require_text(messages[-1] if messages else {}, f"messages[{len(body.messages) - 1}]")
     conversation = Conversation(
-        turns.messages(),
+        messages,
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,
         most_calls=most_calls,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
     )
     return styled(conversation, style, CLOSEST.get(effort or "", effort))
 
@@ -94,6 +102,18 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
         num_speculative_tokens=body.num_speculative_tokens,
         draft=body.draft,
         reword=field_of(conversation, field, form).renamed,
+    )
+
+
+def _require_text(message: Mapping[str, Any], place: str) -> None:
+    """Raise ``HttpRefusal`` unless an answer can continue the text of this last turn."""
+    if message.get("role") == "assistant" and "content" in message and "tool_calls" not in message:
+        return
+    raise HttpRefusal(
+        400,
+        f"{place} is from the assistant, but is no text that the answer could continue; fix: end with text, with the "
+        "results of the tools, or with a message of the user",
+        param=place,
     )
 
 

@@ -31,7 +31,9 @@ def error_body(refusal: HttpRefusal) -> dict[str, Any]:
 
 
 class MessageAnswer(Renderer):
-    """A message of the assistant."""
+    """A message of the assistant. While a stream waits for tokens, for example while a prompt is read, it pings."""
+
+    patience = 5.0
 
     def __init__(self, model: str, *, shows_thoughts: bool) -> None:
         self._head = {
@@ -60,6 +62,10 @@ class MessageAnswer(Renderer):
     def pieces(self, tokens: ReportedTokens) -> Iterator[bytes]:
         """Yield the events of the blocks that open, grow and close."""
         return self._steps(tokens)
+
+    def waiting(self) -> Iterator[bytes]:
+        """Yield an event without content."""
+        yield _event("ping")
 
     def closing(self, choices: Choices) -> Iterator[bytes]:
         """Yield why the message ended, and its usage."""

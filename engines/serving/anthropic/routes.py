@@ -1,17 +1,21 @@
 """Routes of Anthropic's Messages API.
 
 https://docs.anthropic.com/en/api/messages; docs/serving.md documents the handling of every field. The headers
-``anthropic-version`` and ``anthropic-beta`` are accepted with any value.
+``anthropic-version`` and ``anthropic-beta`` are accepted with any value; the first selects this API for
+``/v1/models``.
 """
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..answering import answer, json_response
-from ..api_face import ApiFace, BodyRoute
+from ..api_face import VERSION_OF_ANTHROPIC, ApiFace, BodyRoute, HeaderRoute
 from ..generation import answer_style, prompt_ids
 from ..reading import read_body
 from ..state import ServerState
@@ -41,10 +45,36 @@ async def count_tokens(request: Request) -> Response:
     return json_response({"input_tokens": len(await prompt_ids(state, conversation))})
 
 
+async def models(request: Request) -> Response:
+    """``GET /v1/models``: the served model, as a list. It is a whole page, before and after which there is none."""
+    state = ServerState.of(request)
+    is_other_page = any(name in request.query_params for name in ("before_id", "after_id"))
+    data = [] if is_other_page else [_listed(state)]
+    name = None if is_other_page else state.settings.model
+    return json_response({"data": data, "first_id": name, "last_id": name, "has_more": False})
+
+
+async def model(request: Request) -> Response:
+    """``GET /v1/models/NAME``: the served model."""
+    state = ServerState.of(request)
+    state.check_model(request.path_params["name"])
+    return json_response(_listed(state))
+
+
+def _listed(state: ServerState) -> dict[str, Any]:
+    started = datetime.fromtimestamp(state.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    name, most = state.settings.model, state.engine.max_seq_len
+    named = {"type": "model", "id": name, "display_name": name, "created_at": started}
+    return {**named, "lifecycle": "active", "max_input_tokens": most, "max_tokens": most}
+
+
 ANTHROPIC = ApiFace(
     (
         BodyRoute("/v1/messages", messages, MessagesBody, INERT),
         BodyRoute("/v1/messages/count_tokens", count_tokens, CountBody, INERT),
+        HeaderRoute("/v1/models", models, VERSION_OF_ANTHROPIC, have=True),
+        HeaderRoute("/v1/models/{name:path}", model, VERSION_OF_ANTHROPIC, have=True),
     ),
     error_body,
+    renamed={"continue_final_message": "messages"},
 )

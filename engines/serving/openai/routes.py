@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..answering import answer, json_response
-from ..api_face import ApiFace, BodyRoute
+from ..api_face import VERSION_OF_ANTHROPIC, ApiFace, BodyRoute, HeaderRoute
 from ..generation import Conversation, answer_style, prompt_ids
 from ..openai_error import error_body
 from ..problems import HttpRefusal
@@ -127,8 +127,8 @@ OPENAI = ApiFace(
     (
         BodyRoute("/v1/completions", completions, CompletionBody, inert_of(CompletionBody)),
         BodyRoute("/v1/chat/completions", chat_completions, ChatBody, inert_of(ChatBody)),
-        Route("/v1/models", models),
-        Route("/v1/models/{name:path}", model),
+        HeaderRoute("/v1/models", models, VERSION_OF_ANTHROPIC, have=False),
+        HeaderRoute("/v1/models/{name:path}", model, VERSION_OF_ANTHROPIC, have=False),
         BodyRoute("/tokenize", tokenize, TokenizeBody, inert_of(TokenizeBody)),
         BodyRoute("/detokenize", detokenize, DetokenizeBody, inert_of(DetokenizeBody)),
         Route("/v1/embeddings", no_vectors, methods=["POST"], include_in_schema=False),

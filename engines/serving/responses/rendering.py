@@ -19,6 +19,7 @@ from .bodies import ENCRYPTED_REASONING, ResponsesBody
 from .conversations import Item, items_of, sealed
 
 _PREFIXES = {"text": "msg", "thought": "rs", "call": "fc"}  # of item ids
+_LISTED_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 _PARTS = {"text": "output_text", "thought": "reasoning_text"}  # types of content parts, and names of their events
 
 
@@ -27,6 +28,27 @@ class StoredResponse(msgspec.Struct):
 
     response: msgspec.Raw
     items: msgspec.Raw
+
+
+def listed_items(stored: StoredResponse, identity: str) -> list[Item]:
+    """Return the items that a stored response answers, in order, with the fields that items of a list have."""
+    response, items = msgspec.json.decode(stored.response), msgspec.json.decode(stored.items)
+    before: list[Item] = items[: len(items) - len(response["output"])]
+    return [_listed_item(each, f"{identity.removeprefix('resp_')}{at:04}") for at, each in enumerate(before)]
+
+
+def _listed_item(given: Item, number: str) -> Item:
+    item: Item = {
+        "type": "message",
+        "status": "completed",
+        **{key: value for key, value in given.items() if value is not None},
+    }
+    item.setdefault("id", f"{_LISTED_PREFIXES[item['type']]}_{number}")
+    if item["type"] == "message" and isinstance(item["content"], str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        part = {"type": kind, "text": item["content"]}
+        item["content"] = [part | ({"annotations": []} if kind == "output_text" else {})]
+    return item
 
 
 class ResponseAnswer(Renderer):

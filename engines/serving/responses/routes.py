@@ -20,7 +20,9 @@ from ..reading import read_body
 from ..state import ServerState
 from .bodies import INERT, ResponsesBody, body_of
 from .conversations import RENAMED, Item, generation_of
-from .rendering import ResponseAnswer, StoredResponse
+from .rendering import ResponseAnswer, StoredResponse, listed_items
+
+MOST_ITEMS = 100  # of a page
 
 
 async def create(request: Request) -> Response:
@@ -67,6 +69,42 @@ async def delete(request: Request) -> Response:
     return json_response({"id": identity, "object": "response", "deleted": True})
 
 
+async def input_items(request: Request) -> Response:
+    """``GET /v1/responses/ID/input_items``: the conversation before a stored response, latest item first by default."""
+    identity, query = request.path_params["identity"], request.query_params
+    stored = _stored(ServerState.of(request), identity)
+    if stored is None:
+        raise _not_found(identity)
+    limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
+        raise HttpRefusal(400, f"limit must be an integer from 1 to {MOST_ITEMS}", param="limit")
+    if order not in ("asc", "desc"):
+        raise HttpRefusal(400, "order must be asc or desc", param="order")
+    items = listed_items(stored, identity)
+    items = items if order == "asc" else items[::-1]
+    if after is not None:
+        at = next((at for at, each in enumerate(items) if each["id"] == after), None)
+        if at is None:
+            raise HttpRefusal(400, f"after names no item of this response: {after[:100]}", param="after")
+        items = items[at + 1 :]
+    page = items[: int(limit)]
+    ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
+    return json_response({"object": "list", "data": page, **ends, "has_more": len(items) > len(page)})
+
+
+async def cancel(request: Request) -> Response:
+    """``POST /v1/responses/ID/cancel``: refused, because no response runs in the background."""
+    identity = request.path_params["identity"]
+    if _stored(ServerState.of(request), identity) is None:
+        raise _not_found(identity)
+    raise HttpRefusal(
+        400,
+        f"response {identity[:100]} cannot be cancelled: it is complete, and this server runs none in the background; "
+        "fix: to cancel a response, close the connection of its request",
+        code="unsupported_parameter",
+    )
+
+
 def _items_before(state: ServerState, identity: str | None) -> list[Item]:
     """Return the items of the conversation that a response ended."""
     if identity is None:
@@ -98,6 +136,8 @@ RESPONSES = ApiFace(
         BodyRoute("/v1/responses", create, ResponsesBody, INERT),
         Route("/v1/responses/{identity}", retrieve, methods=["GET"]),
         Route("/v1/responses/{identity}", delete, methods=["DELETE"]),
+        Route("/v1/responses/{identity}/input_items", input_items, methods=["GET"]),
+        Route("/v1/responses/{identity}/cancel", cancel, methods=["POST"]),
     ),
     error_body,
     frozenset({"tool_choice", "text"}),

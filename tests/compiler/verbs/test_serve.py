@@ -91,6 +91,7 @@ def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path
     template = tmp_path / "own.jinja"
     template.write_text("{{ messages[0].content }}!")
     flags = ("--chat-template", str(template), "--max-model-len", "24", "--root-path", "/llm/")
+    flags += ("--per-request-spec-decode-metrics", "summary")
     with serving(talking_engine, *flags, "--trust-request-chat-template") as (_, url):
 
         def asked(path: str, **body: Any) -> Any:
@@ -107,7 +108,9 @@ def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path
         assert asked("/tokenize", messages=messages, chat_template="def f!") == told
         assert asked("/v1/completions", prompt=[5] * 24)["code"] == "context_length_exceeded"
         assert asked("/v1/completions", prompt=[5] * 4, max_tokens=21)["param"] == "max_tokens"
-        assert asked("/v1/chat/completions", messages=messages)["usage"]["total_tokens"] <= 24
+        answer = asked("/v1/chat/completions", messages=messages)
+        assert answer["usage"]["total_tokens"] <= 24
+        assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
 
 
 @pytest.mark.parametrize(("flags", "status"), [((), 200), (("--response-store-bytes", "0"), 404)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.engines import Engine, SamplingParams
-from peagle.engines.serving.anthropic.rendering import error_body
+from peagle.engines.serving.anthropic.rendering import MessageAnswer, error_body
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
@@ -25,6 +26,9 @@ TOOL: dict[str, Any] = {
     "description": "The weather of a city.",
     "input_schema": {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]},
 }
+
+
+USE: dict[str, Any] = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
 
 
 def ask(server: Server, **fields: Any) -> tuple[int, Any]:
@@ -47,7 +51,8 @@ def streamed(server: Server, **fields: Any) -> dict[str, Any]:
     status, headers, content = call(server, "POST", "/v1/messages", {**LEAST, **fields, "stream": True})
     assert status == 200, content
     assert headers["content-type"].startswith("text/event-stream")
-    first, ping, *middle, delta, last = events(content)
+    first, ping, *between, delta, last = events(content)
+    middle = [each for each in between if each != {"type": "ping"}]
     assert (first["type"], ping, last) == ("message_start", {"type": "ping"}, {"type": "message_stop"})
     told: dict[str, Any] = first["message"]
     assert told["usage"]["input_tokens"] > 0
@@ -178,6 +183,48 @@ def test_turns_of_one_role_are_one_turn(server: Server) -> None:
     blocks = [{"type": "text", "text": each["content"]} for each in (first, second)]
     apart = message(server, messages=[first, second])
     assert apart["content"] == message(server, messages=[{"role": "user", "content": blocks}])["content"]
+
+
+def test_a_message_continues_what_the_assistant_has_begun(server: Server, served_engine: Engine) -> None:
+    begun: Any = {"role": "assistant", "content": "    return"}
+    continued = served_engine.chat([*USER, begun], SamplingParams(max_tokens=24), continue_final_message=True)
+    told = message(server, messages=[*USER, begun])
+    assert told["content"] == [{"type": "text", "text": continued.text}]
+    assert told["usage"]["input_tokens"] == len(continued.prompt_token_ids)
+    apart = [{"role": "assistant", "content": [{"type": "text", "text": "    return"}]}]
+    assert message(server, messages=[*USER, *apart])["content"] == told["content"]
+    _, _, content = call(server, "POST", "/v1/messages/count_tokens", {"messages": [*USER, begun]})
+    assert json.loads(content)["input_tokens"] == told["usage"]["input_tokens"]
+
+
+def test_a_stream_pings_while_nothing_is_written(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MessageAnswer, "patience", 1e-4)
+    body = {**LEAST, "messages": [{"role": "user", "content": PROMPT * 50}], "stream": True}
+    told = [each["type"] for each in events(call(server, "POST", "/v1/messages", body)[2])]
+    before = told[: told.index("content_block_start")]
+    assert before[:2] == ["message_start", "ping"]
+    assert before[2:].count("ping") == len(before) - 2 > 0
+    assert (told[-2:], told.count("message_start")) == (["message_delta", "message_stop"], 1)
+
+
+# ------------------------------------------------------------------------------------------------------- models
+
+
+def test_models_have_the_shape_of_the_api_that_asks(server: Server, served_engine: Engine) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    told = json.loads(call(server, "GET", "/v1/models?limit=20", headers=headers)[2])
+    (listed,) = told["data"]
+    assert told == {"data": [listed], "first_id": MODEL, "last_id": MODEL, "has_more": False}
+    assert (listed["type"], listed["id"], listed["display_name"]) == ("model", MODEL, MODEL)
+    assert (listed["max_input_tokens"], listed["lifecycle"]) == (served_engine.max_seq_len, "active")
+    assert datetime.fromisoformat(listed["created_at"]).tzinfo is not None
+    assert json.loads(call(server, "GET", f"/v1/models/{MODEL}", headers=headers)[2]) == listed
+    assert json.loads(call(server, "GET", f"/v1/models?after_id={MODEL}", headers=headers)[2])["data"] == []
+    status, _, content = call(server, "GET", "/v1/models/other", headers=headers)
+    assert (status, json.loads(content)["error"]["type"]) == (404, "not_found_error")
+    assert json.loads(call(server, "GET", "/v1/models")[2])["object"] == "list"
+    status, _, content = call(server, "GET", "/v1/models/other")
+    assert (status, json.loads(content)["error"]["code"]) == (404, "model_not_found")
 
 
 # -------------------------------------------------------------------------------------------------------- tools
@@ -321,7 +368,15 @@ def test_version_and_beta_headers_are_accepted(server: Server) -> None:
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens must be 1 or more"),
         ({"messages": []}, "messages is empty"),
-        ({"messages": [*USER, {"role": "assistant", "content": "def"}]}, "from the assistant"),
+        ({"messages": [*USER, {"role": "assistant", "content": []}]}, "messages[1] is from the assistant"),
+        (
+            {"messages": [*USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}]}]},
+            "messages[1] is from the assistant",
+        ),
+        (
+            {"messages": [*USER, {"role": "assistant", "content": [USE, {"type": "text", "text": "a"}]}]},
+            "no text that the answer could continue",
+        ),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},

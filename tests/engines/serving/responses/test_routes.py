@@ -331,6 +331,42 @@ def test_store_false_keeps_nothing(server: Server) -> None:
     assert ask(server, previous_response_id=told["id"])[0] == 400
 
 
+def test_the_items_that_a_response_answers_are_listed(server: Server, client: OpenAI) -> None:
+    call_item = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "a", "output": "7"}
+    first = ask(server, input=[{"role": "user", "content": PROMPT}, call_item, output])[1]
+    second = ask(server, input="And now?", previous_response_id=first["id"])[1]
+    listed = list(client.responses.input_items.list(second["id"], order="asc", limit=2))
+    assert [each.type for each in listed] == [
+        "message", "function_call", "function_call_output", "message", "message",
+    ]  # fmt: skip
+    assert [each.id for each in listed if each.id] == list(dict.fromkeys(each.id for each in listed))
+    found: Any = [listed[0], listed[3], listed[4]]
+    assert [(each.role, each.content[0].type, each.content[0].text) for each in found] == [
+        ("user", "input_text", PROMPT),
+        ("assistant", "output_text", text_of(first)),
+        ("user", "input_text", "And now?"),
+    ]
+    page = client.responses.input_items.list(second["id"], limit=2)
+    assert page.has_more
+    assert [each.id for each in page.data] == [listed[4].id, listed[3].id], "the latest are first"
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=a", "order=up", "after=msg_gone"])
+def test_a_page_of_items_that_is_none_is_refused_by_name(server: Server, query: str) -> None:
+    identity = ask(server)[1]["id"]
+    status, _, content = call(server, "GET", f"/v1/responses/{identity}/input_items?{query}")
+    assert (status, error_of(content)["param"]) == (400, query.split("=")[0])
+
+
+def test_no_response_can_be_cancelled(server: Server, client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="close the connection"):
+        client.responses.cancel(ask(server)[1]["id"])
+    for method, path in (("POST", "cancel"), ("GET", "input_items")):
+        status, _, content = call(server, method, f"/v1/responses/resp_gone/{path}")
+        assert (status, error_of(content)["code"]) == (404, "response_not_found")
+
+
 def test_the_store_is_bounded(served_engine: Engine) -> None:
     limits = Limits(stored_answers=2, stored_bytes=20_000)
     server = Server(served_engine, ServerSettings(MODEL, limits=limits), port=0)
