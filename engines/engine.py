@@ -37,6 +37,7 @@ from .text.messages import Message, template_of
 from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
+MOST_PRIORITY = (1 << 31) - 1
 _PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 
@@ -318,15 +319,17 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        priority: int = 0,
         **drafts: Unpack[DraftOptions],
     ) -> Submission:
         """Submit a prompt and return immediately; its text arrives while the engine runs.
 
         Any thread may call this at any time. After ``timeout`` seconds, including time in the queue, the request ends
-        with the text so far and ``finish_reason`` "timeout". Raises ``QueueFull`` if too many requests wait,
-        ``EngineClosed``, and the errors of ``generate``.
+        with the text so far and ``finish_reason`` "timeout". Waiting requests start by ``priority``, lowest first, and
+        then in the order of their arrival. Raises ``QueueFull`` if too many requests wait, ``EngineClosed``, and the
+        errors of ``generate``.
         """
-        return self._submitted(self._factory.prompt(prompt, params, **drafts), timeout, waits=False)
+        return self._submitted(self._factory.prompt(prompt, params, **drafts), timeout, priority, waits=False)
 
     def submit_async(
         self,
@@ -334,10 +337,11 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        priority: int = 0,
         **drafts: Unpack[DraftOptions],
     ) -> AsyncSubmission:
         """Return ``submit`` for ``async for`` and ``await``, which raise its errors."""
-        return AsyncSubmission(lambda: self.submit(prompt, params, timeout=timeout, **drafts))
+        return AsyncSubmission(lambda: self.submit(prompt, params, timeout=timeout, priority=priority, **drafts))
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **drafts: Unpack[DraftOptions]) -> Stream:
         """Continue one prompt and yield text as it arrives. Same arguments and errors as ``generate``."""
@@ -382,10 +386,11 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        priority: int = 0,
         **options: Unpack[ChatOptions],
     ) -> Submission:
         """Submit a conversation and return immediately: ``submit`` for ``chat``, with the errors of both."""
-        return self._submitted(self._factory.conversation(messages, params, **options), timeout, waits=False)
+        return self._submitted(self._factory.conversation(messages, params, **options), timeout, priority, waits=False)
 
     def submit_chat_async(
         self,
@@ -393,10 +398,13 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
+        priority: int = 0,
         **options: Unpack[ChatOptions],
     ) -> AsyncSubmission:
         """Return ``submit_chat`` for ``async for`` and ``await``, which raise its errors."""
-        return AsyncSubmission(lambda: self.submit_chat(messages, params, timeout=timeout, **options))
+        return AsyncSubmission(
+            lambda: self.submit_chat(messages, params, timeout=timeout, priority=priority, **options)
+        )
 
     def chat_prompt(self, messages: Sequence[Message], **options: Unpack[TemplateOptions]) -> tuple[str, list[int]]:
         """Return the prompt that ``chat`` would give to the model: the rendered text and its token ids.
@@ -423,7 +431,10 @@ class Engine:
             )
         return self._loop.run_exclusive(lambda: self._backend.draft_logits(ids, k))
 
-    def _submitted(self, request: Request, timeout: float | None = None, *, waits: bool) -> Submission:
+    def _submitted(
+        self, request: Request, timeout: float | None = None, priority: int = 0, *, waits: bool
+    ) -> Submission:
+        request.priority = integer("priority", priority, -MOST_PRIORITY, MOST_PRIORITY)
         if timeout is not None:
             request.deadline = time.perf_counter() + number("timeout", timeout, 0, is_above=True)
         submission = Submission(request.prompt, request.delivery)

@@ -77,6 +77,12 @@ def serve(
     max_queue_size: Annotated[
         int, typer.Option(min=1, help="Maximum number of waiting requests; further ones get HTTP 429.")
     ] = 256,
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"],
+        typer.Option(
+            help="Order in which waiting requests start: as they came, or by their field priority, lowest first."
+        ),
+    ] = "fcfs",
     max_model_len: Annotated[
         int | None,
         typer.Option(
@@ -265,6 +271,7 @@ def serve(
         trusts_request_templates=trust_request_chat_template,
         root_path=root,
         per_request_spec_decode_metrics=per_request_spec_decode_metrics,
+        scheduling_policy=scheduling_policy,
     )
     server = Server(loaded, settings, host, port, address, tls)
     for sentence in said.left_out:

@@ -24,6 +24,7 @@ class Request:
     ``room`` is the maximum number of new tokens. ``method`` drafts, and ``policy`` chooses K. ``deadline`` and
     ``submitted`` are times of ``time.perf_counter``. ``launched`` counts passes whose tokens have not been read, and
     ``ahead`` the maximum number of tokens of those. ``cached`` is the number of prompt tokens from the prefix cache.
+    Of waiting requests, those with the lowest ``priority`` start first.
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +37,7 @@ class Request:
     delivery: Delivery = field(default_factory=Delivery)
     submitted: float = 0.0
     deadline: float = math.inf
+    priority: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
     prefill_began: float = 0.0
     decode_began: float = 0.0

@@ -1,4 +1,4 @@
-"""Scheduler: admission in order, slots, and chunked prefill between rounds.
+"""Scheduler: admission by priority and in order, slots, and chunked prefill between rounds.
 
 Each step launches one pass. While requests run, a limited number of prompt tokens is prefilled between two rounds, so
 that a long prompt delays each of their tokens only a little. One prompt is prefilled at a time, oldest first.
@@ -7,9 +7,11 @@ that a long prompt delays each of their tokens only a little. One prompt is pref
 from __future__ import annotations
 
 import time
+from bisect import insort_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 
@@ -46,7 +48,7 @@ class Scheduler:
         self.admits = True
         self._prefixes, self._misfit = prefixes or PrefixCache(0, 0), misfit or MisfitWatch()
         self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
-        self._waiting: deque[Request] = deque()
+        self._waiting: list[Request] = []  # the next one first
         self._slots: list[Request | None] = [None] * backend.num_slots
         self._reading: PromptReading | None = None
         self._read_since = 0  # prompt tokens read since the last round
@@ -84,8 +86,8 @@ class Scheduler:
         return sum(len(each.prompt) + each.num_written for each in running) + (reading.position if reading else 0)
 
     def submit(self, request: Request) -> None:
-        """Queue a request for a slot."""
-        self._waiting.append(request)
+        """Queue a request for a slot, behind those of the same priority and of lower numbers."""
+        insort_right(self._waiting, request, key=attrgetter("priority"))
 
     def abort(self, request: Request, reason: FinishReason = "abort") -> None:
         """Remove a request, waiting or running; it ends with the tokens that it has."""
@@ -143,7 +145,7 @@ class Scheduler:
         return True
 
     def _admit(self) -> None:
-        """Assign a slot to the oldest waiting request if one is free, no other prompt is being read, and its method
+        """Assign a slot to the first waiting request if one is free, no other prompt is being read, and its method
         may join."""
         free = next((slot for slot, request in enumerate(self._slots) if request is None), None)
         if not (self._waiting and self.admits) or self._reading is not None or free is None:
@@ -151,7 +153,7 @@ class Scheduler:
         request, strategy = self._waiting[0], self._rounds.of(self._waiting[0].method)
         if not self._rounds.may_join(request.method):
             return
-        self._waiting.popleft()
+        del self._waiting[0]
         if self.is_empty and strategy.enqueues_only:
             for k in request.policy.counts:
                 self._backend.warm(strategy.round, k)

@@ -78,6 +78,7 @@ class Generation:
     streams: bool = False
     num_speculative_tokens: NumSpeculativeTokens | None = None
     draft: str | None = None
+    priority: int = 0
     echoes: bool = False
     shows_answer: bool = True
     requested_tokens: tuple[str, int] | None = None
@@ -174,7 +175,7 @@ def submitters(state: ServerState, generation: Generation) -> list[Submit]:
 
     def continuing(prompt: Prompt) -> Submit:
         return lambda params: engine.submit_async(
-            prompt, params, num_speculative_tokens=k, draft=draft, timeout=seconds
+            prompt, params, num_speculative_tokens=k, draft=draft, timeout=seconds, priority=generation.priority
         )
 
     if not isinstance(source, Conversation):
@@ -187,5 +188,6 @@ def submitters(state: ServerState, generation: Generation) -> list[Submit]:
             num_speculative_tokens=k,
             draft=draft,
             timeout=seconds,
+            priority=generation.priority,
         )
     ]

@@ -13,7 +13,7 @@ from ..errors import EngineClosed, PromptTooLong, QueueFull
 ENGINE_FIELDS = frozenset({
     "prompt", "messages", "documents", "chat_template_kwargs", "num_speculative_tokens", "draft", "logit_bias",
     "max_tokens", "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "tools", "structured_outputs",
-    "truncate_prompt_tokens", "chat_template", "add_generation_prompt", "continue_final_message",
+    "truncate_prompt_tokens", "chat_template", "add_generation_prompt", "continue_final_message", "priority",
 })  # fmt: skip
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # clients shorten the conversation when they see this code
 _MOST_OF_LOG = 300  # characters

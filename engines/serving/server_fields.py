@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from .problems import HttpRefusal
+from .settings import ServerSettings
+
 
 class ServerFields(Struct, kw_only=True):
     """Fields that no API defines, or not every one. None means absent."""
@@ -17,6 +20,20 @@ class ServerFields(Struct, kw_only=True):
     num_speculative_tokens: int | Literal["auto"] | None = None
     draft: str | None = None
     acceptance_tolerance: float | None = None
+    priority: int | None = None
+
+
+def priority_of(body: ServerFields, settings: ServerSettings) -> int:
+    """Return the priority of a request. Raises ``HttpRefusal`` if the server does not have priorities."""
+    if body.priority and settings.scheduling_policy != "priority":
+        raise HttpRefusal(
+            400,
+            "priority is not allowed by this server; fix: remove it, set it to 0, or start the server with "
+            "--scheduling-policy priority",
+            param="priority",
+            code="unsupported_parameter",
+        )
+    return body.priority or 0
 
 
 SAMPLING = ("temperature", "top_p", "seed", "top_k", "min_p", "acceptance_tolerance")

@@ -11,6 +11,7 @@ from .speculative_config import DefaultDrafts
 from .structured_outputs_config import FormDefaults
 
 SpecDecodeMetrics = Literal["none", "summary", "detailed"]
+SchedulingPolicy = Literal["fcfs", "priority"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ServerSettings:
     chat templates in requests. ``cors_origins`` are the sites whose pages may use the server. ``allowed_hosts`` are
     accepted ``Host`` names in addition to the built-in ones. ``root_path`` is the path under which a proxy shows the
     server; paths are accepted with and without it. ``per_request_spec_decode_metrics`` adds statistics of drafts to
-    responses, as in vLLM.
+    responses, as in vLLM. The ``scheduling_policy`` is the order in which waiting requests start.
     """
 
     model: str
@@ -56,6 +57,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     root_path: str = ""
     per_request_spec_decode_metrics: SpecDecodeMetrics = "none"
+    scheduling_policy: SchedulingPolicy = "fcfs"
 
 
 def model_name(manifest: Manifest, folder: Path) -> str:

@@ -207,6 +207,12 @@ def test_invalid_timeout_is_rejected_by_name(tiny_engine: Engine, timeout: Any) 
         tiny_engine.submit([5], timeout=timeout)
 
 
+@pytest.mark.parametrize("priority", [1 << 31, 0.5, "1", True])
+def test_invalid_priority_is_rejected_by_name(tiny_engine: Engine, priority: Any) -> None:
+    with pytest.raises(UsageError, match=r"^priority"):
+        tiny_engine.submit([5], priority=priority)
+
+
 def _panic(said: str) -> BaseException:
     """What pyo3 raises when a library in Rust panics: its class is no ``Exception``."""
     return type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})(said)

@@ -16,7 +16,7 @@ from ..generation import Conversation, Generation, sampling_params
 from ..problems import HttpRefusal
 from ..reading import parse_variant
 from ..reasoning import CLOSEST, styled
-from ..server_fields import given_fields
+from ..server_fields import given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
 from ..turns import Turns
@@ -101,6 +101,7 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
         streams=bool(body.stream),
         num_speculative_tokens=body.num_speculative_tokens,
         draft=body.draft,
+        priority=priority_of(body, settings),
         reword=field_of(conversation, field, form).renamed,
     )
 

@@ -13,7 +13,7 @@ from ..forms import field_of
 from ..generation import Conversation, Generation, Prompt, sampling_params
 from ..problems import HttpRefusal
 from ..reasoning import EFFORTS, styled
-from ..server_fields import SAMPLING, given_fields
+from ..server_fields import SAMPLING, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import ToolChoice
 from .bodies import ChatBody, CompletionBody, SamplingBody, TokenizeBody
@@ -90,6 +90,7 @@ def generation_of(
         streams=bool(body.stream),
         num_speculative_tokens=body.num_speculative_tokens,
         draft=body.draft,
+        priority=priority_of(body, settings),
         echoes=_echoes(body),
         shows_answer=not (_echoes(body) and body.max_tokens == 0),
         requested_tokens=None if most is None else (name, most),

@@ -18,7 +18,7 @@ from ..inert_fields import InertFields
 from ..problems import HttpRefusal
 from ..reading import parse_variant
 from ..reasoning import CLOSEST, EFFORTS, styled
-from ..server_fields import given_fields
+from ..server_fields import given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
 from ..turns import Turns
@@ -84,6 +84,7 @@ def generation_of(
         streams=bool(body.stream),
         num_speculative_tokens=body.num_speculative_tokens,
         draft=body.draft,
+        priority=priority_of(body, settings),
         requested_tokens=None if most is None else ("max_output_tokens", most),
         reword=field_of(conversation, field, form).renamed,
     )

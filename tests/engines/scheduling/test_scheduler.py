@@ -178,6 +178,19 @@ def test_request_can_be_submitted_while_others_run(tiny_engine: Engine) -> None:
     assert [tuple(r.transcript.token_ids) for r in requests] == expected
 
 
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(priorities=st.lists(st.integers(-2, 2), min_size=1, max_size=12))
+def test_waiting_requests_start_by_priority_and_then_as_they_came(tiny_engine: Engine, priorities: list[int]) -> None:
+    scheduler = _scheduler(tiny_engine)
+    requests = [_request(tiny_engine, [5, 6], 2) for _ in priorities]
+    for request, priority in zip(requests, priorities, strict=True):
+        request.priority = priority
+        scheduler.submit(request)
+    _finish(scheduler)
+    started = sorted(range(len(requests)), key=lambda at: requests[at].prefill_began)
+    assert started == sorted(range(len(requests)), key=lambda at: priorities[at])  # stable
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_an_aborted_request_gets_no_more_tokens_and_the_others_do(tiny_engine: Engine, lag: int) -> None:
     engine = _late(tiny_engine, lag)[0] if lag else tiny_engine

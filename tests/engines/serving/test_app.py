@@ -207,6 +207,26 @@ def test_full_queue_returns_retry_after(server: Server, served_engine: Engine) -
         each.result()
 
 
+def test_priorities_are_taken_where_the_server_has_them(server: Server, served_engine: Engine) -> None:
+    by_priority = Server(served_engine, ServerSettings(MODEL, scheduling_policy="priority"), port=0)
+    by_priority.start()
+    messages = [{"role": "user", "content": "a"}]
+    for path, body in (
+        ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+        ("/v1/chat/completions", {"messages": messages, "max_tokens": 1}),
+        ("/v1/messages", {"messages": messages, "max_tokens": 1}),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 1}),
+    ):
+        assert call(by_priority, "POST", path, {**body, "priority": -3})[0] == 200
+        status, _, content = call(by_priority, "POST", path, {**body, "priority": 1 << 40})
+        assert (status, "priority must be an integer" in error_of(content)["message"]) == (400, True)
+        assert call(server, "POST", path, {**body, "priority": 0})[0] == 200
+        status, _, content = call(server, "POST", path, {**body, "priority": 1})
+        assert (status, "--scheduling-policy" in error_of(content)["message"]) == (400, True)
+    by_priority.stop(at_once=True)
+    assert by_priority.wait(10)
+
+
 def test_disconnected_client_frees_its_slot(server: Server, served_engine: Engine) -> None:
     body = json.dumps({"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)

@@ -34,7 +34,7 @@ HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
         ("top_p", 0.5), ("top_k", 5), ("tools", [TOOL]), ("tool_choice", "required", {"tools": [TOOL]}), ("seed", 3),
         ("parallel_tool_calls", False, {"tools": [TOOL]}), ("min_p", 0.5), ("draft", "none"),
         ("num_speculative_tokens", 1), ("acceptance_tolerance", 0.5), ("structured_outputs", {"regex": "a"}),
-        ("text", {"format": {"type": "json_object"}}), ("chat_template_kwargs", {"a": 1}),
+        ("text", {"format": {"type": "json_object"}}), ("chat_template_kwargs", {"a": 1}), ("priority", -2),
     ]
 }  # fmt: skip
 # These change no generation, or only with a store or another model; other tests have them.
@@ -42,7 +42,8 @@ ELSEWHERE = {"model", "include", "metadata", "previous_response_id", "reasoning"
 
 
 def asked(**fields: Any) -> Generation:
-    return generation_of(body_of(msgspec.json.encode({**LEAST, **fields})), [], 100, None, ServerSettings("m"))
+    settings = ServerSettings("m", scheduling_policy="priority")
+    return generation_of(body_of(msgspec.json.encode({**LEAST, **fields})), [], 100, None, settings)
 
 
 def test_docs_describe_every_field() -> None:
