@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from ...plugins.errors import UsageError
 from ..console import interrupts
 from ..console.sizes import size_option
 from .flags.from_variables import find_in_container
@@ -219,6 +220,7 @@ def serve(
     Example: peagle-compile serve demo-engine --port 8000
     """
     from ...engines import Engine
+    from ...engines.folder.manifest import Manifest
     from ...engines.serving import require_extra
 
     require_extra()
@@ -241,6 +243,13 @@ def serve(
     names = tuple(map(check_host_name, allowed_host or ()))
     root, tls = check_root_path(root_path), Tls.of(ssl_certfile, ssl_keyfile)
     template = None if chat_template is None else checked_template(chat_template)
+    most = Manifest.read(folder).shapes.max_seq_len
+    if max_model_len is not None and max_model_len > most:
+        raise UsageError(
+            f"--max-model-len is {max_model_len}, but this engine was built for at most {most} tokens",
+            why="its caches have that size",
+            fix=f"use at most {most}, or rebuild the engine with a larger --max-seq-len",
+        )
     address = bound(host, port) if uds is None else bound_unix(uds)  # first: a large engine takes minutes to load
     loaded = Engine.load(
         folder,

@@ -10,6 +10,7 @@ from ..folder.manifest import Manifest
 from .speculative_config import DefaultDrafts
 from .structured_outputs_config import FormDefaults
 
+_GGUF = ".gguf"
 SpecDecodeMetrics = Literal["none", "summary", "detailed"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 
@@ -61,9 +62,11 @@ class ServerSettings:
 
 
 def model_name(manifest: Manifest, folder: Path) -> str:
-    """Return the name of an engine's model: its checkpoint's name, without the path of a local folder."""
+    """Return the name of an engine's model: its checkpoint's name, without the path and suffix of a local one."""
     name = manifest.target.origin.id
+    is_file = name.lower().endswith(_GGUF)
     is_path = name.startswith((".", "~")) or PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
-    if is_path:
-        name = PureWindowsPath(name).name.strip(".")
+    if is_path or is_file:
+        name = PureWindowsPath(name).name
+        name = (name[: -len(_GGUF)] if is_file else name).strip(".")
     return name or folder.resolve().name or "engine"

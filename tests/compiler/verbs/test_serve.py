@@ -144,7 +144,7 @@ def test_responses_are_stored_unless_there_is_no_room(
         (["--ssl-certfile", "a.pem"], 2, "--ssl-keyfile is missing"),
         (["--root-path", "llm"], 2, "--root-path llm is not a path"),
         (["--chat-template", "gone.jinja"], 3, "gone.jinja cannot be read"),
-        (["--max-model-len", "1000000"], 2, "max_seq_len must be an integer from 2"),
+        (["--max-model-len", "1000000"], 2, "--max-model-len is 1000000, but this engine was built for at most"),
     ],
 )
 def test_unservable_engine_fails_before_listening(
