@@ -80,17 +80,10 @@ class Engine:
             tokenizer,
             draft,
             policy,
-            shows_logits=backend.shows_logits,
             prepares_rounds=backend.prepares_rounds,
             max_seq_len=self._max_seq_len,
             chat_template=chat_template,
         )
-        if prefix_cache_bytes and not backend.kept_bytes:
-            raise UsageError(
-                f"prefix_cache_bytes is {prefix_cache_bytes}, but this engine does not support prefix caching",
-                why="only ONNX Runtime engines support it",
-                fix="remove prefix_cache_bytes",
-            )
         self._loop = Loop(backend, most, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
         weakref.finalize(self, self._loop.retire).atexit = False
 
@@ -444,7 +437,7 @@ class Engine:
 
 def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:
     """Return the memory for the prefix cache of an engine that names none."""
-    if not (backend.kept_bytes and backend.keeps_exactly):
+    if not backend.keeps_exactly:
         return 0
     weights = sum(entry.size for entry in manifest.files.values())  # mapped: what is in memory of them counts as free
     spare = min(free_memory(), memory_bytes()) - weights

@@ -66,18 +66,16 @@ class RequestFactory:
         draft: str | None,
         policy: Policy | None,
         *,
-        shows_logits: bool,
         prepares_rounds: bool,
         max_seq_len: int,
         chat_template: str | None = None,
     ) -> None:
         """``draft`` and ``policy`` are the defaults for calls; None takes those of the build.
 
-        ``shows_logits`` says that the backend exposes logits, so that tokens can be chosen on the host, and
-        ``prepares_rounds`` that it prepares rounds of each K. ``max_seq_len`` limits the tokens of a request.
-        ``chat_template`` replaces that of the folder.
+        ``prepares_rounds`` says that the backend prepares rounds of each K. ``max_seq_len`` limits the tokens of a
+        request. ``chat_template`` replaces that of the folder.
         """
-        self._manifest, self._tokenizer, self._shows_logits = manifest, tokenizer, shows_logits
+        self._manifest, self._tokenizer = manifest, tokenizer
         self._max_seq_len = max_seq_len
         self._method = manifest.draft_method if draft is None else usable_method(manifest, draft)
         self._adaptive = adaptive_policy(manifest, prepares_rounds=prepares_rounds)
@@ -161,9 +159,8 @@ class RequestFactory:
         return self._grammars.tally
 
     def prepare_forms(self) -> None:
-        """Load the vocabulary for structured outputs, if the engine supports them."""
-        if self._shows_logits:
-            self._grammars.prepare()
+        """Load the vocabulary for structured outputs."""
+        self._grammars.prepare()
 
     def calls(
         self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True
@@ -224,8 +221,6 @@ class RequestFactory:
             ends | stops,
             tokenizer.words(params.bad_words),
             manifest.shapes.vocab_size,
-            backend=manifest.backend.name,
-            shows_logits=self._shows_logits,
             grammar=grammar,
         )
         ends = stops if params.ignore_eos else ends | stops

@@ -78,7 +78,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Generate JSON that matches the schema in this file (ONNX Runtime only).",
+            help="Generate JSON that matches the schema in this file.",
             show_default=False,
             rich_help_panel=SAMPLING,
         ),

@@ -110,8 +110,8 @@ def serve(
         typer.Option(
             metavar="SIZE",
             parser=size_option("--prefix-cache-bytes"),
-            help="Memory for the prefix cache, such as 1GB; 0 disables it (ONNX Runtime only). (default: an eighth of "
-            "the memory that is free beside the weights, at most 16GiB; 0 without this project's CPU kernels)",
+            help="Memory for the prefix cache, such as 1GB; 0 disables it. (default: an eighth of the memory that is "
+            "free beside the weights, at most 16GiB; 0 without this project's CPU kernels)",
             show_default=False,
         ),
     ] = None,

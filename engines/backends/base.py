@@ -21,7 +21,7 @@ class Chunk:
     """A chunk of a prompt: its ``ids``, the absolute position ``start`` of the first, and the prompt's next token.
 
     ``forced_next`` is -1 in the last chunk, whose next token the target decides. For other chunks, ``logprobs``
-    receives the target's logits after each token, if the backend exposes them.
+    receives the target's logits after each token.
     """
 
     ids: Sequence[int]
@@ -54,23 +54,19 @@ class Backend(Protocol):
 
     A slot's window, sampling policy and random numbers stay in the backend, so that on a GPU no round waits for the
     host. ``lag`` is the number of emissions that may be unread when the next pass is launched; 0 means that leaving
-    them unread gains nothing. ``prefill_columns`` is the maximum number of prompt tokens per pass. ``kept_bytes`` is
-    the memory that ``keep`` takes per token, 0 if it is not supported, and ``keeps_exactly`` says that restored entries
-    equal computed ones to the bit, whatever the passes that made them. ``prepares_rounds`` says that ``warm`` takes
-    time and memory for each K, so that a policy should use only a few.
+    them unread gains nothing. ``prefill_columns`` is the maximum number of prompt tokens per pass, and
+    ``scored_columns`` that of a pass whose logits are read. ``kept_bytes`` is the memory that ``keep`` takes per token,
+    and ``keeps_exactly`` says that restored entries equal computed ones to the bit, whatever the passes that made them.
+    ``prepares_rounds`` says that ``warm`` takes time and memory for each K, so that a policy should use only a few.
     """
 
     num_slots: int
     lag: int
     prefill_columns: int
+    scored_columns: int
     kept_bytes: int
     keeps_exactly: bool
     prepares_rounds: bool
-
-    @property
-    def shows_logits(self) -> bool:
-        """Return whether the target's logits are available on the host, so that ``admit`` accepts a choice."""
-        ...
 
     def begin(self) -> None:
         """Make every slot idle."""
@@ -83,7 +79,8 @@ class Backend(Protocol):
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
         """Choose the tokens of ``slot`` by ``params`` and ``numbers``, f32 [max_seq_len + 1].
 
-        Entry p decides the token at absolute position p. If ``choice`` is given, it chooses the tokens on the host.
+        Entry p decides the token at absolute position p. If ``choice`` is given, it chooses the tokens on the host, in
+        rounds without ``replay``.
         """
         ...
 

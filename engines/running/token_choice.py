@@ -39,28 +39,17 @@ def choice_of(
     words: Sequence[Sequence[int]],
     vocab_size: int,
     *,
-    backend: str,
-    shows_logits: bool,
     grammar: Callable[[], GrammarPath | None] = lambda: None,
 ) -> TokenChoice | None:
     """Return an object that chooses tokens on the host, or None if it is not needed.
 
     ``ends`` are the ids that may end the text, ``words`` the tokens of its bad words, and ``grammar`` creates the state
-    of its grammar. Raises ``UsageError`` for options that the engine's backend does not support, and for ids outside
-    its vocabulary.
+    of its grammar. Raises ``UsageError`` for ids outside the vocabulary.
     """
     _check_ids(params, vocab_size)
     require_possible(words, vocab_size)
     options = options_of(params)
-    if not options:
-        return None
-    if not shows_logits:
-        raise UsageError(
-            f"this engine does not support {', '.join(options)}",
-            why=f"these need the target's logits on the host, which {backend} does not expose",
-            fix="remove them, or build an engine with --backend onnxruntime",
-        )
-    if options == ["prompt_logprobs"]:
+    if not options or options == ["prompt_logprobs"]:
         return None
     return TokenChoice(params, prompt, ends, words, vocab_size, grammar())
 

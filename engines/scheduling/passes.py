@@ -44,6 +44,11 @@ class PromptReading:
         return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1, logprobs)
 
     @property
+    def is_scored(self) -> bool:
+        """Return whether logprobs of the prompt were requested."""
+        return self.request.prompt_logprobs is not None
+
+    @property
     def most(self) -> int:
         """Maximum number of tokens of the next chunk."""
         logprobs = self.request.prompt_logprobs

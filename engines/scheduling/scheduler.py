@@ -121,8 +121,17 @@ class Scheduler:
 
     @property
     def _lag(self) -> int:
-        """Number of passes that may be unread; 0 for strategies that read every token before a round."""
-        return self._backend.lag if self._rounds.running_strategy().enqueues_only else 0
+        """Number of passes that may be unread."""
+        return self._backend.lag if self._only_enqueues else 0
+
+    @property
+    def _only_enqueues(self) -> bool:
+        """Return whether no round waits for the host, so that one may be launched before the last one has been read.
+
+        A round waits if its strategy does, or if the host chooses the tokens of one of its requests.
+        """
+        chooses = any(request is not None and request.choice is not None for request in self._slots)
+        return self._rounds.running_strategy().enqueues_only and not chooses
 
     def _launch(self) -> bool:
         """Enqueue a prompt chunk, or a round for all running requests, unless tokens must be read first."""
@@ -135,11 +144,12 @@ class Scheduler:
             width = min(PREFILL_CHUNK, self._backend.prefill_columns, self._reading.most)
             if can_go_on:
                 width = min(width, self._most_read)
+            if self._reading.is_scored:
+                width = min(width, self._backend.scored_columns)
             if not can_go_on or not self._read_since or self._read_since + width <= self._most_read:
                 self._launch_piece(self._reading, width)
                 return True
-        strategy = self._rounds.running_strategy()
-        if not can_go_on or (self._flights and not strategy.enqueues_only):
+        if not can_go_on or (self._flights and not self._only_enqueues):
             return False
         self._launch_round()
         return True
@@ -189,7 +199,7 @@ class Scheduler:
         policies, began = choose_drafts(self._slots), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
-        emission = self._backend.round(strategy.round, max(limits), replay=strategy.enqueues_only, limits=limits)
+        emission = self._backend.round(strategy.round, max(limits), replay=self._only_enqueues, limits=limits)
         owners = tuple(self._slots)
         most = most_emitted(policies, len(owners))
         self._launched(Flight(emission, owners, range(len(owners)), most, policies, began))

@@ -118,6 +118,44 @@ def test_logits_are_close_to_onnx_runtime(engine: Engine, demo_engine: Path) -> 
         assert np.median(distance) < 2e-2
 
 
+def test_the_host_chooses_the_same_text_with_and_without_drafts(engine: Engine) -> None:
+    """Penalties, biases and logprobs: their rounds wait for the host between the two passes."""
+    from peagle.engines import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=32, ignore_eos=True, repetition_penalty=1.2, frequency_penalty=0.3, bad_token_ids=[5], logprobs=1
+    )
+    plain, drafted = (engine.generate(PROMPTS, params, num_speculative_tokens=k) for k in (0, 3))
+    assert _agreement([o.token_ids for o in drafted], [o.token_ids for o in plain]) > 0.9
+    for output in (*plain, *drafted):
+        assert 5 not in output.token_ids
+        assert [each.token_id for each in output.logprobs] == [*output.token_ids]
+        assert all(each.logprob <= 0 for each in output.logprobs)
+
+
+def test_structured_output_follows_its_grammar(engine: Engine) -> None:
+    from peagle.engines import SamplingParams
+
+    params = SamplingParams(max_tokens=24, structured_outputs={"choice": ["return a", "return b + 1"]})
+    for k in (0, 3):
+        outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k)
+        assert {output.text for output in outputs} <= {"return a", "return b + 1"}
+
+
+def test_prompts_that_begin_alike_are_copied(engine: Engine) -> None:
+    """Up to near ties: the rest of a prompt is then a chunk of another width."""
+    from peagle.engines import Engine, SamplingParams
+
+    params, ids = SamplingParams(max_tokens=32, ignore_eos=True), engine.tokenizer.encode(PROMPTS[1])
+    prompts = [[*(ids * 9)[:80], *engine.tokenizer.encode(each)] for each in PROMPTS]
+    expected = [engine.generate([prompt], params)[0].token_ids for prompt in prompts]
+    keeping = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, prefix_cache_bytes=2**26)
+    with keeping:
+        outputs = [keeping.generate([prompt], params)[0] for prompt in prompts]
+    assert all(output.cached_tokens >= 64 for output in outputs[1:])
+    assert _agreement([output.token_ids for output in outputs], expected) > 0.8
+
+
 def test_other_gpu_is_rejected(engine: Engine) -> None:
     from peagle.engines.backends.tensorrt.device import find_gpu
     from peagle.engines.folder.checks import check_gpu

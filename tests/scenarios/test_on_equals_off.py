@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from peagle.engines import Engine, RequestOutput, SamplingParams
-from tests.models import VOCAB
+from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
+from tests.models import VOCAB, Pair
 from tests.scenarios.test_sampled_distribution import chi_square, chi_square_limit
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -49,10 +50,15 @@ def head(request: pytest.FixtureRequest) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["rows together", pytest.param("row by row", marks=pytest.mark.slow)])
-def engine(request: pytest.FixtureRequest, head: Path) -> Engine:
-    """It has four slots, with both kinds of lanes."""
+@pytest.fixture(scope="module", params=["rows together", "plans", pytest.param("row by row", marks=pytest.mark.slow)])
+def engine(request: pytest.FixtureRequest, head: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """It has four slots, with both kinds of lanes of ONNX Runtime and on stand-ins for TensorRT's plans."""
     loaded = Engine.load(head, max_batch_size=4, threads=1)
+    if request.param == "plans":
+        pair: Pair = request.getfixturevalue("tiny_pair" if loaded.manifest.method == "peagle" else "eagle3_pair")
+        graphs = lowered(pair.target, pair.head, "float32", loaded.manifest.shapes.cache_length)
+        folder = tmp_path_factory.mktemp("plans")
+        return plan_engine(folder, plan_manifest(loaded.manifest, graphs, folder), head, slots=4)[0]
     if request.param == "row by row":
         loaded._backend._takes_rows = False  # type: ignore[attr-defined]
         loaded._backend._lanes = loaded._backend._idle_lanes()  # type: ignore[attr-defined]

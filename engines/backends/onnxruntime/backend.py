@@ -64,7 +64,7 @@ class OnnxRuntimeBackend:
 
     def __init__(self, folder: Path, manifest: Manifest, *, num_slots: int, threads: int | None) -> None:
         self.manifest, self.num_slots = manifest, num_slots
-        self.prefill_columns = manifest.shapes.max_seq_len
+        self.prefill_columns = self.scored_columns = manifest.shapes.max_seq_len
         count, library = threads or default_threads(manifest), library_of(folder, manifest)
         drafter = _checked_session(folder, manifest, "drafter", count, library) if manifest.drafter else None
         self._sessions = Sessions(
@@ -105,11 +105,6 @@ class OnnxRuntimeBackend:
         if k and not self._is_warm:
             self._is_warm = True
             self._caches.touch_drafter()
-
-    @property
-    def shows_logits(self) -> bool:
-        """Return whether the target has a logits output."""
-        return LOGITS in tensors_of(self._sessions.target)[1]
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
         """Store the sampling policy, numbers and choice of the slot."""

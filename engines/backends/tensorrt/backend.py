@@ -21,11 +21,12 @@ from ...requests.params import SamplingParams, policy_of
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptEntries, Steps
 from .device import CudaDevice, Device, find_gpu
-from .kept_rounds import KeptRound, KeptRounds
+from .kept_positions import KeptMemory, KeptPositions
+from .kept_rounds import ANY_LENGTH, KeptRound, KeptRounds
 from .lanes import PlanLanes
 from .loaded_graphs import Plan, Runtime, load_product, profile_of
 from .memory import Memory, Sizer, WindowSizes, itemsize
-from .pinned import DeferredEmission, Staging
+from .pinned import DeferredEmission, Staging, WideReader
 from .prefill import PlanPrompt
 from .reach import Reach, lengths_of
 
@@ -72,9 +73,7 @@ class TensorRTBackend:
 
     lag = 1
     prepares_rounds = True
-    shows_logits = False  # plans have no logits output beside tokens, and no round waits for the host
-    keeps_exactly = False
-    kept_bytes = 0  # prompts cannot be kept: device-side cache copies are not implemented
+    keeps_exactly = False  # windows of other widths run other kernels, which round differently
 
     def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
         self.manifest, self.num_slots, self._device = manifest, num_slots, device
@@ -86,6 +85,7 @@ class TensorRTBackend:
             check_graph(path, half, part, manifest.shapes, wide, *plans[half].tensors())
         verify, prefill = (_largest(manifest, name) for name in (VERIFY, PREFILL))
         self._most_drafts, self.prefill_columns = min(verify.columns, verify.emitted) - 1, prefill.columns
+        self.scored_columns = min(prefill.columns, prefill.emitted)
         decode = WindowSizes(num_slots, verify.columns, verify.emitted)
         one = WindowSizes(1, prefill.columns, prefill.emitted)
         self._memory = memory = Memory(device, manifest, num_slots, (decode, one))
@@ -93,13 +93,16 @@ class TensorRTBackend:
         scratch = (device.allocate(size) if size else 0, size)
         lengths = lengths_of(manifest.parts.values(), manifest.shapes.cache_length)
         self._reach = Reach(lengths, num_slots)
-        self._lanes = PlanLanes(memory, plans, self._reach, self._most_drafts, scratch, places=self.lag + 1)
-        self._prompts = PlanPrompt(memory, plans, self._lanes, self._reach, one, scratch)
+        self._reader = WideReader(device, memory.sizer.wide)
+        most, places = self._most_drafts, self.lag + 1
+        self._lanes = PlanLanes(memory, plans, self._reach, most, scratch, places, self._reader)
+        self._prompts = PlanPrompt(memory, plans, self._lanes, self._reach, one, scratch, self._reader)
         self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
+        self._kept = KeptMemory(device, memory.caches)
+        self.kept_bytes = self._kept.position_bytes
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
-        self._logits_bytes: np.ndarray | None = None  # page-locked memory lives as long as the device
         counts = len(spaced_counts(self._most_drafts)) + _OWN_K
-        self._rounds = KeptRounds(device, most=counts * len(self._lanes.row_sizes) * len(lengths))
+        self._rounds = KeptRounds(device, most=counts * len(self._lanes.row_sizes) * (len(lengths) + 1))
 
     def begin(self) -> None:
         """Upload windows in which every slot is idle."""
@@ -118,8 +121,8 @@ class TensorRTBackend:
                 self._capture(kept, steps, k)
 
     def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Upload the slot's policy and its table of random numbers, padded with zeros; ``choice`` is not supported."""
-        del choice
+        """Upload the slot's policy and its table of random numbers, padded with zeros."""
+        self._lanes.choices[slot] = choice
         self._policies[slot] = policy = policy_of(params)
         length, size = self._memory.numbers_length, itemsize("float32")
         with self._staging.block() as block:
@@ -137,12 +140,15 @@ class TensorRTBackend:
         steps(self._prompts, k)
 
     def keep(self, slot: int, start: int, end: int) -> KeptEntries:
-        """Raise ``UsageError``: ``kept_bytes`` is 0."""
-        raise _keeps_no_prompts()
+        """Enqueue the copy of positions of the slot's caches to page-locked memory."""
+        return self._kept.keep(slot, start, end)
 
     def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
-        """Raise ``UsageError``: nothing can be kept."""
-        raise _keeps_no_prompts()
+        """Enqueue the copies back into the slot's caches."""
+        for each in kept:
+            if not isinstance(each, KeptPositions):
+                raise TypeError(f"cannot restore a {type(each).__name__}: it comes from another backend")
+            self._kept.restore(slot, each)
 
     def first(self, slot: int) -> DeferredEmission:
         """Fetch the emission of the last prompt's last chunk."""
@@ -172,7 +178,8 @@ class TensorRTBackend:
             # E is K + 1; the other columns are treated as drafts.
             self._prompts.feed(0, Chunk(piece, start, -1), policy, draft_len=len(piece) - 1)
             self._prompts.verify(self._most_drafts)
-            logits.append(self._logits("logits", width, self.manifest.shapes.vocab_size)[: len(piece)])
+            address, vocab = self._memory.scratch["logits"], self.manifest.shapes.vocab_size
+            logits.append(self._reader.read(address, width, vocab)[: len(piece)])
         return np.concatenate(logits)
 
     def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
@@ -184,10 +191,12 @@ class TensorRTBackend:
             self._prompts.feed(0, Chunk(ids[start:end], start, following), policy)
             self._prompts.verify(num_speculative_tokens)
             self._prompts.draft(num_speculative_tokens)
-        return self._logits("draft_logits", num_speculative_tokens, self.manifest.shapes.draft_vocab_size)
+        address, width = self._memory.scratch["draft_logits"], self.manifest.shapes.draft_vocab_size
+        return self._reader.read(address, num_speculative_tokens, width)
 
     def _run(self, steps: Steps, k: int, rows: int, *, replay: bool) -> KeptRound:
-        kept = self._rounds.of((steps, k, rows, self._lanes.positions))
+        # A round that waits finds out what it reads only when it verifies, so its passes are kept for any length.
+        kept = self._rounds.of((steps, k, rows, self._lanes.positions if replay else ANY_LENGTH))
         self._lanes.turn_to(rows, kept.passes)
         if replay and kept.has_run:
             self._capture(kept, steps, k)
@@ -218,28 +227,8 @@ class TensorRTBackend:
         self._lanes.begin()
         return policy_of(SamplingParams())
 
-    def _logits(self, name: str, rows: int, width: int) -> np.ndarray:
-        """Return f32 [rows, width] of the last prefill pass's output, converted from the graphs' type."""
-        wide = self._memory.sizer.wide
-        dtype = np.dtype(np.uint16 if wide == "bfloat16" else wide)
-        size = rows * width * dtype.itemsize
-        if self._logits_bytes is None or self._logits_bytes.size < size:
-            self._logits_bytes = self._device.pinned((size,), np.uint8)
-        raw = self._logits_bytes[:size].view(dtype).reshape(rows, width)
-        self._device.download(raw, self._memory.scratch[name])
-        self._device.record().wait()
-        return (raw.astype(np.uint32) << 16).view(np.float32) if wide == "bfloat16" else raw.astype(np.float32)
-
 
 def _largest(manifest: Manifest, name: str) -> WindowSizes:
     """Return the sizes that the profile of that name covers in every plan."""
     profiles = [profile_of(part, name) for part in manifest.parts.values()]
     return WindowSizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))
-
-
-def _keeps_no_prompts() -> UsageError:
-    return UsageError(
-        "this engine does not support prefix caching",
-        why="only ONNX Runtime engines support it",
-        fix="remove prefix_cache_bytes",
-    )

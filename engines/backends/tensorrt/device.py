@@ -7,6 +7,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -39,6 +40,15 @@ class CapturedGraph(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Box:
+    """Rows of bytes in planes: from row to row ``pitch`` bytes, from plane to plane ``rows`` rows."""
+
+    address: int
+    pitch: int
+    rows: int
+
+
 class Device(Protocol):
     """One GPU: memory that is freed with it, and work enqueued in order on one stream. No call waits for the work.
 
@@ -65,6 +75,10 @@ class Device(Protocol):
 
     def copy(self, target: int, source: int, size: int) -> None:
         """Copy ``size`` bytes from one device address to another."""
+        ...
+
+    def copy_box(self, target: Box, source: Box, width: int, height: int, depth: int) -> None:
+        """Copy ``depth`` planes of ``height`` rows of ``width`` bytes; either side may be pinned host memory."""
         ...
 
     def launch(
@@ -103,6 +117,28 @@ def find_gpu(product: str) -> str | None:
     except Exception:  # cuda-core raises several types if there is no GPU
         return None
     return f"sm_{major}{minor}"
+
+
+def box_copy(target: Box, source: Box, width: int, height: int, depth: int) -> Any:
+    """Return the parameters of the driver's strided copy."""
+    from cuda.bindings import driver
+
+    copy = driver.CUDA_MEMCPY3D()
+    unified = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+    copy.srcMemoryType, copy.srcDevice, copy.srcPitch, copy.srcHeight = (
+        unified,
+        source.address,
+        source.pitch,
+        source.rows,
+    )
+    copy.dstMemoryType, copy.dstDevice, copy.dstPitch, copy.dstHeight = (
+        unified,
+        target.address,
+        target.pitch,
+        target.rows,
+    )
+    copy.WidthInBytes, copy.Height, copy.Depth = width, height, depth
+    return copy
 
 
 class CudaDevice:
@@ -179,7 +215,16 @@ class CudaDevice:
     def copy(self, target: int, source: int, size: int) -> None:
         """Enqueue a copy; unified addressing distinguishes host from device addresses."""
         self._enter()
-        (status,) = self._driver.cuMemcpyAsync(target, source, size, self._stream.handle)
+        self._require(*self._driver.cuMemcpyAsync(target, source, size, self._stream.handle))
+
+    def copy_box(self, target: Box, source: Box, width: int, height: int, depth: int) -> None:
+        """Enqueue one strided copy; unified addressing as in ``copy``."""
+        self._enter()
+        self._require(
+            *self._driver.cuMemcpy3DAsync(box_copy(target, source, width, height, depth), self._stream.handle)
+        )
+
+    def _require(self, status: Any) -> None:
         if status != self._driver.CUresult.CUDA_SUCCESS:
             raise _failed("cannot enqueue a memory copy on the GPU", str(status))
 

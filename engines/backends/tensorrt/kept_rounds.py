@@ -11,6 +11,7 @@ from .loaded_graphs import Pass
 from .memory import WindowSizes
 
 RoundKind = tuple[Steps, int, int, int]  # steps, K, rows, and cache positions that are read
+ANY_LENGTH = 0  # in place of the positions, for rounds that are not replayed
 PassKind = tuple[str, WindowSizes]  # half and sizes
 
 

@@ -14,11 +14,14 @@ import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import NEXT, WINDOW
+from ...policy.drafts_per_round import spaced_counts
+from ...running.token_choice import TokenChoice
+from .host_choice import HostChoice
 from .kept_rounds import PassKind
 from .kernels import NewestToken, choose_numbers
 from .loaded_graphs import Pass, Plan, round_profile
 from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
-from .pinned import DeferredEmission, Readback, Staging
+from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
 
 _ROUND = ("forced_next", "uniform", "tokens", "num_tokens")
@@ -45,11 +48,19 @@ class PlanLanes:
 
     Idle rows among them run too: their windows are empty, and their passes write where no request reads. ``prepare``
     runs before the steps of a replayed round and is not part of a CUDA graph. In other rounds ``verify`` does its work,
-    when the host's own drafts are in place.
+    when the host's own drafts are in place. ``choices`` are those of slots whose tokens the host chooses; their rounds
+    wait for it, so they cannot be captured.
     """
 
     def __init__(
-        self, memory: Memory, plans: Mapping[str, Plan], reach: Reach, most_drafts: int, scratch: Span, places: int
+        self,
+        memory: Memory,
+        plans: Mapping[str, Plan],
+        reach: Reach,
+        most_drafts: int,
+        scratch: Span,
+        places: int,
+        reader: WideReader,
     ) -> None:
         device, rows = memory.device, memory.slots
         self._memory, self._device, self._plans, self._scratch = memory, device, plans, scratch
@@ -69,6 +80,9 @@ class PlanLanes:
         self._counts = self._constants(np.arange(largest.columns + 1), np.int32)
         self._unforced = self._constants(np.full(rows, -1), np.int64)
         device.upload(self._round["forced_next"], self._unforced)
+        self.choices: list[TokenChoice | None] = [None] * rows
+        self._host = HostChoice(memory, widest, reader)
+        self._widths = spaced_counts(most_drafts)
         self.row_sizes = _row_sizes(rows)
         self._rows, self._passes = rows, dict[PassKind, Pass]()
         self._busy, self._columns, self._verified = [False] * rows, 1, 0
@@ -80,6 +94,7 @@ class PlanLanes:
     def begin(self) -> None:
         """Make every slot idle."""
         self._busy = [False] * self._memory.slots
+        self.choices = [None] * self._memory.slots
         for slot in range(self._memory.slots):
             self._reach.place(slot, None)
         self._device.upload(self._window.base, self._idle)
@@ -87,7 +102,7 @@ class PlanLanes:
 
     def retire(self, slot: int) -> None:
         """Make one slot idle."""
-        self._busy[slot] = False
+        self._busy[slot], self.choices[slot] = False, None
         self._reach.place(slot, None)
         for name in ("start", "window_len", "draft_len"):
             size = itemsize("int64" if name == "start" else "int32")
@@ -121,9 +136,16 @@ class PlanLanes:
 
     def prepare(self, k: int) -> None:
         """Lay out the windows for a round of ``k``, dropping the drafts that it does not verify."""
+        self._cut(k)
+        self._prepare(k)
+
+    def _cut(self, k: int) -> None:
         self._lay_out(k + 1)
         if self.limits:
             self._drafts = [min(each) for each in zip(self._drafts, self.limits, strict=True)]
+
+    def _prepare(self, k: int) -> None:
+        """Upload the counts of windows that are laid out for ``k`` drafts."""
         for slot, busy in enumerate(self._busy):
             if busy and self._uploaded[slot] != self._drafts[slot]:
                 drafts = self._uploaded[slot] = self._drafts[slot]
@@ -135,15 +157,24 @@ class PlanLanes:
         self.positions = self._reach.of_windows(k + max(k, 1))  # of the drafter's pass, which is wider
 
     def verify(self, k: int) -> None:
-        """Enqueue the kernel that gathers the random numbers, then the target over the windows."""
-        self.prepare(k)
-        memory, sizes = self._memory, WindowSizes(self._rows, k + 1, emitted_columns(k), self.positions)
+        """Enqueue the kernel that gathers the random numbers, then the target over the windows.
+
+        Waits for it if the host chooses the tokens of a row.
+        """
+        self._cut(k)
+        self._prepare(self._guided(k))
+        memory, sizes = self._memory, self._sizes
         choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
         self._pass("target", sizes).enqueue()
+        for slot, choice in self._chosen():
+            self._host.replace(slot, choice, self.tensors, sizes, self._drafts[slot])
 
     def draft(self, k: int) -> None:
-        """Enqueue the drafter over the windows; it writes the next windows itself."""
-        self._pass("drafter", WindowSizes(self._rows, self._verified + 1, k + 1, self.positions)).enqueue()
+        """Enqueue the drafter over the windows; it writes the next windows itself.
+
+        It makes as many drafts as the windows had, ``k`` or what grammars forced beyond that.
+        """
+        self._pass("drafter", self._sizes).enqueue()
 
     def draft_tree(self, k: int) -> None:
         """Draft a chain: plans have no ancestors input."""
@@ -162,10 +193,9 @@ class PlanLanes:
         if k:
             self._device.copy(self._window.base, self._next.base, self._window.size)
         else:
-            sizes = WindowSizes(self._rows, self._verified + 1, emitted_columns(self._verified))
-            self._newest.enqueue(self.tensors, sizes)
+            self._newest.enqueue(self.tensors, self._sizes)
             self._device.copy(self._window.base, self._next.base, self._window.offsets["window_len"])
-        self.advanced(k)
+        self.advanced(self._verified if k else 0)
 
     def advanced(self, k: int) -> None:
         """Record the state of the windows after ``advance(k)``, whether enqueued or replayed."""
@@ -209,6 +239,33 @@ class PlanLanes:
     def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture every pass of the round."""
         return all(run.is_capturable for run in self._passes.values())
+
+    @property
+    def _sizes(self) -> WindowSizes:
+        """Sizes of the windows that this round verifies."""
+        return WindowSizes(self._rows, self._verified + 1, emitted_columns(self._verified), self.positions)
+
+    def _chosen(self) -> list[tuple[int, TokenChoice]]:
+        """Return the active slots whose tokens the host chooses."""
+        return [(slot, each) for slot, each in enumerate(self.choices) if each is not None and self._busy[slot]]
+
+    def _guided(self, k: int) -> int:
+        """Let grammars replace the drafts of their rows, and return how many drafts the windows then have room for.
+
+        Forced drafts may be more than ``k``; the windows then get one of a few widths, because each needs contexts.
+        """
+        proposals: list[list[int] | None] = [None] * self._memory.slots
+        for slot, choice in self._chosen():
+            if choice.grammar is not None:
+                ids = self._window["input_ids"] + (slot * self._columns + 1) * _ID
+                own = self._host.drafts(ids, self._drafts[slot])
+                proposals[slot] = [*choice.drafts(own, min(k, self.limits[slot]) if self.limits else k)]
+        if any(each is not None for each in proposals):
+            self.propose(proposals)
+            longest = max(self._drafts)
+            k = k if longest <= k else next(width for width in self._widths if width >= longest)
+            self._lay_out(k + 1)
+        return k
 
     def _lay_out(self, columns: int) -> None:
         """Move the windows to rows of ``columns`` columns; drafts that do not fit are dropped."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from ....plugins.graph_contract import POLICY, POSITIONS, TENSORS, WIDE, cache_n
 from ....plugins.number_types import BY_NAME
 from ...folder.manifest import Manifest
 from ...folder.records import Part
-from .device import ALIGNMENT, Device
+from .device import ALIGNMENT, Box, Device
 
 # Large outputs that only the next pass reads; every pass writes them to the same place.
 SCRATCH = ("aux_hidden", "logits", "draft_logits", "draft_ids")
@@ -46,6 +46,7 @@ class Sizer:
     def __init__(self, manifest: Manifest) -> None:
         shapes, plan = manifest.shapes, manifest.target.plan
         self.wide = next((t.dtype for t in plan.tensors if t.name == "logits"), "float16") if plan else "float16"
+        self.vocab_size = shapes.vocab_size
         self._fixed = {
             "F": len(shapes.taps) * shapes.hidden_size,
             "V": shapes.vocab_size,
@@ -140,7 +141,15 @@ class Caches:
                 why=f"the size of its cache rows is not a multiple of {ALIGNMENT} bytes, which TensorRT requires",
                 fix="load the engine with max_batch_size 1, or rebuild it with this version of peagle-compile",
             )
-        self._addresses = {name: device.allocate(slots * size) for name, size in self._rows.items()}
+        # Caches of one shape follow one another, so that one copy takes positions of all of them.
+        alike: dict[object, list[str]] = {}
+        for name, cache in caches.items():
+            alike.setdefault(name if self._rows[name] % ALIGNMENT else cache, []).append(name)
+        self._stacks = [
+            _CacheStack(device, names, caches[names[0]].heads, length, slots, self._rows[names[0]])
+            for names in alike.values()
+        ]
+        self._addresses = {name: address for stack in self._stacks for name, address in stack.addresses.items()}
 
     def first_rows(self, rows: int) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
         """Return shapes and addresses of the first ``rows`` slots' cache rows."""
@@ -151,6 +160,34 @@ class Caches:
         """Return shapes and addresses of one slot's cache rows, for a pass of one row."""
         shapes = {name: (1, *shape[1:]) for name, shape in self._shapes.items()}
         return shapes, _in_place({name: at + slot * self._rows[name] for name, at in self._addresses.items()})
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of one position of one slot, in all caches."""
+        return sum(stack.position_bytes for stack in self._stacks)
+
+    def boxes(self, slot: int, start: int, count: int) -> list[tuple[Box, tuple[int, int, int]]]:
+        """Return where ``count`` positions of a slot lie, and the width, height and depth of each box."""
+        return [stack.box(slot, start, count) for stack in self._stacks]
+
+
+class _CacheStack:
+    """Caches of one shape in one allocation: ``[caches, slots, heads, length, head_dim]``."""
+
+    def __init__(self, device: Device, names: Sequence[str], heads: int, length: int, slots: int, row: int) -> None:
+        self._heads, self._slots, self._count, self._row = heads, slots, len(names), row
+        self._head, self._position = row // heads, row // heads // length
+        self._base = device.allocate(len(names) * slots * row)
+        self.addresses = {name: self._base + at * slots * row for at, name in enumerate(names)}
+
+    @property
+    def position_bytes(self) -> int:
+        return self._count * self._heads * self._position
+
+    def box(self, slot: int, start: int, count: int) -> tuple[Box, tuple[int, int, int]]:
+        """Return the box of ``count`` positions of a slot, a row for each head and a plane for each cache."""
+        address = self._base + slot * self._row + start * self._position
+        return Box(address, self._head, self._slots * self._heads), (count * self._position, self._heads, self._count)
 
 
 def _counted(device: Device, length: int) -> int:

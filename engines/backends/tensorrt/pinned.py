@@ -30,6 +30,25 @@ class Staging:
         self._copied[turn] = self._device.record()
 
 
+class WideReader:
+    """Reads numbers of the graphs' own type from the device, as float32; a read waits for all enqueued work."""
+
+    def __init__(self, device: Device, wide: str) -> None:
+        self._device, self._is_bfloat16 = device, wide == "bfloat16"
+        self._dtype = np.dtype(np.uint16 if self._is_bfloat16 else wide)
+        self._bytes: np.ndarray | None = None  # page-locked memory lives as long as the device
+
+    def read(self, address: int, rows: int, width: int) -> np.ndarray:
+        """Return a copy of the numbers at ``address``, f32 [rows, width]."""
+        size = rows * width * self._dtype.itemsize
+        if self._bytes is None or self._bytes.size < size:
+            self._bytes = self._device.pinned((size,), np.uint8)
+        raw = self._bytes[:size].view(self._dtype).reshape(rows, width)
+        self._device.download(raw, address)
+        self._device.record().wait()
+        return (raw.astype(np.uint32) << 16).view(np.float32) if self._is_bfloat16 else raw.astype(np.float32)
+
+
 class DeferredEmission:
     """An emission that is being downloaded. It covers the first rows; the other rows did not run and have no tokens."""
 

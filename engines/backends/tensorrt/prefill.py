@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
 from ...folder.records import PREFILL
 from ..base import Chunk
+from .host_choice import HostChoice
 from .kernels import NewestToken, choose_numbers
 from .lanes import PlanLanes, emitted_columns, no_further_passes
 from .loaded_graphs import Plan
 from .memory import Memory, WindowSizes, tensor_block
-from .pinned import DeferredEmission, Readback, Staging
+from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
 
 _INPUTS = (*WINDOW, "forced_next", *POLICY)
@@ -35,6 +37,7 @@ class PlanPrompt:
         reach: Reach,
         largest: WindowSizes,
         scratch: tuple[int, int],
+        reader: WideReader,
     ) -> None:
         device, sizer = memory.device, memory.sizer
         self._memory, self._device, self._plans, self._slots, self._reach = memory, device, plans, slots, reach
@@ -44,13 +47,22 @@ class PlanPrompt:
         self._staging = Staging(device, self._inputs.size)
         self._newest = NewestToken(device, largest)
         self._readback = Readback(device, 1, largest.emitted, places=2)
+        self._host, self._reader = HostChoice(memory, largest.emitted, reader), reader
+        self._no_drafts = device.pinned((1,), np.int32)
+        self._no_drafts[0] = 0
         self.tensors = {**memory.shared, **self._inputs.addresses, **self._results.addresses}
-        self._slot, self._columns, self._end, self._k, self._is_last = 0, 1, 1, 0, False
+        self._slot, self._columns, self._end, self._k = 0, 1, 1, 0
+        self._chunk = Chunk((), 0, -1)
 
     def feed(self, slot: int, chunk: Chunk, policy: Mapping[str, np.ndarray], draft_len: int = 0) -> None:
-        """Upload ``chunk`` as the window; after the last chunk ``advance`` makes the slot active."""
-        self._slot, self._columns, self._is_last = slot, len(chunk.ids), chunk.is_last
+        """Upload ``chunk`` as the window; after the last chunk ``advance`` makes the slot active.
+
+        All columns of a chunk with logprobs are emission columns; the emitted token is forced.
+        """
+        self._slot, self._columns, self._chunk = slot, len(chunk.ids), chunk
         self._end = chunk.start + self._columns
+        if chunk.logprobs is not None:
+            draft_len = self._columns - 1
         values = {
             "input_ids": chunk.ids, "start": chunk.start, "window_len": len(chunk.ids), "draft_len": draft_len,
             "forced_next": chunk.forced_next, **policy,
@@ -63,11 +75,22 @@ class PlanPrompt:
             self._device.upload(self._inputs.base, image)
 
     def verify(self, k: int) -> None:
-        """Enqueue the target over the chunk, on the slot's cache rows."""
-        self._k = k
+        """Enqueue the target over the chunk, on the slot's cache rows.
+
+        Waits for it if the host reads its logits: for logprobs of the chunk, or to choose the token after the prompt.
+        """
+        self._k, logprobs, choice = k, self._chunk.logprobs, self._slots.choices[self._slot]
         sizes, table = self._sizes(), self._memory.numbers_of(self._slot)
+        if logprobs is not None:
+            sizes = replace(sizes, emitted=emitted_columns(self._columns - 1))
         choose_numbers(self._device, table, self._memory.numbers_length, self.tensors, sizes)
         self._enqueue("target", sizes)
+        if logprobs is not None:
+            logits = self._reader.read(self.tensors["logits"], self._columns, self._memory.sizer.vocab_size)
+            logprobs.add(self._chunk.start, logits)
+            self._device.upload(self._inputs["draft_len"], self._no_drafts)
+        elif choice is not None and self._chunk.is_last:
+            self._host.replace(0, choice, self.tensors, sizes, 0)
 
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the chunk."""
@@ -89,7 +112,7 @@ class PlanPrompt:
         """Give the slot its first window after the last chunk."""
         if not k:
             self._newest.enqueue(self.tensors, self._sizes())
-        if self._is_last:
+        if self._chunk.is_last:
             self._slots.place(self._slot, self.tensors, k, self._end)
 
     def propose(self, drafts: Sequence[Sequence[int] | None]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from peagle.engines.backends.tensorrt.device import ALIGNMENT
+from peagle.engines.backends.tensorrt.device import ALIGNMENT, Box
 from peagle.plugins.op_spec import OpSpec, evaluate_dim
 
 Steps = list[Callable[[], None]]
@@ -41,16 +41,20 @@ class HostDevice:
         self._setting_up()
         memory = np.zeros(size + 2 * ALIGNMENT, np.uint8)
         address = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
-        at = bisect_right(self._starts, address)
-        self._starts.insert(at, address)
-        self._ends.insert(at, address + size)
-        self._memory.append(memory)
+        self._add(address, size, memory)
         return address
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
         self._setting_up()
         raw = np.full(math.prod(shape) * np.dtype(dtype).itemsize, GARBAGE, np.uint8)
+        self._add(raw.ctypes.data, raw.nbytes, raw)
         return raw.view(dtype).reshape(shape)
+
+    def _add(self, address: int, size: int, memory: np.ndarray) -> None:
+        at = bisect_right(self._starts, address)
+        self._starts.insert(at, address)
+        self._ends.insert(at, address + size)
+        self._memory.append(memory)
 
     def view(self, address: int, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """The device's bytes at ``address`` as an array. Raises ``MemoryError`` outside of what was allocated."""
@@ -74,6 +78,17 @@ class HostDevice:
     def copy(self, target: int, source: int, size: int) -> None:
         views = self.view(target, (size,), np.uint8), self.view(source, (size,), np.uint8)
         self.enqueue(lambda: np.copyto(*views))
+
+    def copy_box(self, target: Box, source: Box, width: int, height: int, depth: int) -> None:
+        views = self._box(target, width, height, depth), self._box(source, width, height, depth)
+        self.enqueue(lambda: np.copyto(*views))
+
+    def _box(self, box: Box, width: int, height: int, depth: int) -> np.ndarray:
+        assert width <= box.pitch
+        assert height <= box.rows
+        plane = box.rows * box.pitch
+        whole = self.view(box.address, ((depth - 1) * plane + (height - 1) * box.pitch + width,), np.uint8)
+        return np.lib.stride_tricks.as_strided(whole, (depth, height, width), (plane, box.pitch, 1))
 
     def launch(
         self, op: OpSpec, pointers: Sequence[int], dims: Mapping[str, int], attributes: Mapping[str, int]

@@ -249,9 +249,6 @@ def test_memory_is_taken_by_default_where_restored_entries_are_exact(
     assert cached(prefix_cache_bytes=10**8) == 2 * BLOCK
 
 
-def test_engine_without_prefix_cache_support_reports_it(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny_engine._backend, "kept_bytes", 0)
-    with pytest.raises(UsageError, match="does not support prefix caching"):
-        _keeping(tiny_engine, 1)
+def test_a_negative_limit_is_refused(tiny_engine: Engine) -> None:
     with pytest.raises(UsageError, match="prefix_cache_bytes must be an integer of 0 or more"):
         Engine.load(tiny_engine.folder, prefix_cache_bytes=-1)

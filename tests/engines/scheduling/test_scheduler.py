@@ -28,6 +28,7 @@ class Late:
     def __init__(self, backend: OnnxRuntimeBackend, lag: int) -> None:
         self._backend, self.lag = backend, lag
         self.num_slots, self.prefill_columns = backend.num_slots, backend.prefill_columns
+        self.scored_columns = backend.scored_columns
         self.unread = self.most_unread = 0
 
     def __getattr__(self, name: str) -> Any:

@@ -321,13 +321,6 @@ def test_an_abandoned_stream_leaves_the_engine_usable(plans: Plans) -> None:
     assert _told(plans[0], MIXED, 4) == expected
 
 
-def test_options_that_need_logits_on_the_host_are_refused_by_name(plans: Plans) -> None:
-    params = SamplingParams(presence_penalty=1.0, logprobs=0)
-    with pytest.raises(UsageError, match="does not support presence_penalty, logprobs") as caught:
-        plans[0].generate([[5, 9]], params)
-    assert "--backend onnxruntime" in caught.value.fix
-
-
 def test_more_rows_than_the_plans_cover_are_refused(plans: Plans) -> None:
     with pytest.raises(UsageError, match="max_batch_size must be at most 4, not 5"):
         tensorrt.check_slots(plans[0].manifest, 5)

@@ -1,0 +1,73 @@
+"""Positions of a slot's caches in page-locked memory, copied out of the GPU and back in order on its stream."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .device import Box, Device
+from .memory import Caches
+
+_TOGETHER = 16  # buffers that are allocated at once: page-locking memory takes time
+
+
+@dataclass(frozen=True, eq=False)
+class KeptPositions:
+    """A copy of the positions from ``start`` up to ``end`` in all caches of a slot."""
+
+    start: int
+    end: int
+    content: np.ndarray
+
+    is_read = True  # a drafter reads every column at once
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the copy in bytes."""
+        return self.content.nbytes
+
+
+class KeptMemory:
+    """Copies positions of the caches. A buffer is used again once nobody has its copy any more.
+
+    Copies run in order, so the next copy into a buffer cannot overtake one out of it.
+    """
+
+    def __init__(self, device: Device, caches: Mapping[str, Caches]) -> None:
+        self._device, self._caches = device, tuple(caches.values())
+        self.position_bytes = sum(each.position_bytes for each in self._caches)
+        self._free: dict[int, list[np.ndarray]] = {}
+
+    def keep(self, slot: int, start: int, end: int) -> KeptPositions:
+        """Enqueue the copy of positions of a slot to the host."""
+        content = self._buffer((end - start) * self.position_bytes)
+        for box, copy, size in self._copies(slot, start, end, content):
+            self._device.copy_box(copy, box, *size)
+        kept = KeptPositions(start, end, content)
+        weakref.finalize(kept, self._free[content.nbytes].append, content).atexit = False
+        return kept
+
+    def restore(self, slot: int, kept: KeptPositions) -> None:
+        """Enqueue the copy back, into the caches of any slot."""
+        for box, copy, size in self._copies(slot, kept.start, kept.end, kept.content):
+            self._device.copy_box(box, copy, *size)
+
+    def _copies(
+        self, slot: int, start: int, end: int, content: np.ndarray
+    ) -> list[tuple[Box, Box, tuple[int, int, int]]]:
+        """Return the boxes in the caches, those in the copy, which lie one after the other, and their sizes."""
+        found, address = [], content.ctypes.data
+        for box, size in (each for caches in self._caches for each in caches.boxes(slot, start, end - start)):
+            width, height, depth = size
+            found.append((box, Box(address, width, height), size))
+            address += width * height * depth
+        return found
+
+    def _buffer(self, size: int) -> np.ndarray:
+        free = self._free.setdefault(size, [])
+        if not free:
+            free.extend(self._device.pinned((_TOGETHER, size), np.uint8))
+        return free.pop()
