@@ -7,7 +7,8 @@ head for the scale.
 
 An autoregressive drafter (EAGLE-3) runs one pass per draft, so its outputs have the shapes of K = 1, for example
 ``draft_ids`` [B,1]. Passes after the first have one column whose token is the last draft; ``aux_hidden`` then has no
-columns, and ``draft_hidden``, which the previous pass returned as ``next_draft_hidden``, takes its place.
+columns, and ``draft_hidden``, which the previous pass returned as ``next_draft_hidden``, takes its place. The columns
+of its ``aux_hidden`` are therefore a dim of their own, A.
 
 If the lowering allows draft trees, the target also takes ``ancestors``: for each column, the earlier columns of its
 window that it attends to. ``uniform`` then holds, for each draft, the random number of the draft's position, and a
@@ -86,7 +87,8 @@ MOST_CANDIDATES = 8  # per position; less likely candidates are in no tree small
 MAX_DRAFTS = 63  # per round: AcceptPrefix's kernel handles 64 emission columns, and one is the bonus token's
 
 # Dynamic dims and their field in a plan's profile.
-PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted", "R": "positions"}
+PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted", "R": "positions", "A": "aux_columns"}
+PARTIAL_FIELDS = ("positions", "aux_columns")  # empty in the profiles of graphs without these dims
 
 
 def cache_names(layers: int) -> tuple[str, ...]:

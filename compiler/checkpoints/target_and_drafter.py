@@ -193,17 +193,6 @@ def read_head(drafter: Checkpoint, target: TargetSpec) -> DrafterSpec:
     return head
 
 
-def require_runner(head: DrafterSpec | None, lowering: Lowering) -> None:
-    """Raise ``BuildError`` for a head whose draft method the lowering's runtime does not implement."""
-    if head and head.strategy == "autoregressive" and lowering.is_tensorrt:
-        raise BuildError(
-            "EAGLE-3 heads are not supported on TensorRT",
-            why="they need one drafter pass per draft, which only ONNX Runtime supports",
-            fix="use ONNX Runtime (`build --backend onnxruntime`, `export --for ort`), or a P-EAGLE head for this "
-            "target",
-        )
-
-
 def _check_tokenizer(folder: Path, vocab_size: int) -> None:
     """Raise ``BuildError`` for a tokenizer that has ids beyond the vocabulary, or fails to encode a text."""
     path = folder / TOKENIZER

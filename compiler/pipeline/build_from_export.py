@@ -159,7 +159,9 @@ def _platform_inputs(export: ExportFolder) -> tuple[str, Sequence[str], set[str]
 
 def _source(export: ExportFolder, half: str, size: int) -> PlanSource:
     folder = export.path.absolute() / half
-    return PlanSource(folder / MODEL, export.key[half], size, export.account.proofs.get(half), folder / GRAPH)
+    autoregressive = export.kept.manifest.parts[half].is_autoregressive
+    proof = export.account.proofs.get(half)
+    return PlanSource(folder / MODEL, export.key[half], size, proof, folder / GRAPH, autoregressive)
 
 
 def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest:

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from ...engines.folder.records import ONE, PREFILL, VERIFY, Profile, Speculation
+from ...engines.folder.records import FURTHER, FURTHER_ONE, ONE, PREFILL, VERIFY, Profile, Speculation
 from ...graphs.lowering import TENSORRT
 from ...plugins.errors import BuildError, EnvironmentProblem
+from ...plugins.graph_contract import HIDDEN
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..checkpoints.target_and_drafter import cache_length
 from ..precision.product_table import BuiltProduct
@@ -79,6 +80,7 @@ class PlanSource:
     """A lowered graph to build a plan from: its file, a key of its content, and the bytes of graph and weights.
 
     ``precision`` is the proof of its types; ``record`` is read instead of the graph where ``onnx`` is not required.
+    ``is_autoregressive``: the graph is that of an autoregressive drafter.
     """
 
     graph: Path
@@ -86,13 +88,17 @@ class PlanSource:
     size: int
     precision: Mapping[str, Any] | None = None
     record: Path | None = None
+    is_autoregressive: bool = False
 
     @classmethod
     def of(cls, compiled: Compiled) -> PlanSource:
         """Return the source for a graph of this build."""
         attached = compiled.attached
         size = sum(entry.size for entry in attached.files.values())
-        return cls(attached.path / MODEL, attached.path.name, size, compiled.precision)
+        autoregressive = HIDDEN in compiled.inputs
+        return cls(
+            attached.path / MODEL, attached.path.name, size, compiled.precision, is_autoregressive=autoregressive
+        )
 
 
 def build_plans(run: PipelineRun, sources: Mapping[str, PlanSource], plan: BuildPlan) -> Plans:
@@ -109,12 +115,20 @@ def build_plans(run: PipelineRun, sources: Mapping[str, PlanSource], plan: Build
     return Plans(halves, kernels, library)
 
 
-def profiles(half: str, max_batch_size: int, speculation: Speculation, max_seq_len: int) -> tuple[Profile, ...]:
+def profiles(
+    half: str,
+    max_batch_size: int,
+    speculation: Speculation,
+    max_seq_len: int,
+    *,
+    is_autoregressive: bool = False,
+) -> tuple[Profile, ...]:
     """Return the optimization profiles of a plan.
 
     One decodes all rows at once, one a single row if there can be more, and one reads a chunk of a single row's prompt.
     The minimum is one draft for a drafter and none for a target, which emits one column more than it gets drafts.
-    TensorRT tunes for the usual sizes, those of ``num_speculative_tokens``; requests may use more.
+    TensorRT tunes for the usual sizes, those of ``num_speculative_tokens``; requests may use more. An autoregressive
+    drafter has further passes of one column without features, for all rows and for a single one.
     """
     usual, most = speculation.num_speculative_tokens, speculation.max_num_speculative_tokens
     emitted = (2 if half == "drafter" else 1, max(usual, 1) + 1, max(most, 1) + 1)
@@ -124,10 +138,19 @@ def profiles(half: str, max_batch_size: int, speculation: Speculation, max_seq_l
     # in memory for every query head.
     fewest = min(FEWEST_POSITIONS, length - 1)
     positions = (fewest, min(USUAL_POSITIONS, length), length)
+    rows, one = (1, max_batch_size, max_batch_size), (1, 1, 1)
+    first = (
+        Profile(VERIFY, rows, columns, emitted, positions),
+        *([Profile(ONE, one, columns, emitted, positions)] if max_batch_size > 1 else []),
+        Profile(PREFILL, one, (1, chunk, chunk), emitted, positions),
+    )
+    if not is_autoregressive:
+        return first
+    further = Profile(FURTHER, rows, (1, 1, 1), (2, 2, 2), positions, (0, 0, 0))
     return (
-        Profile(VERIFY, (1, max_batch_size, max_batch_size), columns, emitted, positions),
-        *([Profile(ONE, (1, 1, 1), columns, emitted, positions)] if max_batch_size > 1 else []),
-        Profile(PREFILL, (1, 1, 1), (1, chunk, chunk), emitted, positions),
+        *(replace(each, aux_columns=each.columns) for each in first),
+        further,
+        *([replace(further, name=FURTHER_ONE, rows=one)] if max_batch_size > 1 else []),
     )
 
 
@@ -136,7 +159,13 @@ def build_plan(run: PipelineRun, half: str, source: PlanSource, plan: BuildPlan)
     store, platform, asked = run.store, plan.platform, plan.request.plans
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
-    sizes = profiles(half, plan.max_batch_size, plan.speculation, plan.max_seq_len)
+    sizes = profiles(
+        half,
+        plan.max_batch_size,
+        plan.speculation,
+        plan.max_seq_len,
+        is_autoregressive=source.is_autoregressive,
+    )
     plan_request = PlanRequest(
         name=half,
         graph=source.graph,

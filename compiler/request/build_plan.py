@@ -9,7 +9,7 @@ from typing import Literal
 from ...engines.folder.records import Speculation
 from ...graphs.lowering import Lowering
 from ...plugins.number_formats import NUMBER_FORMATS
-from ..checkpoints.target_and_drafter import Inputs, cache_length, require_runner
+from ..checkpoints.target_and_drafter import Inputs, cache_length
 from ..hardware.gpus import sm_names
 from ..precision.decide_recipe import decide, stored_experts
 from ..precision.recipes import Recipe
@@ -138,5 +138,4 @@ def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) ->
     lowering, said = select_expert_lowering(
         platform.lowering, request.backend.experts, inputs.target.family, stored_experts(inputs.target)
     )
-    require_runner(inputs.head, lowering)
     return replace(platform, lowering=lowering), said

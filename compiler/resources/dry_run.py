@@ -18,7 +18,7 @@ from ..checkpoints.head_weights import open_head, read_from_target
 from ..checkpoints.known_pairs import Local, Wheel
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
-from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head, require_runner
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
 from ..console.progress import Progress, Quiet
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
@@ -194,7 +194,6 @@ def _head(plan: BuildPlan, config: Mapping[str, Any], target: Target | None) -> 
         drafter = open_head(source.path)
         drafter = replace(drafter, config=request.head.over(drafter.config))
         spec = read_head(drafter, family_for(config).describe(config))
-        require_runner(spec, plan.lowering)
         return PlannedHead(spec, shared=read_from_target(drafter, spec, target) if plan.shares else ())
     if source is None:
         return PlannedHead(instead="none given")

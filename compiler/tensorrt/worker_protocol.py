@@ -21,7 +21,6 @@ from ...engines.folder.records import PlanRecord, Profile
 from ...engines.folder.strict_json import decode
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
-from ...plugins.graph_contract import PROFILE_FIELDS
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..hardware.gpus import PRODUCTS
 from ..precision.product_table import BuiltProduct
@@ -174,12 +173,5 @@ def raised(record: dict[str, str]) -> PeagleError:
 
 
 def _complaints(profile: Profile) -> list[str]:
-    """List the problems of a profile: each size must be three ascending numbers of at least 1."""
-    problems = []
-    for what in PROFILE_FIELDS.values():
-        sizes = getattr(profile, what)
-        if what == "positions" and not sizes:  # for a graph that reads its whole caches
-            continue
-        if len(sizes) != 3 or list(sizes) != sorted(sizes) or min(sizes, default=0) < 1:
-            problems.append(f"{what} {sizes} are not three ascending sizes of 1 or more")
-    return problems
+    """List the problems of a profile: each size must be three ascending numbers."""
+    return [f"{what} {getattr(profile, what)} are not three ascending sizes of 1 or more" for what in profile.wrong()]

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from ...plugins.errors import EnvironmentProblem
-from ...plugins.graph_contract import HIDDEN, KEPT, PROFILE_FIELDS, cache_names
+from ...plugins.graph_contract import KEPT, cache_names
 from ...plugins.op_spec import FLOAT8
 from .records import BackendRecord, FileEntry, MeasuredRounds, Part, PlanRecord, Shapes, Speculation
 
@@ -177,17 +177,11 @@ def part_contradictions(name: str, part: Part, backend: BackendRecord) -> list[s
     if {tensor.name for tensor in plan.tensors} != {*part.inputs, *part.outputs}:
         problems.append(f"{name}.plan.tensors do not match its inputs and outputs")
     problems += _cache_contradictions(name, part, plan)
-    if part.is_autoregressive:
-        problems.append(
-            f"{name}.inputs: a plan cannot have the input {HIDDEN}, because it makes all drafts in one pass"
-        )
+    needed = {"positions": part.reads_positions, "aux_columns": part.is_autoregressive}
     for profile in plan.profiles:
-        for field in PROFILE_FIELDS.values():
-            sizes = getattr(profile, field)
-            if field == "positions" and not part.reads_positions and not sizes:
-                continue
-            if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
-                problems.append(f"{name}.plan: {field} of profile {profile.name!r} must be three ascending sizes")
+        missing = [field for field, is_needed in needed.items() if is_needed and not getattr(profile, field)]
+        for field in (*profile.wrong(), *missing):
+            problems.append(f"{name}.plan: {field} of profile {profile.name!r} must be three ascending sizes")
     if not plan.profiles:
         problems.append(f"{name}.plan has no profiles")
     return problems

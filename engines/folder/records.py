@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...plugins.graph_contract import ANCESTORS, CANDIDATES, HIDDEN, POSITIONS, cache_width
+from ...plugins.graph_contract import (
+    ANCESTORS,
+    CANDIDATES,
+    HIDDEN,
+    PARTIAL_FIELDS,
+    POSITIONS,
+    PROFILE_FIELDS,
+    cache_width,
+)
 from ...plugins.number_types import BY_NAME
 
 _PIECE = 1 << 20
@@ -62,6 +70,8 @@ class Cache:
 
 VERIFY, PREFILL = "verify", "prefill"  # profiles of every plan
 ONE = "one"  # profile of rounds with one row, in plans for several rows
+# Profiles of an autoregressive drafter's passes after the first of a round, for all rows, and for one of several.
+FURTHER, FURTHER_ONE = "further", "further one"
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,8 @@ class Profile:
     """Sizes that an optimization profile of a TensorRT plan covers, each (min, opt, max).
 
     ``rows`` B, ``columns`` S of the window, ``emitted`` E = K + 1, and ``positions`` R of the caches that are read,
-    empty if the plan always reads whole caches.
+    empty if the plan always reads whole caches. ``aux_columns`` A are those with the target's features, for an
+    autoregressive drafter only; its further passes have none.
     """
 
     name: str
@@ -77,6 +88,18 @@ class Profile:
     columns: tuple[int, ...]
     emitted: tuple[int, ...]
     positions: tuple[int, ...] = ()
+    aux_columns: tuple[int, ...] = ()
+
+    def wrong(self) -> list[str]:
+        """Return the fields that are not three ascending sizes of 1 or more, or of 0 or more for ``aux_columns``."""
+        return [field for field in PROFILE_FIELDS.values() if not self._fits(field)]
+
+    def _fits(self, field: str) -> bool:
+        sizes = getattr(self, field)
+        if field in PARTIAL_FIELDS and not sizes:
+            return True
+        least = 0 if field == "aux_columns" else 1
+        return len(sizes) == 3 and least <= sizes[0] <= sizes[1] <= sizes[2]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tests.gpu.products import gpu_for
 if TYPE_CHECKING:
     from peagle.engines import Engine
     from peagle.plugins.tensorrt.import_tensorrt import Product
+    from tests.models import Pair
 
 pytestmark = pytest.mark.gpu
 
@@ -154,6 +155,25 @@ def test_prompts_that_begin_alike_are_copied(engine: Engine) -> None:
         outputs = [keeping.generate([prompt], params)[0] for prompt in prompts]
     assert all(output.cached_tokens >= 64 for output in outputs[1:])
     assert _agreement([output.token_ids for output in outputs], expected) > 0.8
+
+
+@pytest.mark.parametrize("product", [pytest.param("tensorrt", marks=pytest.mark.tensorrt), "tensorrt-rtx"])
+def test_an_eagle_3_head_drafts_without_the_host(product: Product, eagle3_pair: Pair, tmp_path: Path) -> None:
+    """Further passes have an input without columns; up to near ties, the text is that of plain decoding."""
+    from peagle.compiler.pipeline.build import build
+    from peagle.compiler.request.verb_options import BUILD
+    from peagle.engines import Engine
+
+    request = BUILD.request(
+        model=str(eagle3_pair.target), draft=str(eagle3_pair.head), out=tmp_path / "engine", backend=product,
+        gpus=(gpu_for(product),), max_batch_size=3, max_seq_len=96, num_speculative_tokens=4,
+    )  # fmt: skip
+    engine = Engine.load(build(request).path, max_batch_size=3)
+    plain = _text(engine, 0)
+    for k in (1, 3):
+        assert _agreement(_text(engine, k), plain) > 0.8
+    logits = engine.draft_logits(engine.tokenizer.encode(PROMPTS[1]), 3)
+    assert logits.shape[0] == 3
 
 
 def test_other_gpu_is_rejected(engine: Engine) -> None:

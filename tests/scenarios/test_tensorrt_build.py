@@ -18,19 +18,23 @@ import pytest
 
 from peagle.compiler import verify as verification
 from peagle.compiler.bundled.prompts import code_prompts
+from peagle.compiler.console.progress import Quiet
 from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.pipeline.build import build
+from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
+from peagle.compiler.tensorrt.build_plan import build_plan
+from peagle.compiler.tensorrt.worker_protocol import PlanRequest
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
-from peagle.engines.folder.records import Profile
+from peagle.engines.folder.records import Profile, Speculation
 from peagle.plugins.errors import UsageError
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
-from tests.engines.backends.plan_engine import plan_engine, plan_manifest
+from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.fixtures.commands import Run
 from tests.models import CONFIGS, LAYERS, Pair, make_pair
 
@@ -173,6 +177,40 @@ def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
         assert part.plan.layers["KV_CACHE_UPDATE"] == 2 * layers
         kind = {"bf16": "bfloat16", "fp16": "float16"}[manifest.precision["recipe"]]
         assert {t.dtype for t in part.plan.tensors if "_cache." in t.name} == {kind}
+
+
+def test_an_eagle_3_drafter_becomes_a_plan_whose_further_passes_have_no_features(
+    eagle3_pair: Pair, tmp_path: Path
+) -> None:
+    graph = lowered(eagle3_pair.target, eagle3_pair.head, "float16", 128)["drafter"]
+    made = profiles("drafter", 4, Speculation(4, 6, None), 96, is_autoregressive=True)
+    facts = build_plan(PlanRequest("drafter", graph, "tensorrt-rtx", ("sm_120",), made), tmp_path / "plan", Quiet())
+    assert facts.plan.plugins == {"PlaceholderDraft": 1}
+    shapes = {tensor.name: tensor.shape for tensor in facts.plan.tensors}
+    assert (shapes["aux_hidden"], shapes["draft_hidden"], shapes["next_input_ids"]) == (
+        (-1, -1, 144),
+        (-1, 48),
+        (-1, 2),
+    )
+
+
+@pytest.mark.slow
+def test_an_eagle_3_pair_becomes_an_engine_from_checkpoints_and_from_an_export(
+    cli: Run, eagle3_pair: Pair, tmp_path: Path
+) -> None:
+    pair = ("--model", eagle3_pair.target, "--draft", eagle3_pair.head, "--max-seq-len", 64)
+    assert cli("build", *pair, *RTX, "--out", tmp_path / "engine", "-q").code == 0
+    exporting = ("--for", "tensorrt", "--gpu", "sm_120", "--precision", "fp16", "--out", tmp_path / "export", "-q")
+    assert cli("export", *pair, *exporting).code == 0
+    again = ("build", "--from", tmp_path / "export", "--backend", "tensorrt-rtx", "--out", tmp_path / "again", "-q")
+    assert cli(*again).code == 0
+    built, other = (Manifest.read(tmp_path / name) for name in ("engine", "again"))
+    assert built.method == other.method == "eagle3"
+    assert built.drafter is not None
+    assert other.drafter is not None
+    assert built.drafter.plan == other.drafter.plan
+    assert built.drafter.plan is not None
+    assert [each.name for each in built.drafter.plan.profiles][-2:] == ["further", "further one"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

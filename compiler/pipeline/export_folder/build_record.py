@@ -91,7 +91,10 @@ def place_record(assembly: Assembly, plan: BuildPlan, inputs: Inputs, graphs: Gr
     for name in graphs.compiled:
         graph = graph_of(assembly.folder / name / "model.onnx")
         assembly.place_text(f"{name}/{GRAPH}", json.dumps(to_record(graph)) + "\n")
-        sizes = profiles(name, plan.max_batch_size, plan.speculation, plan.max_seq_len)
+        autoregressive = manifest.parts[name].is_autoregressive
+        sizes = profiles(
+            name, plan.max_batch_size, plan.speculation, plan.max_seq_len, is_autoregressive=autoregressive
+        )
         shapes = shapes_of(graph, sizes, gpus, manifest.shapes.vocab_size)
         assembly.place_text(f"{name}/{SHAPES}", json.dumps(shapes, indent=2) + "\n")
         for script, text in SCRIPTS.items():

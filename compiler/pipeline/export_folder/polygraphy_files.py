@@ -40,7 +40,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 SHAPES = json.loads((HERE / "shapes.json").read_bytes())
-SIZES = {"B": 1, "S": 4, "E": 5, "R": SHAPES["profiles"]["verify"]["positions"][0][0]}
+SIZES = {"B": 1, "S": 4, "E": 5, "A": 4, "R": SHAPES["profiles"]["verify"]["positions"][0][0]}
 
 
 def load_data():

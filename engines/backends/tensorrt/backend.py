@@ -192,7 +192,13 @@ class TensorRTBackend:
             self._prompts.verify(num_speculative_tokens)
             self._prompts.draft(num_speculative_tokens)
         address, width = self._memory.scratch["draft_logits"], self.manifest.shapes.draft_vocab_size
-        return self._reader.read(address, num_speculative_tokens, width)
+        if self.manifest.drafter is None or not self.manifest.drafter.is_autoregressive:
+            return self._reader.read(address, num_speculative_tokens, width)
+        logits = [self._reader.read(address, 1, width)]
+        for _ in range(num_speculative_tokens - 1):
+            self._prompts.extend()
+            logits.append(self._reader.read(address, 1, width))
+        return np.concatenate(logits)
 
     def _run(self, steps: Steps, k: int, rows: int, *, replay: bool) -> KeptRound:
         # A round that waits finds out what it reads only when it verifies, so its passes are kept for any length.

@@ -12,7 +12,7 @@ from .memory import WindowSizes
 
 RoundKind = tuple[Steps, int, int, int]  # steps, K, rows, and cache positions that are read
 ANY_LENGTH = 0  # in place of the positions, for rounds that are not replayed
-PassKind = tuple[str, WindowSizes]  # half and sizes
+PassKind = tuple[str, WindowSizes]  # half, or the drafter's further passes, and sizes
 
 
 @dataclass

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import NEXT, WINDOW
+from ...folder.records import FURTHER
 from ...policy.drafts_per_round import spaced_counts
 from ...running.token_choice import TokenChoice
+from .chain import PlanChain, bindings, further_sizes
 from .host_choice import HostChoice
 from .kept_rounds import PassKind
 from .kernels import NewestToken, choose_numbers
-from .loaded_graphs import Pass, Plan, round_profile
+from .loaded_graphs import Pass, Plan, further_profile, round_profile
 from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
 from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
@@ -32,15 +33,6 @@ _UNKNOWN = -1
 def emitted_columns(num_speculative_tokens: int) -> int:
     """Return E of the target's pass: K + 1, or in plain decoding 2, one of which is unused."""
     return max(num_speculative_tokens, 1) + 1
-
-
-def no_further_passes() -> EnvironmentProblem:
-    """Return the error for a strategy that needs more than one drafter pass per round on TensorRT."""
-    return EnvironmentProblem(
-        "EAGLE-3 heads are not supported on TensorRT",
-        why="a drafter plan makes all drafts in one pass, and an EAGLE-3 head needs one pass per draft",
-        fix="rebuild the engine with `--backend onnxruntime`, or with a P-EAGLE head",
-    )
 
 
 class PlanLanes:
@@ -74,6 +66,8 @@ class PlanLanes:
         self.tensors = {name: address for block in blocks for name, address in block.addresses.items()}
         self.tensors |= memory.shared
         self._newest = NewestToken(device, largest)
+        drafter = plans.get("drafter")
+        self._chain = PlanChain.of(drafter.part if drafter else None, memory, rows)
         self._readback = Readback(device, rows, largest.emitted, places)
         self._staging = Staging(device, rows * largest.columns * _ID)
         self._idle = self._idle_windows()
@@ -172,17 +166,22 @@ class PlanLanes:
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the windows; it writes the next windows itself.
 
-        It makes as many drafts as the windows had, ``k`` or what grammars forced beyond that.
+        A parallel drafter makes as many drafts as the windows had, ``k`` or what grammars forced beyond that.
         """
         self._pass("drafter", self._sizes).enqueue()
+        if self._chain is not None:
+            self._chain.lay_out(self._next[NEXT[0]], self._next[NEXT[1]], self._rows, k + 1)
 
     def draft_tree(self, k: int) -> None:
         """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
     def extend(self) -> None:
-        """Raise ``EnvironmentProblem``: plans have no hidden state input."""
-        raise no_further_passes()
+        """Enqueue a further pass of an autoregressive drafter, over its last draft."""
+        if self._chain is not None:
+            self._chain.feed(self._rows)
+            self._pass(FURTHER, further_sizes(self._rows, self.positions)).enqueue()
+            self._chain.take(self._rows)
 
     def defer(self) -> None:
         """Enqueue the narrowest drafter pass at once: a CUDA graph cannot know where to defer features to."""
@@ -190,18 +189,19 @@ class PlanLanes:
 
     def advance(self, k: int) -> None:
         """Enqueue the copy of the next windows over the current ones; with ``k`` 0, of the newest tokens only."""
-        if k:
-            self._device.copy(self._window.base, self._next.base, self._window.size)
-        else:
+        if not k:
             self._newest.enqueue(self.tensors, self._sizes)
-            self._device.copy(self._window.base, self._next.base, self._window.offsets["window_len"])
-        self.advanced(self._verified if k else 0)
+        # The lengths come from the host, unless a pass has written all of the window.
+        is_whole = k > 0 and self._chain is None
+        size = self._window.size if is_whole else self._window.offsets["window_len"]
+        self._device.copy(self._window.base, self._next.base, size)
+        self.advanced(self._verified if is_whole else k)
 
     def advanced(self, k: int) -> None:
         """Record the state of the windows after ``advance(k)``, whether enqueued or replayed."""
         self._columns = k + 1
         self._drafts = [k] * self._memory.slots
-        if k:
+        if k and self._chain is None:
             self._uploaded = list(self._drafts)
 
     @property
@@ -281,15 +281,16 @@ class PlanLanes:
                 self._device.copy(spare + slot * columns * _ID, ids + slot * old * _ID, (drafts + 1) * _ID)
         self._device.copy(ids, spare, self._memory.slots * columns * _ID)
 
-    def _pass(self, half: str, sizes: WindowSizes) -> Pass:
-        """Return the pass of one half for these sizes; create it if the round has none."""
-        key = half, sizes
+    def _pass(self, kind: str, sizes: WindowSizes) -> Pass:
+        """Return the pass of a half, or ``FURTHER``, for these sizes; create it if the round has none."""
+        key = kind, sizes
         if key not in self._passes:
-            memory, plan = self._memory, self._plans[half]
-            run = plan.context(round_profile(plan.part, sizes.rows), *self._scratch)
+            memory, half = self._memory, "drafter" if kind == FURTHER else kind
+            plan, profile_for = self._plans[half], further_profile if kind == FURTHER else round_profile
+            shapes, tensors = bindings(kind, plan.part, memory.sizer, sizes, self.tensors, self._chain)
+            run = plan.context(profile_for(plan.part, sizes.rows), *self._scratch)
             cache_shapes, cache_addresses = memory.caches[half].first_rows(sizes.rows)
-            shapes = memory.sizer.shapes(plan.part.inputs, sizes)
-            run.bind({**shapes, **cache_shapes}, {**self.tensors, **cache_addresses})
+            run.bind({**shapes, **cache_shapes}, {**tensors, **cache_addresses})
             self._passes[key] = run
         return self._passes[key]
 

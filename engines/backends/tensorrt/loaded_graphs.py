@@ -15,7 +15,7 @@ from ....plugins.tensorrt.import_tensorrt import Product, load
 from ...folder.checks import REBUILD, check_runtime
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
-from ...folder.records import ONE, PREFILL, VERIFY, Part, Profile
+from ...folder.records import FURTHER, FURTHER_ONE, ONE, PREFILL, VERIFY, Part, Profile
 from .device import Device
 
 Shape = tuple[int, ...]
@@ -149,6 +149,11 @@ def profile_index(part: Part, name: str) -> int:
 def round_profile(part: Part, rows: int) -> str:
     """Return the name of the profile for a round of ``rows`` rows; plans of earlier builds have one for all."""
     return ONE if rows == 1 and any(profile.name == ONE for profile in _profiles(part)) else VERIFY
+
+
+def further_profile(part: Part, rows: int) -> str:
+    """Return the name of the profile for a further pass of an autoregressive drafter over ``rows`` rows."""
+    return FURTHER_ONE if rows == 1 and any(profile.name == FURTHER_ONE for profile in _profiles(part)) else FURTHER
 
 
 def profile_of(part: Part, name: str) -> Profile:

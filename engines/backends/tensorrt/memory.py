@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
-from ....plugins.graph_contract import POLICY, POSITIONS, TENSORS, WIDE, cache_names, written
+from ....plugins.graph_contract import HIDDEN, POLICY, POSITIONS, TENSORS, WIDE, cache_names, written
 from ....plugins.number_types import BY_NAME
 from ...folder.manifest import Manifest
 from ...folder.records import Part
@@ -52,6 +52,9 @@ class Sizer:
             "V": shapes.vocab_size,
             "Vd": shapes.draft_vocab_size,
         }
+        drafter = manifest.drafter.plan if manifest.drafter else None
+        if drafter and (hidden := [each.shape[-1] for each in drafter.tensors if each.name == HIDDEN]):
+            self._fixed["H"] = hidden[0]
 
     def shape(self, name: str, sizes: WindowSizes) -> tuple[int, ...]:
         """Return the shape of a tensor at these sizes."""

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
-from ...folder.records import PREFILL
+from ...folder.records import FURTHER, PREFILL
 from ..base import Chunk
+from .chain import PlanChain, bindings, further_sizes
 from .host_choice import HostChoice
 from .kernels import NewestToken, choose_numbers
-from .lanes import PlanLanes, emitted_columns, no_further_passes
-from .loaded_graphs import Plan
+from .lanes import PlanLanes, emitted_columns
+from .loaded_graphs import Plan, further_profile
 from .memory import Memory, WindowSizes, tensor_block
 from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
@@ -42,6 +43,10 @@ class PlanPrompt:
         device, sizer = memory.device, memory.sizer
         self._memory, self._device, self._plans, self._slots, self._reach = memory, device, plans, slots, reach
         self._passes = {name: plan.context(PREFILL, *scratch) for name, plan in plans.items()}
+        drafter = plans.get("drafter")
+        self._chain = PlanChain.of(drafter.part if drafter else None, memory, 1)
+        if drafter is not None and self._chain is not None:
+            self._passes[FURTHER] = drafter.context(further_profile(drafter.part, 1), *scratch)
         self._inputs = tensor_block(device, sizer, _INPUTS, largest)
         self._results = tensor_block(device, sizer, _RESULTS, largest)
         self._staging = Staging(device, self._inputs.size)
@@ -51,7 +56,7 @@ class PlanPrompt:
         self._no_drafts = device.pinned((1,), np.int32)
         self._no_drafts[0] = 0
         self.tensors = {**memory.shared, **self._inputs.addresses, **self._results.addresses}
-        self._slot, self._columns, self._end, self._k = 0, 1, 1, 0
+        self._slot, self._columns, self._end, self._k, self._reached = 0, 1, 1, 0, 1
         self._chunk = Chunk((), 0, -1)
 
     def feed(self, slot: int, chunk: Chunk, policy: Mapping[str, np.ndarray], draft_len: int = 0) -> None:
@@ -94,15 +99,21 @@ class PlanPrompt:
 
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the chunk."""
-        self._enqueue("drafter", WindowSizes(1, self._columns, k + 1, self._reach.holding(self._end + k)))
+        self._reached = self._reach.holding(self._end + k)
+        self._enqueue("drafter", WindowSizes(1, self._columns, k + 1, self._reached))
+        if self._chain is not None:
+            self._chain.lay_out(self.tensors[NEXT[0]], self.tensors[NEXT[1]], 1, k + 1)
 
     def draft_tree(self, k: int) -> None:
         """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
     def extend(self) -> None:
-        """Raise ``EnvironmentProblem``, like ``PlanLanes``."""
-        raise no_further_passes()
+        """Enqueue a further pass of an autoregressive drafter, if the result will be verified."""
+        if self._chain is not None and self._chunk.is_last:
+            self._chain.feed(1)
+            self._enqueue(FURTHER, further_sizes(1, self._reached))
+            self._chain.take(1)
 
     def defer(self) -> None:
         """Enqueue the narrowest drafter pass, because the drafter must read every chunk."""
@@ -126,9 +137,11 @@ class PlanPrompt:
     def _sizes(self) -> WindowSizes:
         return WindowSizes(1, self._columns, emitted_columns(self._k), self._reach.holding(self._end))
 
-    def _enqueue(self, half: str, sizes: WindowSizes) -> None:
+    def _enqueue(self, kind: str, sizes: WindowSizes) -> None:
+        half = "drafter" if kind == FURTHER else kind
+        part, sizer = self._plans[half].part, self._memory.sizer
+        shapes, tensors = bindings(kind, part, sizer, sizes, self.tensors, self._chain)
         cache_shapes, cache_addresses = self._memory.caches[half].row(self._slot)
-        shapes = self._memory.sizer.shapes(self._plans[half].part.inputs, sizes)
-        run = self._passes[half]
-        run.bind({**shapes, **cache_shapes}, {**self.tensors, **cache_addresses})
+        run = self._passes[kind]
+        run.bind({**shapes, **cache_shapes}, {**tensors, **cache_addresses})
         run.enqueue()

@@ -89,6 +89,24 @@ def test_plans_for_one_row_have_no_profile_twice() -> None:
     assert profiles("target", 1, Speculation(5, 18, None), 64)[1].columns == (1, 64, 64)
 
 
+def test_plan_of_an_autoregressive_drafter_has_passes_without_features() -> None:
+    """They have one column and its draft, for all rows and for one; the first pass of a round has features for all."""
+    for rows, names in ((8, ["verify", "one", "prefill"]), (1, ["verify", "prefill"])):
+        made = profiles("drafter", rows, Speculation(5, 18, None), 4096, is_autoregressive=True)
+        first, further = made[: len(names)], made[len(names) :]
+        assert [each.name for each in first] == names
+        assert all(each.aux_columns == each.columns for each in first)
+        assert [replace(each, aux_columns=()) for each in first] == [
+            *profiles("drafter", rows, Speculation(5, 18, None), 4096)
+        ]
+        assert [(each.name, each.rows) for each in further] == [
+            ("further", (1, rows, rows)),
+            *([("further one", (1, 1, 1))] if rows > 1 else []),
+        ]
+        sizes = {(each.columns, each.emitted, each.aux_columns) for each in further}
+        assert sizes == {((1, 1, 1), (2, 2, 2), (0, 0, 0))}
+
+
 @given(half=st.sampled_from(["target", "drafter"]), rows=st.integers(1, 64), max_k=st.integers(0, 32), data=st.data())
 def test_every_profile_has_ordered_sizes_that_cover_all_requests(
     half: str, rows: int, max_k: int, data: st.DataObject

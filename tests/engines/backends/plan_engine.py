@@ -21,6 +21,7 @@ from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.trace import Dtype
+from peagle.plugins.graph_contract import HIDDEN
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan
 
@@ -60,10 +61,11 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
     for name, graph in graphs.items():
         session = quiet_session(graph)
         values = [*session.get_inputs(), *session.get_outputs()]
-        tensors = tuple(PlanTensor(v.name, DTYPES[v.type], tuple(-1 for _ in v.shape)) for v in values)
+        tensors = tuple(PlanTensor(v.name, DTYPES[v.type], _known(v.shape)) for v in values)
         positions = (FEWEST_POSITIONS, 2 * FEWEST_POSITIONS, manifest.shapes.cache_length)
         speculation = Speculation(most // 2, most, None)
-        sizes = tuple(replace(each, positions=positions) for each in profiles(name, rows, speculation, length))
+        made = profiles(name, rows, speculation, length, is_autoregressive=HIDDEN in {v.name for v in values})
+        sizes = tuple(replace(each, positions=positions) for each in made)
         write_plan(folder / name / "model.plan", graph, sizes)
         part: Part = getattr(manifest, name)
         halves[name] = replace(
@@ -75,6 +77,10 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
         )
     backend = BackendRecord("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": VERSION}, ("sm_120",))
     return replace(manifest, backend=backend, **halves)
+
+
+def _known(shape: list[int | str]) -> tuple[int, ...]:
+    return tuple(dim if isinstance(dim, int) else -1 for dim in shape)
 
 
 def plan_engine(folder: Path, manifest: Manifest, tokenizer: Path, slots: int) -> tuple[Engine, HostDevice]:

@@ -417,6 +417,7 @@ def test_plans_are_read_back(engine: Path) -> None:
         ({"profiles": (Profile("p", (1, 8, 4), (1, 9, 9), (1, 9, 9)),)}, "rows of profile 'p'"),
         ({"profiles": (Profile("p", (1, 8, 8), (1, 9, 9), (0, 9, 9)),)}, "emitted of profile 'p'"),
         ({"profiles": (Profile("p", (1, 8, 8), (1, 9, 9), (1, 9, 9), (16, 8)),)}, "positions of profile 'p'"),
+        ({"profiles": (Profile("p", (1, 8, 8), (1, 9, 9), (1, 9, 9), (), (2, 1, 1)),)}, "aux_columns of profile 'p'"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
@@ -432,6 +433,23 @@ def test_plan_with_reach_has_matching_profiles(engine: Path) -> None:
     part = dataclasses.replace(target, inputs=(*target.inputs, "positions"), plan=told)
     dataclasses.replace(manifest, target=part).write(engine)
     assert "positions of profile 'verify'" in refusal(engine).why
+
+
+def test_plan_of_an_autoregressive_drafter_has_profiles_with_and_without_features(engine: Path) -> None:
+    manifest = with_plans(engine)
+    drafter, plan = manifest.drafter, manifest.target.plan
+    assert drafter is not None
+    assert plan is not None
+    told = dataclasses.replace(plan, tensors=(*plan.tensors, PlanTensor("draft_hidden", "float16", (-1, 8))))
+    for aux, is_valid in (((), False), ((1, 9, 9), True), ((0, 0, 0), True)):
+        profiles = (dataclasses.replace(plan.profiles[0], aux_columns=aux),)
+        changed = dataclasses.replace(told, profiles=profiles)
+        part = dataclasses.replace(drafter, inputs=(*drafter.inputs, "draft_hidden"), plan=changed)
+        dataclasses.replace(manifest, drafter=part, method="eagle3", format_version=FORMAT_VERSION).write(engine)
+        if is_valid:
+            assert Manifest.read(engine).draft_method.name == "eagle3"
+        else:
+            assert "drafter.plan: aux_columns of profile 'verify'" in refusal(engine).why
 
 
 def test_plans_and_gpus_require_each_other(engine: Path) -> None:
