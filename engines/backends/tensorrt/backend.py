@@ -68,7 +68,7 @@ class TensorRTBackend:
     The first time, a round is enqueued step by step, which initializes what it needs. The second time, it is captured
     in a CUDA graph: one for each K, number of rows and cache length that is read. Loading an engine captures the rounds
     of every K that its policy may choose. Rounds of further K, which calls may name, replace the least recently used
-    ones.
+    ones. Of rounds that wait for the host, each pass is captured by itself.
     """
 
     lag = 1
@@ -203,7 +203,7 @@ class TensorRTBackend:
     def _run(self, steps: Steps, k: int, rows: int, *, replay: bool) -> KeptRound:
         # A round that waits finds out what it reads only when it verifies, so its passes are kept for any length.
         kept = self._rounds.of((steps, k, rows, self._lanes.positions if replay else ANY_LENGTH))
-        self._lanes.turn_to(rows, kept.passes)
+        self._lanes.turn_to(rows, kept.passes, waits=not replay)
         if replay and kept.has_run:
             self._capture(kept, steps, k)
         if kept.graph is None:

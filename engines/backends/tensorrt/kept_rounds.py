@@ -51,4 +51,6 @@ class KeptRounds:
         self._device.record().wait()  # the dropped round may still run
         _, dropped = self._rounds.popitem(last=False)
         dropped.graph = None  # before the contexts, which it replays
+        for each in dropped.passes.values():
+            each.release()
         dropped.passes.clear()

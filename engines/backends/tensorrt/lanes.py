@@ -78,7 +78,7 @@ class PlanLanes:
         self._host = HostChoice(memory, widest, reader)
         self._widths = spaced_counts(most_drafts)
         self.row_sizes = _row_sizes(rows)
-        self._rows, self._passes = rows, dict[PassKind, Pass]()
+        self._rows, self._passes, self._waits = rows, dict[PassKind, Pass](), False
         self._busy, self._columns, self._verified = [False] * rows, 1, 0
         self._drafts, self._uploaded = [0] * rows, [_UNKNOWN] * rows  # actual and uploaded draft counts of the windows
         self._drafted: tuple[int, ...] = (0,) * rows
@@ -110,9 +110,12 @@ class PlanLanes:
         last = max((slot for slot, busy in enumerate(self._busy) if busy), default=0)
         return next(rows for rows in self.row_sizes if rows > last)
 
-    def turn_to(self, rows: int, passes: dict[PassKind, Pass]) -> None:
-        """Run the first ``rows`` slots in the next round, with ``passes``, to which missing passes are added."""
-        self._rows, self._passes = rows, passes
+    def turn_to(self, rows: int, passes: dict[PassKind, Pass], *, waits: bool) -> None:
+        """Run the first ``rows`` slots in the next round, with ``passes``, to which missing passes are added.
+
+        If the round ``waits`` for the host, each of its passes is captured instead of the round.
+        """
+        self._rows, self._passes, self._waits = rows, passes, waits
 
     def place(self, slot: int, following: Mapping[str, int], drafts: int, start: int) -> None:
         """Make a slot active, with the one-row window at the addresses of the ``NEXT`` tensors.
@@ -159,7 +162,7 @@ class PlanLanes:
         self._prepare(self._guided(k))
         memory, sizes = self._memory, self._sizes
         choose_numbers(self._device, memory.numbers, memory.numbers_length, self.tensors, sizes)
-        self._pass("target", sizes).enqueue()
+        self._enqueue("target", sizes)
         for slot, choice in self._chosen():
             self._host.replace(slot, choice, self.tensors, sizes, self._drafts[slot])
 
@@ -168,7 +171,7 @@ class PlanLanes:
 
         A parallel drafter makes as many drafts as the windows had, ``k`` or what grammars forced beyond that.
         """
-        self._pass("drafter", self._sizes).enqueue()
+        self._enqueue("drafter", self._sizes)
         if self._chain is not None:
             self._chain.lay_out(self._next[NEXT[0]], self._next[NEXT[1]], self._rows, k + 1)
 
@@ -180,7 +183,7 @@ class PlanLanes:
         """Enqueue a further pass of an autoregressive drafter, over its last draft."""
         if self._chain is not None:
             self._chain.feed(self._rows)
-            self._pass(FURTHER, further_sizes(self._rows, self.positions)).enqueue()
+            self._enqueue(FURTHER, further_sizes(self._rows, self.positions))
             self._chain.take(self._rows)
 
     def defer(self) -> None:
@@ -280,6 +283,13 @@ class PlanLanes:
             if self._busy[slot]:
                 self._device.copy(spare + slot * columns * _ID, ids + slot * old * _ID, (drafts + 1) * _ID)
         self._device.copy(ids, spare, self._memory.slots * columns * _ID)
+
+    def _enqueue(self, kind: str, sizes: WindowSizes) -> None:
+        run = self._pass(kind, sizes)
+        if self._waits:
+            run.replay()
+        else:
+            run.enqueue()
 
     def _pass(self, kind: str, sizes: WindowSizes) -> Pass:
         """Return the pass of a half, or ``FURTHER``, for these sizes; create it if the round has none."""

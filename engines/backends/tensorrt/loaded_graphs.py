@@ -16,7 +16,7 @@ from ...folder.checks import REBUILD, check_runtime
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 from ...folder.records import FURTHER, FURTHER_ONE, ONE, PREFILL, VERIFY, Part, Profile
-from .device import Device
+from .device import CapturedGraph, Device
 
 Shape = tuple[int, ...]
 
@@ -175,6 +175,8 @@ class Pass:
 
     def __init__(self, plan: Plan, context: Any) -> None:
         self._plan, self._context = plan, context
+        self._graph: CapturedGraph | None = None  # of this pass alone
+        self._has_run = False
 
     def bind(self, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
         """Set the shapes of all inputs and the addresses of all tensors; other entries are ignored."""
@@ -197,6 +199,23 @@ class Pass:
         """Enqueue one run after all previously enqueued work."""
         if not self._context.execute_async_v3(self._plan.runtime.device.stream):
             raise self._plan.runtime.refused(f"cannot run the {self._plan.name}")
+
+    def replay(self) -> None:
+        """Enqueue one run, from the second time on as a CUDA graph of its own if that supports it.
+
+        For rounds that are not captured themselves.
+        """
+        if self._graph is None and self._has_run and self.is_capturable:
+            self._graph = self._plan.runtime.device.capture(self.enqueue)
+        if self._graph is None:
+            self.enqueue()
+            self._has_run = True
+        else:
+            self._graph.replay()
+
+    def release(self) -> None:
+        """Drop the pass's own graph, before the context that it replays."""
+        self._graph = None
 
     @property
     def is_capturable(self) -> bool:

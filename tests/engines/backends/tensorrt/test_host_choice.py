@@ -102,7 +102,6 @@ def test_only_rows_that_ask_are_read_and_others_run_ahead_again(
         return read(self, address, rows, width)
 
     monkeypatch.setattr(WideReader, "read", watched)
-    captures = device.captures
     together = engine.generate([*PROMPTS, [5, 9]], [*MIXED, PENALTIES], num_speculative_tokens=3)
     assert [output.token_ids for output in together[:-1]] == expected
     acceptance = together[-1].acceptance
@@ -110,11 +109,26 @@ def test_only_rows_that_ask_are_read_and_others_run_ahead_again(
     assert {width for _, width in seen} == {VOCAB}
     assert max(rows for rows, _ in seen) == 4, "the columns that emit"
     seen.clear()
-    replays = device.replays
+    captures, replays = device.captures, device.replays
     assert [output.token_ids for output in engine.generate(PROMPTS, MIXED, num_speculative_tokens=3)] == expected
     assert device.replays > replays
     assert device.captures == captures
     assert not seen
+
+
+@pytest.mark.parametrize(("draft", "passes"), [("peagle-chain", 2), ("ngram", 1)])
+def test_each_pass_of_a_round_that_waits_is_captured_once(
+    plans: tuple[Engine, HostDevice], draft: str, passes: int
+) -> None:
+    """The first time it is enqueued; later it is a graph of its own, with the host in between."""
+    engine, device = plans
+    prompt = [5, 9, 30, 5, 9, 30, 5, 9]
+    for _ in range(2):
+        engine.generate([prompt], PENALTIES, draft=draft, num_speculative_tokens=5)
+    captures, replays = device.captures, device.replays
+    acceptance = engine.generate([prompt], PENALTIES, draft=draft, num_speculative_tokens=5)[0].acceptance
+    assert device.captures == captures
+    assert device.replays - replays == passes * (acceptance.rounds + acceptance.undrafted)
 
 
 def test_half_precision_logits_become_float32() -> None:
