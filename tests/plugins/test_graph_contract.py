@@ -58,7 +58,7 @@ def test_the_architecture_page_gives_their_types_and_shapes() -> None:
     # Three of the drafter's are "as the target's"; those of EAGLE-3 (2), trees (3) and TensorRT (1) stand in the text.
     assert described == len(TENSORS) - 3 - 2 - 3 - 1
     assert "`positions` i64 [R]" in PAGE
-    assert "`draft_hidden` and `next_draft_hidden`, *w* [B,H]" in PAGE
+    assert "`draft_hidden` and `next_draft_hidden`, *w* [B,Hd]" in " ".join(PAGE.split())
     assert "`ancestors` bool [B,S,S]" in PAGE
     assert "`candidate_ids` i64 and `candidate_scores` *w*, [B,K,C]" in PAGE
     assert all(TENSORS[f"next_{name}"] == TENSORS[name] for name in ("start", "window_len", "draft_len"))
