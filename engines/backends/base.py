@@ -53,11 +53,12 @@ class Backend(Protocol):
     """Runs the target and the drafter over slots, each with its own linear caches, updated in place.
 
     A slot's window, sampling policy and random numbers stay in the backend, so that on a GPU no round waits for the
-    host. ``lag`` is the number of emissions that may be unread when the next pass is launched; 0 means that leaving
-    them unread gains nothing. ``prefill_columns`` is the maximum number of prompt tokens per pass, and
-    ``scored_columns`` that of a pass whose logits are read. ``kept_bytes`` is the memory that ``keep`` takes per token,
-    and ``keeps_exactly`` says that restored entries equal computed ones to the bit, whatever the passes that made them.
-    ``prepares_rounds`` says that ``warm`` takes time and memory for each K, so that a policy should use only a few.
+    host unless that drafts or chooses tokens. ``lag`` is the number of emissions that may be unread when the next pass
+    is launched; 0 means that leaving them unread gains nothing. ``prefill_columns`` is the maximum number of prompt
+    tokens per pass, and ``scored_columns`` that of a pass whose logits are read. ``kept_bytes`` is the memory that
+    ``keep`` takes per token, and ``keeps_exactly`` says that restored entries equal computed ones to the bit, whatever
+    the passes that made them. ``prepares_rounds`` says that ``warm`` takes time and memory for each K, so that a policy
+    should use only a few.
     """
 
     num_slots: int

@@ -1,4 +1,7 @@
-"""``Backend`` on TensorRT or TensorRT-RTX plans. Tokens arrive one round late, so no round waits for the host."""
+"""``Backend`` on TensorRT or TensorRT-RTX plans.
+
+Tokens arrive one round late, so no round waits for the host, unless that drafts or chooses tokens.
+"""
 
 from __future__ import annotations
 
