@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ASSUMED_LAYERS = 4  # of the published P-EAGLE heads (arXiv 2602.01469)
 # Kernels of a pass, counted in plans of TensorRT-RTX 1.7 for the bundled head.
 _LAYER_KERNELS, _OTHER_KERNELS = 11, 12
+_FIRST_COPIES, _FURTHER_COPIES = 2, 4  # on the device, after the first pass and around each further one of a round
 
 
 def drafter_work(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> GraphWork:
@@ -90,5 +91,10 @@ def drafter_passes(
         return ()
     if method.passes is Passes.ONE:  # K + 1 committed columns or placeholders, and K - 1 more placeholders
         return (drafter.over(2 * k, context, emitted=k, rows=rows),)
-    first = drafter.over(k + 1, context, emitted=1, rows=rows)
-    return (first, *[drafter.over(1, context, rows=rows)] * (k - 1))
+    first, further = drafter.over(k + 1, context, emitted=1, rows=rows), drafter.over(1, context, rows=rows)
+    if drafter.kernels:
+        first, further = (
+            replace(each, kernels=each.kernels + copies)
+            for each, copies in ((first, _FIRST_COPIES), (further, _FURTHER_COPIES))
+        )
+    return (first, *[further] * (k - 1))

@@ -55,5 +55,6 @@ def test_passes_of_each_draft_method(head: DrafterSpec) -> None:
     assert parallel == work.over(8, 100, emitted=4)
     first, *rest = drafter_passes(work, METHODS["eagle3"], 4, 100)
     assert (first.columns, [each.columns for each in rest]) == (5, [1, 1, 1])
+    assert (first.kernels, {each.kernels for each in rest}) == (work.kernels + 2, {work.kernels + 4}), "with copies"
     assert drafter_passes(work, METHODS["peagle"], 0, 100) == ()
     assert drafter_passes(None, METHODS["ngram"], 4, 100) == ()
