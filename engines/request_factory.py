@@ -177,7 +177,7 @@ class RequestFactory:
         If their schemas cannot be enforced, arguments may be any object. None if the template has a format of its own,
         or if nothing can be enforced.
         """
-        if self.conversations.style is not None or not (self._shows_logits and self._grammars.is_usable):
+        if self.conversations.style is not None or not self._grammars.is_usable:
             return None
         for each in (tools, without_schemas(tools)):
             with suppress(UsageError):
