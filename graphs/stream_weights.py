@@ -160,7 +160,7 @@ def _write(
             offset = _put(descriptor, _bytes(rows, weight, part), offset, end, weight, on_bytes)
         runs[part] = begin, offset - begin
     if offset != end:
-        raise _misfit(weight, "less")
+        raise _misfit(weight, "few")
     return runs
 
 
@@ -183,7 +183,7 @@ def _write_cuts(
                 at[weight] = _put(descriptor, content, offset, end, weight, on_bytes)
     for weight, offset in at.items():
         if offset != places[weight] + weight.bytes:
-            raise _misfit(weight, "less")
+            raise _misfit(weight, "few")
     return {weight.parts[0]: (begin, weight.bytes) for weight, begin in places.items()}
 
 
@@ -197,7 +197,7 @@ def _put(
 ) -> int:
     """Write bytes of a weight that ends at ``end``; returns the new offset."""
     if offset + content.size > end:
-        raise _misfit(weight, "more")
+        raise _misfit(weight, "many")
     view = content.data
     while view:
         count = os.pwrite(descriptor, view, offset)
@@ -230,7 +230,7 @@ def _bytes(rows: Any, weight: GraphWeight, part: str) -> np.ndarray[Any, np.dtyp
 
 def _misfit(weight: GraphWeight, what: str) -> BuildError:
     return BuildError(
-        f"{', '.join(weight.parts)} have {what} values than {weight.name} {list(weight.shape)} needs",
+        f"{', '.join(weight.parts)}: too {what} values for {weight.name} {list(weight.shape)}",
         why="config.json and the weights do not match",
         fix="use the config.json that belongs to these weights",
     )

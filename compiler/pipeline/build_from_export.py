@@ -142,9 +142,15 @@ def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
     if asked is None:
         return exported
     if not min(most, 1) <= asked <= most:
+        if not most:
+            problem, why = "cannot be used with this export", "the export is for plain decoding"
+        elif not asked:
+            problem, why = "cannot be used with this export", "0 is for plain decoding, and the export is for drafts"
+        else:
+            problem, why = f"is not between 1 and {most}", f"the caches of the export have room for {most} drafts"
         raise UsageError(
-            f"--num-speculative-tokens {asked} is not between {min(most, 1)} and {most}",
-            why=f"the caches of the export have room for {most} drafts" if most else "the export is for plain decoding",
+            f"--num-speculative-tokens {asked} {problem}",
+            why=why,
             fix="omit it, or export again with "
             + (f"--num-speculative-tokens {asked}" if asked else "--draft none, for plain decoding"),
         )

@@ -148,7 +148,9 @@ def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wid
     if kind in wides or kind in kinds:
         return
     if is_calibrated_cache(kind):
-        on_cpu = f"use --kv-cache-dtype {kinds[0]}" if kinds else f"omit --kv-cache-dtype ({recipe.wide})"
+        on_cpu = (
+            f"use --kv-cache-dtype {kinds[0]}" if kinds else f"omit --kv-cache-dtype to keep caches in {recipe.wide}"
+        )
         raise UsageError(
             f"--kv-cache-dtype {kind} is not available with {lowering.backend}",
             why=f"its attention kernel reads keys and values in {' or '.join([recipe.wide, *kinds])}",

@@ -63,7 +63,7 @@ def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile], record:
         raise BuildError(
             f"TensorRT cannot build {path}",
             why="; ".join(problems[:8]) + more,
-            fix="build in fp16 or bf16, from a graph of the lowering `tensorrt`",
+            fix="build, or export again with `--for tensorrt`, in fp16 or bf16",
         )
     count = Counter(node.op_type for node in graph.nodes)
     plugins = {op.name: count[op.name] for op in OPS.values() if op.kernel and count[op.name]}

@@ -112,7 +112,9 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
                 command, input=json.dumps(given).encode(), capture_output=True, timeout=_PATIENCE, check=False
             )
     except subprocess.TimeoutExpired:
-        raise _untried(form, f"it did not finish in {_PATIENCE} seconds on this busy machine") from None
+        raise _untried(
+            form, f"it did not finish in {_PATIENCE} seconds on this busy machine", "try again later"
+        ) from None
     except OSError as error:
         raise _untried(form, str(error.strerror)) from error
     if b"ImportError" in done.stderr or b"ModuleNotFoundError" in done.stderr:
@@ -144,10 +146,10 @@ def is_harmless(form: StructuredOutputsParams) -> bool:
     return form.kind == "choice" or (form.kind == "json_object" and not form.whitespace_pattern)
 
 
-def _untried(form: StructuredOutputsParams, why: str) -> EnvironmentProblem:
+def _untried(form: StructuredOutputsParams, why: str, fix: str = "") -> EnvironmentProblem:
+    fix = fix or f"make sure that {sys.executable or 'python3'} can be started"
     return EnvironmentProblem(
         f"{NAME}.{form.kind} cannot be tested in a separate process",
         why=why,
-        fix=f"make sure that {sys.executable or 'python3'} can be started, or use a schema of at most {HARMLESS} "
-        "characters without patterns",
+        fix=f"{fix}, or use a schema of at most {HARMLESS} characters without patterns",
     )

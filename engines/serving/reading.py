@@ -39,7 +39,7 @@ async def read_body(request: Request, limits: Limits, *, any_type: bool = False)
     except TimeoutError:
         raise HttpRefusal(408, f"the body did not arrive within {limits.body_seconds:g} seconds") from None
     except ClientDisconnect:
-        raise HttpRefusal(400, "the client disconnected before its body had arrived") from None
+        raise HttpRefusal(400, "the client disconnected before the request body had arrived") from None
     return b"".join(parts)
 
 

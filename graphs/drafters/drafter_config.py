@@ -109,7 +109,7 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
     if kinds is None:
         if enabled:
             problems.add(
-                "config sets use_sliding_window, but layer_types does not list the layers with a sliding window"
+                "config sets use_sliding_window, but has no layer_types, which lists the layers with a sliding window"
             )
         return (0,) * num_layers
     if not isinstance(kinds, list) or len(kinds) != num_layers:

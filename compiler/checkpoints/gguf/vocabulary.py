@@ -53,10 +53,10 @@ class Vocabulary:
         """The score of each token."""
         tokens = self.tokens()
         scores: list[float] = self.field("scores", list, [])
-        if len(scores) != len(tokens) or not all(isinstance(each, float) and math.isfinite(each) for each in scores):
-            raise self.wrong(
-                f"there are {len(tokens)} tokens, but {len(scores)} scores, or some scores are not numbers"
-            )
+        if len(scores) != len(tokens):
+            raise self.wrong(f"there are {len(tokens)} tokens, but {len(scores)} scores")
+        if not all(isinstance(each, float) and math.isfinite(each) for each in scores):
+            raise self.wrong("some scores are not finite numbers")
         return scores
 
     def merges(self) -> list[tuple[str, str]]:

@@ -27,8 +27,9 @@ def require_device(name: str) -> None:
         )
     count = torch.cuda.device_count()
     if number and int(number) >= count:
+        there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
         raise EnvironmentProblem(
             f"--calib-device {name} does not exist",
             why=f"torch finds {count} CUDA device{'s' * (count != 1)}, counted from 0",
-            fix=f"use an index from 0 to {count - 1}, or {_ON_CPU}",
+            fix=f"use {there}, or {_ON_CPU}",
         )

@@ -162,7 +162,13 @@ def test_incomplete_export_is_rejected_before_writing(
         (("--gpu", "b200"), 3, "copy "),
         (("--gpu", "h200", "--backend", "tensorrt-rtx"), 2, "does not support sm_90"),
         (("--num-speculative-tokens", 60), 2, "is not between 1 and"),
-        (("--num-speculative-tokens", 0), 2, "--draft none"),
+        (
+            ("--num-speculative-tokens", 0),
+            2,
+            "--num-speculative-tokens 0 cannot be used with this export\n"
+            "  why: 0 is for plain decoding, and the export is for drafts\n"
+            "  fix: omit it, or export again with --draft none, for plain decoding",
+        ),
         (("--max-batch-size", 0), 2, "--max-batch-size"),
     ],
 )
@@ -172,6 +178,26 @@ def test_incompatible_target_of_an_export_is_rejected(
     done = cli("build", "--from", export_of(FAST), "--out", tmp_path / "engine", *options)
     assert (done.code, says in done.err) == (code, True), done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def _without_drafts(record: dict[str, Any]) -> None:
+    """Record the target alone, as ``export --draft none`` does."""
+    manifest = record["manifest"]
+    manifest.update(drafter=None, method="none")
+    manifest["speculation"].update(num_speculative_tokens=0, max_num_speculative_tokens=0, trained_depth=None)
+    manifest["shapes"].update(draft_vocab_size=0, taps=[])
+
+
+def test_an_export_for_plain_decoding_takes_no_drafts(cli: Run, exported: Path, tmp_path: Path) -> None:
+    _of(RECORD, _without_drafts)(exported)
+    done = cli("build", "--from", exported, "--out", tmp_path / "engine", "--num-speculative-tokens", 4)
+    assert done.code == 2
+    assert (
+        "--num-speculative-tokens 4 cannot be used with this export\n"
+        "  why: the export is for plain decoding\n"
+        "  fix: omit it, or export again with --num-speculative-tokens 4\n"
+    ) in done.err
+    assert not (tmp_path / "engine").exists()
 
 
 def test_build_does_not_replace_its_own_export(cli: Run, exported: Path) -> None:

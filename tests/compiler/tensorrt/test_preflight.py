@@ -102,7 +102,7 @@ def test_a_float32_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="model") as caught:
         survey(written(tmp_path, dtype=F32), ("sm_120",), profiles())
     assert "no attention kernel for float32" in caught.value.why
-    assert "fp16 or bf16" in caught.value.fix
+    assert caught.value.fix == "build, or export again with `--for tensorrt`, in fp16 or bf16"
 
 
 def test_everything_wrong_is_named_at_once(tmp_path: Path) -> None:

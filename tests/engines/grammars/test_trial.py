@@ -87,8 +87,8 @@ def test_a_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         trials.require_possible(StructuredOutputsParams(regex="b"))
 
 
-@pytest.mark.parametrize("ends", ["late", "killed"])
-def test_trial_timeout_is_not_a_verdict(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ends", "fix"), [("late", "try again later, or "), ("killed", "make sure that ")])
+def test_trial_timeout_is_not_a_verdict(ends: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: Any) -> Any:
         if ends == "late":
             raise subprocess.TimeoutExpired(command, 1)
@@ -97,6 +97,7 @@ def test_trial_timeout_is_not_a_verdict(ends: str, monkeypatch: pytest.MonkeyPat
     trials, form = FormTrials(), StructuredOutputsParams(regex="a")
     with monkeypatch.context() as patch:
         patch.setattr("subprocess.run", run)
-        with pytest.raises(EnvironmentProblem, match="cannot be tested"):
+        with pytest.raises(EnvironmentProblem, match="cannot be tested") as caught:
             trials.require_possible(form)
+    assert caught.value.fix.startswith(fix)
     trials.require_possible(form)

@@ -80,7 +80,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], st
     ({"eagle_config": {"fc_norm": False}}, {f"fc_norm.{i}.weight": (48,) for i in range(3)}, "fc_norm false, but"),
     ({"model_type": "qwen3"}, {}, "q_norm and k_norm"),
     ({"norm_before_residual": "no"}, {}, "norm_before_residual must be true or false"),
-    ({"use_sliding_window": True}, {}, "layer_types does not list"),
+    ({"use_sliding_window": True}, {}, "has no layer_types"),
     ({"rope_scaling": {"rope_type": "longrope"}}, {}, "'longrope' is not supported"),
     ({"hidden_act": "gelu"}, {}, "hidden_act 'gelu'"),
     ({"rms_norm_eps": -1.0}, {}, "rms_norm_eps"),

@@ -160,8 +160,9 @@ WRONG: dict[str, tuple[GgufHeader, str]] = {
     "an end that is no token": (byte_pairs(eos_token_id=10**6), "eos_token_id is 1000000"),
     "an end that is text": (byte_pairs(eos_token_id="2"), "eos_token_id is '2'"),
     "a beginning that is not named": (byte_pairs(add_bos_token=True, bos_token_id=None), "bos_token_id is missing"),
-    "no scores": (pieces(scores=[]), "but 0 scores"),
-    "scores that are no numbers": (pieces(scores=[float("nan")] * len(PIECES)), "scores"),
+    "no scores": (pieces(scores=[]), f"there are {len(PIECES)} tokens, but 0 scores"),
+    "scores that are no numbers": (pieces(scores=[float("nan")] * len(PIECES)), "why: some scores are not finite"),
+    "scores that are text": (pieces(scores=["1"] * len(PIECES)), "why: some scores are not finite"),
     "a switch that is a number": (pieces(add_bos_token=1), "add_bos_token must be of type bool, not 1"),
 }
 

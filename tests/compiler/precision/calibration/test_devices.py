@@ -31,9 +31,22 @@ def test_cuda_without_support_in_torch_is_rejected(name: str) -> None:
     assert "on the CPU" in caught.value.fix
 
 
+@pytest.mark.parametrize(("count", "there"), [(1, "use cuda:0, or"), (4, "use cuda:0 to cuda:3, or")])
+def test_an_index_without_a_gpu_is_rejected_with_those_that_exist(
+    count: int, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    for name in ("cuda", "cuda:0", f"cuda:{count - 1}"):
+        require_device(name)
+    with pytest.raises(EnvironmentProblem, match=f"--calib-device cuda:{count} does not exist") as caught:
+        require_device(f"cuda:{count}")
+    assert caught.value.fix.startswith(there)
+
+
 @pytest.mark.gpu
 def test_missing_gpu_is_rejected() -> None:
-    with pytest.raises(EnvironmentProblem, match="cuda:999 is not there"):
+    with pytest.raises(EnvironmentProblem, match="--calib-device cuda:999 does not exist"):
         require_device("cuda:999")
 
 
