@@ -40,9 +40,9 @@ class Archive:
 def write_archive(engine: Path, out: Path, progress: Progress, *, level: int, force: bool) -> Archive:
     """Check an engine folder and write it atomically as ``out``.
 
-    ``level`` is gzip's, 0 to 9. The same engine and level give the same bytes with the same zlib version (at level 0,
-    with any). Files that do not belong to the engine are left out. Raises ``UsageError`` for an invalid ``out`` or,
-    without ``force``, an existing one; ``EnvironmentProblem`` for a folder that is not an engine or was changed.
+    ``level`` is gzip's, 0 to 9. With the same zlib version, the same engine and level give the same bytes (at level 0,
+    with any version). Files that do not belong to the engine are left out. Raises ``UsageError`` for an invalid ``out``
+    or, without ``force``, an existing one; ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
     require_free(out, force=force)
     manifest = Manifest.read(engine)

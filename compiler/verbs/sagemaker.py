@@ -32,9 +32,9 @@ def sagemaker(
 ) -> None:
     """Pack an engine as a model.tar.gz for an Amazon SageMaker endpoint.
 
-    The engine is checked first. The same engine and level produce the same bytes with the same zlib version (at level
-    0, with any). A container whose entry point is `peagle-compile serve` loads the archive automatically; see
-    docs/sagemaker.md.
+    The engine is checked first. With the same zlib version, the same engine and --compression-level produce the same
+    bytes (at level 0, with any version). A container whose entry point is `peagle-compile serve` loads the archive
+    automatically; see docs/sagemaker.md.
 
     Example: peagle-compile sagemaker demo-engine --out model.tar.gz
     """

@@ -62,7 +62,7 @@ NumSpeculativeTokens = Annotated[
     str | None,
     typer.Option(
         metavar="K|auto",
-        help="Tokens drafted per round. 0 disables speculation, auto adapts the number while decoding. (default: the "
+        help="Tokens drafted per round. 0 disables speculation; auto adapts the number while decoding. (default: the "
         "engine's)",
         show_default=False,
         rich_help_panel=DRAFT,
@@ -91,7 +91,10 @@ TopP = Annotated[
 ]
 MinP = Annotated[
     float,
-    typer.Option(help="Drop tokens less likely than this fraction of the most likely token.", rich_help_panel=SAMPLING),
+    typer.Option(
+        help="Drop tokens less likely than this fraction of the most likely token's probability.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 Seed = Annotated[
     int | None,
