@@ -5,8 +5,8 @@
 
 Each case is an FP16 target as `peagle-compile build --backend tensorrt-rtx --gpu sm_120` builds it, with both profiles:
 all widths of the published config.json, but fewer layers and a vocabulary of 8,192. `qwen3-coder-30b-layer` and
-`gpt-oss-20b-layer` are one layer with all its experts; `qwen3-coder-30b-tied` has all 48 layers with 16 experts each,
-which share one set of weights, so that TensorRT compiles every layer and a machine of this size can hold them. Weights
+`gpt-oss-20b-layer` are one layer with all its experts; `qwen3-coder-30b-tied` has all 48 layers, which share one set
+of weights with 16 experts, so that TensorRT compiles every layer and a machine of this size can hold them. Weights
 are random. Peak memory is that of the build process, including mapped pages of the weights; time is its whole run,
 without tracing and writing the graph. A case over 7 GB or 3 minutes fails. Needs Linux and 4 GB of disk.
 """
