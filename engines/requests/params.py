@@ -10,7 +10,7 @@ import numpy as np
 
 from ...plugins.errors import UsageError
 from ...plugins.graph_contract import POLICY, TENSORS
-from .arguments import flag, integer, integers, number, refusal, require_at_most, shown, texts_of
+from .arguments import flag, integer, integers, number, refusal, require_at_most, shown, text_of, texts_of
 from .structured_outputs import StructuredOutputsParams, structured_of
 
 GREEDY_BELOW = 1e-5  # smaller temperatures would overflow float32 logits; vLLM uses the same limit
@@ -35,7 +35,8 @@ class SamplingParams:
     or the token if it has text, is part of the text. ``truncate_prompt_tokens`` = n keeps the last n tokens of a longer
     prompt; -1 keeps as many as the context holds beside one new token. ``acceptance_tolerance`` > 0 is a lossy policy:
     a draft d is also accepted if p(d) >= (1 - acceptance_tolerance) * max p. The ``Acceptance`` of the result reports
-    it.
+    it. Requests share the prefix cache only with those of the same ``cache_salt``, any text that is not empty, or with
+    those without one, if they have none.
 
     ``presence_penalty`` and ``frequency_penalty`` apply to tokens of the text, once and per occurrence.
     ``repetition_penalty`` lowers the logits of tokens in the prompt or the text; 1 is off. ``logit_bias``, a dict
@@ -77,6 +78,7 @@ class SamplingParams:
     structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
+    cache_salt: str | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -152,6 +154,15 @@ def _kept(name: str, value: Any) -> int | None:
     return integer(name, value, 1, fix=f"set {name} to 1 or more, or to -1 for the context length")
 
 
+def _salt(name: str, value: Any) -> str | None:
+    """Return a salt of the prefix cache, None for none. Raises ``UsageError``, also for an empty one."""
+    if value == "":
+        raise UsageError(
+            f"{name} is empty", why="everybody could guess it", fix="set it to a secret text, or remove it"
+        )
+    return None if value is None else text_of(name, value)
+
+
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "max_tokens": lambda name, value: integer(name, value, 1),
     "temperature": lambda name, value: number(name, value, 0),
@@ -176,6 +187,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "structured_outputs": structured_of,
     "include_stop_str_in_output": flag,
     "truncate_prompt_tokens": _kept,
+    "cache_salt": _salt,
 }
 
 

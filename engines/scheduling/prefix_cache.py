@@ -3,11 +3,12 @@
 Texts are kept in blocks of tokens. A block is found by its tokens, by all tokens before it, and by the one after it:
 the drafter's entry p depends on token p + 1. Texts that begin alike share their first blocks, so a growing conversation
 adds only what is new. The last token of a prompt is never in a block that is reused: its pass emits the first new
-token.
+token. Texts of different salts share nothing, so that no client learns from timings what another one sent.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,10 +51,10 @@ class PrefixCache:
         self._blocks: OrderedDict[_Block, None] = OrderedDict()
         self.num_bytes = 0
 
-    def find(self, text: Sequence[int], *, drafts: bool) -> list[KeptEntries]:
+    def find(self, text: Sequence[int], *, drafts: bool, salt: str | None = None) -> list[KeptEntries]:
         """Return the entries of the text's first blocks, in order; ``drafts``: a drafter needs them too."""
         path: list[_Block] = []
-        for key in _keys(text):
+        for key in _keys(text, salt):
             block = (path[-1].following if path else self._first).get(key)
             if block is None or (drafts and not block.drafts):
                 break
@@ -61,7 +62,7 @@ class PrefixCache:
         self._touch(path)
         return [block.kept for block in path]
 
-    def keep(self, text: Sequence[int], copy: Copy, *, drafts: bool) -> None:
+    def keep(self, text: Sequence[int], copy: Copy, *, drafts: bool, salt: str | None = None) -> None:
         """Keep the blocks of a text that are missing, or of which a drafter knows more than before.
 
         Drops the least recently used blocks to make room. ``drafts``: the drafter has read the text or can.
@@ -69,7 +70,7 @@ class PrefixCache:
         if not self._block_bytes or self._block_bytes > self.most_bytes:
             return
         path: list[_Block] = []
-        for at, key in enumerate(_keys(text)):
+        for at, key in enumerate(_keys(text, salt)):
             siblings = path[-1].following if path else self._first
             block = siblings.get(key)
             if block is None or block.use < 2 * drafts:
@@ -114,7 +115,10 @@ class PrefixCache:
         self.num_bytes -= block.kept.num_bytes
 
 
-def _keys(text: Sequence[int]) -> list[bytes]:
-    """Return the key of each whole block: its tokens and the one after it."""
+def _keys(text: Sequence[int], salt: str | None) -> list[bytes]:
+    """Return the key of each whole block: its tokens and the one after it; that of the first has the salt too."""
     tokens = np.asarray(text, np.int64)
-    return [tokens[start : start + BLOCK + 1].tobytes() for start in range(0, len(tokens) - BLOCK, BLOCK)]
+    keys = [tokens[start : start + BLOCK + 1].tobytes() for start in range(0, len(tokens) - BLOCK, BLOCK)]
+    if keys and salt is not None:  # hashed, because the cache's limit does not count the bytes of keys
+        keys[0] += hashlib.sha256(salt.encode()).digest()
+    return keys

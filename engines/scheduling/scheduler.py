@@ -172,7 +172,9 @@ class Scheduler:
         self._reading = PromptReading(request, free, first_k(request, self.num_running))
         drafts = request.method.needs_head
         # Caches contain no logits, so prompts with prompt_logprobs are read completely.
-        found = [] if request.prompt_logprobs else self._prefixes.find(request.prompt, drafts=drafts)
+        found = []
+        if not request.prompt_logprobs:
+            found = self._prefixes.find(request.prompt, drafts=drafts, salt=request.params.cache_salt)
         if found:
             self._backend.restore(free, found)
             self._reading.position = request.cached = len(found) * BLOCK
@@ -191,7 +193,10 @@ class Scheduler:
     def _keep(self, request: Request, slot: int, text: Sequence[int]) -> None:
         """Keep the slot's cache entries of a text that has been read up to its last token."""
         self._prefixes.keep(
-            text, lambda start, end: self._backend.keep(slot, start, end), drafts=request.method.needs_head
+            text,
+            lambda start, end: self._backend.keep(slot, start, end),
+            drafts=request.method.needs_head,
+            salt=request.params.cache_salt,
         )
 
     def _launch_round(self) -> None:

@@ -21,6 +21,7 @@ class ServerFields(Struct, kw_only=True):
     draft: str | None = None
     acceptance_tolerance: float | None = None
     priority: int | None = None
+    cache_salt: str | None = None
 
 
 def priority_of(body: ServerFields, settings: ServerSettings) -> int:
@@ -36,7 +37,7 @@ def priority_of(body: ServerFields, settings: ServerSettings) -> int:
     return body.priority or 0
 
 
-SAMPLING = ("temperature", "top_p", "seed", "top_k", "min_p", "acceptance_tolerance")
+SAMPLING = ("temperature", "top_p", "seed", "top_k", "min_p", "acceptance_tolerance", "cache_salt")
 
 
 def given_fields(body: Struct, names: Iterable[str] = SAMPLING) -> dict[str, Any]:

@@ -77,6 +77,7 @@ CHAT = {
     "messages": [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}],
     "max_tokens": 3, "n": 1, "temperature": 0.7, "seed": 5, "stream": False, "logprobs": True, "top_logprobs": 2,
     "stop": ["x"], "logit_bias": {"5": 1}, "presence_penalty": 0.1, "min_p": 0.1, "top_k": 3, "bad_words": ["b"],
+    "cache_salt": "c",
 }  # fmt: skip
 MESSAGES: dict[str, Any] = {
     "system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}],
@@ -104,7 +105,7 @@ RESPONSE: dict[str, Any] = {
     ],
     "tools": [{"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "strict": True}],
     "max_output_tokens": 3, "reasoning": {"effort": "low", "summary": "auto"}, "store": True,
-    "include": ["reasoning.encrypted_content"],
+    "include": ["reasoning.encrypted_content"], "cache_salt": "a",
 }  # fmt: skip
 # What a body may be before something in it is bent.
 PROPER: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -128,7 +129,7 @@ PROPER: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("/tokenize", {"messages": [{"role": "user", "content": "a"}]}),
     ("/v1/messages", {**MESSAGES, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}),
-    ("/v1/messages", {**MESSAGES, "stream": True, "output_config": {"effort": "low"}, "seed": 4, "top_k": 3}),
+    ("/v1/messages", {**MESSAGES, "stream": True, "output_config": {"effort": "low"}, "seed": 4, "cache_salt": "a"}),
     (
         "/v1/messages",
         {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "stop_sequences": ["x"],

@@ -36,7 +36,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     # vLLM's API
     "add_generation_prompt": (True,),
     "add_special_tokens": (True,),
-    "cache_salt": (),
     "chat_template": (),
     "continue_final_message": (False,),
     "early_stopping": (False,),

@@ -37,6 +37,7 @@ from peagle.plugins.errors import UsageError
             for value in ("1", None, True, 10**400, 1j, [0.5], np.array([0.5]), float("nan"), float("-inf"))
         ],
         *[({"ignore_eos": value}, "ignore_eos") for value in (1, 0, None, "yes")],
+        *[({"cache_salt": value}, "cache_salt") for value in ("", 1, b"a", ["a"], "a\udcff")],
         ({"max_tokens": None}, "max_tokens must be an integer of 1 or more, not None"),
         ({"max_tokens": 2.0}, r"max_tokens must be an integer of 1 or more, not 2\.0 \(float\)"),
         ({"top_p": -(10**5000)}, "top_p must be a finite number above 0 and at most 1, not a value"),

@@ -119,6 +119,24 @@ def test_shared_blocks_are_read_once(tiny_engine: Engine) -> None:
         assert engine.generate([SHARED[0]] * 2, params)[1].cached_tokens == 0
 
 
+def test_requests_share_blocks_only_with_those_of_the_same_salt(tiny_engine: Engine) -> None:
+    """Prompts and answers; the text is that of a request without a salt."""
+    prompt = SHARED[0]
+    with _keeping(tiny_engine, 10**8) as engine:
+
+        def cached(text: list[int], salt: str | None) -> int:
+            params = SamplingParams(max_tokens=20, ignore_eos=True, cache_salt=salt)
+            result = engine.submit(text, params).result()
+            assert result.token_ids[:20] == answer[len(text) - len(prompt) :][:20]
+            return result.cached_tokens
+
+        answer = tiny_engine.generate([prompt], SamplingParams(max_tokens=60, ignore_eos=True))[0].token_ids
+        for salt in (None, "one", "two"):
+            assert cached(prompt, salt) == 0
+            assert cached(prompt, salt) == 2 * BLOCK
+            assert cached([*prompt, *answer[:20]], salt) == 3 * BLOCK
+
+
 @pytest.fixture(scope="module")
 def eagle3_engine(eagle3_folder: Path) -> Engine:
     return Engine.load(eagle3_folder, max_batch_size=3, threads=1, prefix_cache_bytes=0)

@@ -26,7 +26,7 @@ HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
         ("tool_choice", {"type": "any"}, {"tools": [TOOL]}), ("seed", 3), ("min_p", 0.5), ("draft", "none"),
         ("num_speculative_tokens", 1), ("acceptance_tolerance", 0.5), ("structured_outputs", {"regex": "a"}),
         ("output_config", {"format": {"type": "json_schema", "schema": {}}}), ("chat_template_kwargs", {"a": 1}),
-        ("priority", -2),
+        ("priority", -2), ("cache_salt", "a"),
     ]
 }  # fmt: skip
 OF_THE_ROUTE = {"model", "thinking"}  # these change no generation; the tests of the routes have them

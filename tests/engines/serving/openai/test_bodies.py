@@ -149,7 +149,6 @@ def test_vllm_defaults_equal_an_empty_body(kind: Any) -> None:
         (CompletionBody, "length_penalty", 0.5, "1"),
         (CompletionBody, "use_beam_search", True, "false"),
         (CompletionBody, "use_beam_search", 0, "false"),
-        (CompletionBody, "cache_salt", "a", "remove it"),
         (CompletionBody, "truncation_side", "right", "left"),
         (TokenizeBody, "priority", 1, "0"),
         (DetokenizeBody, "priority", False, "0"),

@@ -35,6 +35,7 @@ HONOURED: dict[str, tuple[Any, dict[str, Any]]] = {
         ("parallel_tool_calls", False, {"tools": [TOOL]}), ("min_p", 0.5), ("draft", "none"),
         ("num_speculative_tokens", 1), ("acceptance_tolerance", 0.5), ("structured_outputs", {"regex": "a"}),
         ("text", {"format": {"type": "json_object"}}), ("chat_template_kwargs", {"a": 1}), ("priority", -2),
+        ("cache_salt", "a"),
     ]
 }  # fmt: skip
 # These change no generation, or only with a store or another model; other tests have them.
