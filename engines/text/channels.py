@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .tool_calls import Thought, ToolCall, json_object
+from .tool_calls import Thought, ToolCall, json_object, well_formed
 
 CHANNEL, MESSAGE, START, END, CALL, RETURN = (
     f"<|{name}|>" for name in ("channel", "message", "start", "end", "call", "return")
@@ -109,11 +109,11 @@ class ChannelReader:
 
     def _called(self, body: str, calls: list[ToolCall], after: int) -> str:
         """Add the call in a message; return an invalid one as visible text."""
-        name, is_object = self._name, json_object(body) is not None
-        if name is None or not is_object:
+        name, arguments = self._name, json_object(body)
+        if name is None or arguments is None:
             return body
         if self._most is None or self.count < self._most:
-            calls.append(ToolCall(self.count, name, body.strip(), after))
+            calls.append(ToolCall(self.count, name, well_formed(body.strip(), arguments), after))
             self.count += 1
         return ""
 

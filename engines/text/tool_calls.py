@@ -17,6 +17,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAG = "<function="
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
 _FARTHEST = sys.float_info.max
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
 
@@ -120,7 +121,7 @@ class ToolCallReader:
             return name, arguments_text(found)
         call = json_object(inner)
         name, arguments = (call or {}).get("name"), (call or {}).get("arguments", {})
-        if not isinstance(name, str) or not name or not _is_unicode(name) or not isinstance(arguments, dict):
+        if not isinstance(name, str) or not name or _SURROGATE.search(name) or not isinstance(arguments, dict):
             return None
         return name, arguments_text(arguments)
 
@@ -148,13 +149,13 @@ def is_returned_as_text(schema: Any) -> bool:
 
 
 def arguments_text(arguments: Any) -> str:
-    """Return arguments as JSON. Half of a surrogate pair, which UTF-8 cannot encode, stays escaped."""
-    text = json.dumps(arguments, ensure_ascii=False)
-    return text if _is_unicode(text) else json.dumps(arguments)
+    """Return arguments as JSON, with U+FFFD for half of a surrogate pair: clients fail on it, escaped or not."""
+    return _SURROGATE.sub("\ufffd", json.dumps(arguments, ensure_ascii=False))
 
 
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= each <= "\udfff" for each in text)
+def well_formed(text: str, arguments: Any) -> str:
+    """Return the JSON ``text`` of ``arguments``, written anew only if it has half of a surrogate pair."""
+    return arguments_text(arguments) if _SURROGATE.search(json.dumps(arguments, ensure_ascii=False)) else text
 
 
 def json_object(text: str) -> dict[str, Any] | None:

@@ -91,6 +91,10 @@ def test_any_text_terminates_and_chunking_is_irrelevant(parts: list[str], sizes:
         ("<|channel|>commentary to=python<|message|>print(1)", ("print(1)", "", [])),
         ("<|channel|>commentary to=functions.gone<|message|>{}", ("{}", "", [])),
         ('<|channel|>commentary to=functions.weather<|message|>{"city"', ("", '{"city"', [])),
+        (
+            '<|channel|>commentary to=functions.weather<|message|>{"city": "a\\ud83d"}',
+            ("", "", [("weather", {"city": "a\ufffd"})]),
+        ),
         ("<|channel|>" + "x" * 400 + "<|message|>y", ("", "x" * 400 + "<|message|>y", [])),
         ("", ("", "", [])),
     ],

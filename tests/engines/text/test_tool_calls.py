@@ -64,14 +64,10 @@ def test_a_call_has_its_place_in_the_visible_text(sizes: list[int]) -> None:
     assert [said[:place] for place in places] == ["I ask.\n", "I ask.\nAgain.\n"]
 
 
-def test_half_a_surrogate_pair_stays_escaped() -> None:
-    """Models cut emoji in two; UTF-8, in which answers are sent, has no such character."""
-    assert read('<tool_call>{"name": "weather", "arguments": {"city": "\\ud83d"}}</tool_call>')[1] == [
-        ("weather", {"city": "\ud83d"})
-    ]
-    text = '<tool_call>{"name": "weather", "arguments": {"\\ud83d": "\\udc00"}}</tool_call>'
-    _, (call,) = ToolCallReader(TOOLS).push(text, is_last=True)
-    assert call.arguments.isascii()
+def test_half_a_surrogate_pair_becomes_the_replacement_character() -> None:
+    """Models cut emoji in two; UTF-8, in which answers are sent, has no such character, and clients fail on one."""
+    text = '<tool_call>{"name": "weather", "arguments": {"a\\ud83d": "\\udc00b\\ud83d\\ude00"}}</tool_call>'
+    assert read(text)[1] == [("weather", {"a\ufffd": "\ufffdb\U0001f600"})]
     said, calls = read('<tool_call>{"name": "\\ud83d"}</tool_call>')
     assert (calls, "tool_call" in said) == ([], True)
 

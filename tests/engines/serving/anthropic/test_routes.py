@@ -242,6 +242,12 @@ def test_a_call_is_a_block_of_its_own(calling_server: Server) -> None:
     assert (told["stop_reason"], told["stop_sequence"]) == ("tool_use", None)
 
 
+def test_half_a_surrogate_pair_in_a_call_is_replaced(calling_server: Server) -> None:
+    """Anthropic's client reads the input of a call as UTF-8, and would raise."""
+    (made,) = message(calling_server, tools=[TOOL], **written(calling("x\\ud83d")))["content"]
+    assert made["input"] == {"unit": "x\ufffd"}
+
+
 def test_blocks_keep_the_order_of_the_answer(calling_server: Server) -> None:
     told = message(calling_server, tools=[TOOL], **written(f"One.\n{calling('C')}\nTwo.\n{calling('F')}\nThree."))
     assert [each["type"] for each in told["content"]] == ["text", "tool_use", "text", "tool_use", "text"]

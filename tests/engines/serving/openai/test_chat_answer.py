@@ -148,14 +148,14 @@ def test_truncated_call_is_text(client: OpenAI) -> None:
     assert "<tool_call>\n{".startswith(choice.message.content[:12])
 
 
-def test_half_a_surrogate_pair_in_arguments_is_answered(client: OpenAI) -> None:
-    """Models cut emoji in two; UTF-8 has no such character."""
+def test_half_a_surrogate_pair_in_arguments_is_replaced(client: OpenAI) -> None:
+    """Models cut emoji in two; UTF-8 has no such character, and neither have the clients of other languages."""
     text = '<tool_call>{"name": "f", "arguments": {"a": "\\ud83d"}}</tool_call>'
     asked: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 60}
     form = {"structured_outputs": {"grammar": f"start: {json.dumps(text)}"}}
     (made,) = client.chat.completions.create(**asked, extra_body=form).choices[0].message.tool_calls or ()
     assert made.type == "function"
-    assert json.loads(made.function.arguments) == {"a": "\ud83d"}
+    assert json.loads(made.function.arguments) == {"a": "\ufffd"}
 
 
 def test_a_call_can_be_had_from_python_too(calling_engine: Engine, served_engine: Engine) -> None:
