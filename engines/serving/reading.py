@@ -16,6 +16,9 @@ from .problems import HttpRefusal
 from .settings import Limits
 
 Body = TypeVar("Body", bound=Struct)
+# An escape of half of a surrogate pair whose other half is missing; its backslash is not itself escaped.
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF = re.compile(rb"(?<!\\)(?:\\\\)*(%b(?!%b)|(?<!%b)%b)" % (_HIGH, _LOW, _HIGH, _LOW))
 
 
 async def read_body(request: Request, limits: Limits, *, any_type: bool = False) -> bytes:
@@ -64,7 +67,7 @@ def parse_body(
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise malformed(raw, error) from None
 
 
 def parse_variant(value: Any, kinds: Mapping[str, type[Body]], place: str, default: str | None = None) -> Body:
@@ -105,3 +108,16 @@ def _decoded(raw: bytes, kind: type[Struct]) -> Any:
         return msgspec.json.decode(raw)
     except msgspec.ValidationError:  # a number out of range of all types; decoding with the type gives its path
         return msgspec.json.decode(raw, type=kind)
+
+
+def malformed(raw: bytes, error: Exception) -> HttpRefusal:
+    """Return the refusal for invalid JSON. The parser's ``error`` calls empty bodies and half pairs truncated."""
+    message = f"the body is not valid JSON: {error}"
+    if not raw.strip():
+        message = "the body is empty; fix: send a JSON object"
+    elif half := _HALF.search(raw):
+        message = (
+            f"the body is not valid JSON: {half[1].decode()} at byte {half.start(1)} is half of a surrogate pair; "
+            "fix: cut text between characters"
+        )
+    return HttpRefusal(400, message, code="invalid_json")

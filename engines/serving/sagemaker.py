@@ -18,7 +18,7 @@ from .openai.formats import ERROR_FIELDS
 from .openai.routes import chat, complete
 from .openai_error import error_body
 from .problems import HttpRefusal
-from .reading import read_body
+from .reading import malformed, read_body
 from .state import ServerState
 
 _TARGETS = {"/v1/completions": complete, "/v1/chat/completions": chat}
@@ -48,7 +48,7 @@ def _path_of(raw: bytes) -> str:
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise HttpRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise malformed(raw, error) from None
     return "/v1/chat/completions" if isinstance(body, dict) and "messages" in body else "/v1/completions"
 
 

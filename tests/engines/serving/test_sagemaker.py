@@ -78,6 +78,11 @@ def test_parallel_draft_trees_are_recognized_in_any_form(served_engine: Engine, 
     assert told.startswith("--speculative-config: ignored: parallel_drafting_spec (the engine chooses the shape")
 
 
+def test_an_empty_body_is_called_empty(server: Server) -> None:
+    status, _, content = call(server, "POST", "/invocations", b"")
+    assert (status, "the body is empty" in content.decode()) == (400, True)
+
+
 def test_default_behaviour_settings_are_accepted_silently(served_engine: Engine) -> None:
     same = '{"draft_tensor_parallel_size": 1, "rejection_sample_method": "standard", "model": null, "method": "EAGLE3"}'
     assert speculation_of(same, {}, served_engine.manifest) == SpeculationSettings()
