@@ -104,6 +104,7 @@ class Choices:
                         408,
                         f"the request timed out after {self._state.limits.seconds:g} seconds; fix: request fewer "
                         "tokens, or start the server with a larger --request-timeout",
+                        is_final=True,
                     )
                 self._meters[index].delta(delta)
                 self.runs[index] += delta.runs

@@ -32,14 +32,23 @@ class HttpRefusal(Exception):
     """An HTTP error response.
 
     ``param`` is the path of the invalid field in the body. ``code`` is a machine-readable code. ``retry_after`` is the
-    number of seconds after which the same request may succeed.
+    number of seconds after which the same request may succeed. If it ``is_final``, it would only fail again, and
+    clients are told not to repeat it, which they otherwise do for some statuses.
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int = 0
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int = 0,
+        is_final: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+        self.is_final = is_final
 
     @property
     def kind(self) -> str:
@@ -50,6 +59,7 @@ class HttpRefusal(Exception):
     def headers(self) -> dict[str, str]:
         """The headers of the response."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
+        headers |= {"X-Should-Retry": "false"} if self.is_final else {}  # OpenAI's and Anthropic's clients obey it
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
     def for_log(self) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from openai import APIStatusError, OpenAI
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
@@ -144,6 +146,18 @@ def test_other_paths_and_methods_are_refused_in_the_api_s_form(
     found, _, content = call(server, method, path)
     assert found == status
     assert path in error_of(content)["message"]
+
+
+def test_clients_do_not_repeat_a_request_that_timed_out(
+    locked_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "peagle.serving")
+    client = OpenAI(base_url=f"{locked_server.url}/v1", api_key="first", max_retries=2)
+    with client, pytest.raises(APIStatusError) as refused:
+        client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=400, extra_body={"ignore_eos": True})
+    assert (refused.value.status_code, refused.value.response.headers["x-should-retry"]) == (408, "false")
+    # The line of the last request may still be to come.
+    assert sum('"/v1/completions"' in each.message for each in caplog.records) <= 1
 
 
 def test_an_answer_that_takes_too_long_is_given_up(locked_server: Server, served_engine: Engine) -> None:
