@@ -19,15 +19,16 @@ class BoundedStore:
     def __len__(self) -> int:
         return len(self._contents)
 
-    def put(self, identity: str, content: bytes) -> None:
-        """Store a content under a new id."""
+    def put(self, identity: str, content: bytes) -> bool:
+        """Store a content under a new id; return whether it fits."""
         if len(content) > self._most_bytes or self._most < 1:
-            return
+            return False
         self._contents[identity] = content
         self.bytes += len(content)
         while len(self._contents) > self._most or self.bytes > self._most_bytes:
             _, displaced = self._contents.popitem(last=False)
             self.bytes -= len(displaced)
+        return True
 
     def get(self, identity: str) -> bytes | None:
         """Return a content, or None if there is none."""

@@ -54,7 +54,8 @@ def _listed_item(given: Item, number: str) -> Item:
 class ResponseAnswer(Renderer):
     """One response.
 
-    ``count`` returns the number of tokens of a text. ``store`` keeps an encoded ``StoredResponse`` under an id.
+    ``count`` returns the number of tokens of a text. ``store`` keeps an encoded ``StoredResponse`` under an id, and
+    returns whether it did.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ResponseAnswer(Renderer):
         before: Sequence[Item],
         model: str,
         count: Callable[[str], int],
-        store: Callable[[str, bytes], None],
+        store: Callable[[str, bytes], bool],
     ) -> None:
         """``before`` are the items that the body continues. Raises ``HttpRefusal`` for values nested too deeply."""
         self.id = f"resp_{secrets.token_hex(16)}"
@@ -167,7 +168,7 @@ class ResponseAnswer(Renderer):
         response |= {"usage": self._usage(choices), **choices.metrics}
         if self._keep is not None:
             stored = {"response": response, "items": [*self._items, *response["output"]]}
-            self._keep(self.id, msgspec.json.encode(stored))
+            response["store"] = self._keep(self.id, msgspec.json.encode(stored))
         return response
 
     def _usage(self, choices: Choices) -> dict[str, Any]:

@@ -114,7 +114,8 @@ def _items_before(state: ServerState, identity: str | None) -> list[Item]:
         raise HttpRefusal(
             400,
             f"previous response {identity[:100]} not found: this server keeps the latest responses only, in memory, "
-            "without store: false; fix: send the whole conversation as input",
+            "without store: false; fix: send the whole conversation as input, or start the server with a larger "
+            "--response-store-bytes",
             param="previous_response_id",
             code="previous_response_not_found",
         )

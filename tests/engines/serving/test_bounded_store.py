@@ -16,8 +16,9 @@ def test_a_store_holds_the_latest_that_fit(most: int, most_bytes: int, steps: li
     for number, (step, which, size) in enumerate(steps):
         if step == "put":
             identity, content = str(number), b"a" * size
-            store.put(identity, content)
-            if most and size <= most_bytes:
+            fits = bool(most) and size <= most_bytes
+            assert store.put(identity, content) == fits
+            if fits:
                 expected[identity] = content
             while len(expected) > most or sum(map(len, expected.values())) > most_bytes:
                 del expected[next(iter(expected))]

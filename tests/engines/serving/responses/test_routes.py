@@ -381,8 +381,11 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
         assert [kept(each) for each in told] == [False, True, True]
         large = ask(server, **asked, metadata={"a": "b" * 18_000})[1]
         assert [kept(each) for each in (*told, large)] == [False, False, False, True]
-        assert not kept(ask(server, **asked, metadata={"a": "b" * 20_000})[1])
-        assert kept(large)
+        too_large = {**asked, "metadata": {"a": "b" * 20_000}}
+        lost = [ask(server, **too_large)[1], streamed(server, **too_large)]
+        assert [(each["store"], kept(each)) for each in (*lost, large)] == [(False, False)] * 2 + [(True, True)]
+        status, content = ask(server, previous_response_id=lost[0]["id"])
+        assert (status, "--response-store-bytes" in content["error"]["message"]) == (400, True)
     finally:
         server.stop(at_once=True)
     assert server.wait(10)
