@@ -137,9 +137,9 @@ class ChatTemplate:
         at = text.rfind(_END.rstrip())
         if at < 0 or final.strip() not in text:
             raise UsageError(
-                "continue_final_message is not possible for this conversation",
-                why=f"{self._origin.name} does not write the final message as it is",
-                fix="change the last message, or remove continue_final_message",
+                "the conversation's final message cannot be continued",
+                why=f"{self._origin.name} does not write it as it is",
+                fix="change its text, or begin a new message instead",
             )
         return text[:at] if text.startswith(_END, at) else text[:at].rstrip()
 

@@ -76,5 +76,4 @@ ANTHROPIC = ApiFace(
         HeaderRoute("/v1/models/{name:path}", model, VERSION_OF_ANTHROPIC, have=True),
     ),
     error_body,
-    renamed={"continue_final_message": "messages"},
 )

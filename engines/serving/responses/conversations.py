@@ -99,12 +99,27 @@ def _conversation(body: ResponsesBody, before: Sequence[Item]) -> Conversation:
     for at, each in enumerate(items_of(body)):
         _add(turns, each, f"input[{at}]")
     tools, must_call, most_calls = _tool_choice(body).among(_tools(body.tools or []))
+    messages = turns.messages()
+    _require_question(messages, len(items_of(body)))
     return Conversation(
-        turns.messages(),
+        messages,
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,
         most_calls=most_calls,
+    )
+
+
+def _require_question(messages: Sequence[Mapping[str, Any]], items: int) -> None:
+    """Raise ``HttpRefusal`` unless the last turn can be answered. The body has so many ``items``."""
+    if messages and messages[-1]["role"] != "assistant":
+        return
+    place, what = ("input", "is empty") if not items else (f"input[{items - 1}]", "is from the assistant")
+    raise HttpRefusal(
+        400,
+        f"{place} {what}, so there is nothing to answer; fix: end with a message of the user, or with the result of a "
+        "call",
+        param=place,
     )
 
 

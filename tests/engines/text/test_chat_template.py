@@ -93,8 +93,8 @@ def test_a_continued_message_is_the_text_of_transformers(family: str, messages: 
 def test_a_message_that_cannot_be_continued_is_refused() -> None:
     for source, messages, says in (
         (CHATML, [HI, CALL], r"messages\[1\] has no content"),
-        ("{{ messages[0].content }}", [HI, HELLO], "does not write the final message"),
-        ("{{ messages[-1].content | upper }}", [HI, HELLO], "does not write the final message"),
+        ("{{ messages[0].content }}", [HI, HELLO], "the conversation's final message cannot be continued"),
+        ("{{ messages[-1].content | upper }}", [HI, HELLO], "the conversation's final message cannot be continued"),
     ):
         with pytest.raises(UsageError, match=says):
             template(source).render(messages, continue_final_message=True)

@@ -27,6 +27,8 @@ TOOL: dict[str, Any] = {
     "strict": True,
     "parameters": {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]},
 }
+USER: dict[str, Any] = {"role": "user", "content": PROMPT}
+CALL: dict[str, Any] = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
 # The fields of events that say where a text belongs.
 PLACE = ("item_id", "output_index", "content_index")
 
@@ -325,6 +327,12 @@ def test_a_streamed_response_is_stored_too(server: Server) -> None:
     assert (status, json.loads(content)) == (200, told)
 
 
+def test_a_response_is_continued_by_something_to_answer(server: Server) -> None:
+    status, content = ask(server, previous_response_id=ask(server)[1]["id"], input=[])
+    assert (status, content["error"]["param"]) == (400, "input")
+    assert "input is empty" in content["error"]["message"]
+
+
 def test_store_false_keeps_nothing(server: Server) -> None:
     told = ask(server, store=False)[1]
     assert call(server, "GET", f"/v1/responses/{told['id']}")[0] == 404
@@ -399,8 +407,9 @@ def test_the_store_is_bounded(served_engine: Engine) -> None:
     [
         ({"colour": 1}, "colour", "unknown field"),
         ({"input": None}, "input", "input"),
-        ({"input": []}, "input", "empty"),
-        ({"input": [{"role": "assistant", "content": "a"}]}, None, "from the assistant"),
+        ({"input": []}, "input", "input is empty"),
+        ({"input": [USER, {"role": "assistant", "content": "a"}]}, "input[1]", "input[1] is from the assistant"),
+        ({"instructions": "a", "input": [USER, CALL]}, "input[1]", "input[1] is from the assistant"),
         ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role", "role"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "type 'item_reference'"),
         ({"input": [{"type": "custom_tool_call"}]}, "input[0]", "supported: message, function_call"),
