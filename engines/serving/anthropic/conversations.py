@@ -52,10 +52,10 @@ _THINKING: dict[str, type[Thinking]] = {"enabled": Thinking, "adaptive": Thinkin
 _OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.schema")
 
 
-def conversation_of(body: CountBody, style: Style | None) -> Conversation:
+def conversation_of(body: CountBody, style: Style | None, *, is_answered: bool = True) -> Conversation:
     """Return the conversation of a body for a model of this style. Raises ``HttpRefusal`` with the place.
 
-    The answer continues a last message of the assistant.
+    The answer continues a last message of the assistant, which must be text if the conversation ``is_answered``.
     """
     turns = Turns()
     if body.system is not None:
@@ -64,16 +64,23 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
         _add(turns, message.role, message.content, f"messages[{at}].content")
     tools, must_call, most_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
     effort = body.output_config.effort if body.output_config else None
-    messages, continues = turns.messages(), bool(body.messages) and body.messages[-1].role == "assistant"
-    if continues:
-        _require_text(messages[-1] if messages else {}, f"messages[{len(body.messages) - 1}]")
+    messages, is_open = turns.messages(), bool(body.messages) and body.messages[-1].role == "assistant"
+    continues = is_open and bool(messages) and _is_text(messages[-1])
+    if is_answered and is_open and not continues:
+        place = f"messages[{len(body.messages) - 1}]"
+        raise HttpRefusal(
+            400,
+            f"{place} is from the assistant, but is no text that the answer could continue; fix: end with text, with "
+            "the results of the tools, or with a message of the user",
+            param=place,
+        )
     conversation = Conversation(
         messages,
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,
         most_calls=most_calls,
-        add_generation_prompt=not continues,
+        add_generation_prompt=not is_open,
         continue_final_message=continues,
     )
     return styled(conversation, style, CLOSEST.get(effort or "", effort))
@@ -106,16 +113,9 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
     )
 
 
-def _require_text(message: Mapping[str, Any], place: str) -> None:
-    """Raise ``HttpRefusal`` unless an answer can continue the text of this last turn."""
-    if message.get("role") == "assistant" and "content" in message and "tool_calls" not in message:
-        return
-    raise HttpRefusal(
-        400,
-        f"{place} is from the assistant, but is no text that the answer could continue; fix: end with text, with the "
-        "results of the tools, or with a message of the user",
-        param=place,
-    )
+def _is_text(message: Mapping[str, Any]) -> bool:
+    """Return whether an answer can continue this last turn."""
+    return message["role"] == "assistant" and "content" in message and "tool_calls" not in message
 
 
 def shows_thoughts(body: CountBody) -> bool:

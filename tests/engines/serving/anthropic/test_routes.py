@@ -326,6 +326,22 @@ def test_an_output_format_is_followed(server: Server) -> None:
 # ------------------------------------------------------------------------------------------------- token counts
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [([{"type": "text", "text": "I look."}, USE], "I look."), ([{"type": "thinking", "thinking": "a"}], ""), ([], "")],
+    ids=["call", "thought", "none"],
+)
+def test_tokens_are_counted_whether_or_not_there_is_something_to_answer(
+    calling_server: Server, calling_engine: Engine, content: list[dict[str, Any]], said: str
+) -> None:
+    body = {"messages": [*USER, {"role": "assistant", "content": content}]}
+    status, _, told = call(calling_server, "POST", "/v1/messages/count_tokens", body)
+    assert status == 200, told
+    chat: Any = [*USER, {"role": "assistant", "content": said}]
+    expected = calling_engine.chat_prompt(chat, add_generation_prompt=False)[1]
+    assert json.loads(told) == {"input_tokens": len(expected)}
+
+
 def test_tokens_are_counted_as_a_message_counts_them(calling_server: Server) -> None:
     body = {"model": MODEL, "messages": USER, "system": "Be brief.", "tools": [TOOL], "thinking": {"type": "adaptive"}}
     status, _, content = call(calling_server, "POST", "/v1/messages/count_tokens?beta=true", body)
