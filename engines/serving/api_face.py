@@ -49,16 +49,19 @@ class ApiFace:
 
     ``error_body`` returns the JSON content of an error. ``fields`` are the API's own field names, in addition to the
     engine's, that an error message about the body can start with. ``renamed`` has the API's names of engine fields.
+    Paths that begin with ``root`` are the API's, whether or not they exist.
     """
 
     routes: tuple[Route, ...]
     error_body: Callable[[HttpRefusal], Any]
     fields: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    root: str | None = None
 
     def owns(self, scope: Scope) -> bool:
         """Return whether the request's path belongs to this face, for any method."""
-        return any(route.matches(scope)[0] is not Match.NONE for route in self.routes)
+        is_below = self.root is not None and scope["path"].startswith(self.root)
+        return is_below or any(route.matches(scope)[0] is not Match.NONE for route in self.routes)
 
     def refusal_of(self, error: HttpRefusal | PeagleError) -> HttpRefusal:
         """Convert an error to an ``HttpRefusal``; ``param`` is set if the message starts with a field of the body."""

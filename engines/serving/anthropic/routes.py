@@ -76,4 +76,5 @@ ANTHROPIC = ApiFace(
         HeaderRoute("/v1/models/{name:path}", model, VERSION_OF_ANTHROPIC, have=True),
     ),
     error_body,
+    root="/v1/messages/",
 )

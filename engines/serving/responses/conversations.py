@@ -75,7 +75,7 @@ def generation_of(
     if most is not None and most < 1:
         raise HttpRefusal(400, f"max_output_tokens must be 1 or more, not {most}", param="max_output_tokens")
     _check_includes(body.include or [])
-    conversation = styled(_conversation(body, before), style, _effort(body.reasoning, style))
+    conversation = conversation_of(body, before, style)
     field, form = one_form(_format(body.text), body.structured_outputs, settings.structured_outputs)
     fields = {"max_tokens": room if most is None else most, "structured_outputs": form}
     return Generation(
@@ -90,7 +90,13 @@ def generation_of(
     )
 
 
-def _conversation(body: ResponsesBody, before: Sequence[Item]) -> Conversation:
+def conversation_of(
+    body: ResponsesBody, before: Sequence[Item], style: Style | None, *, is_answered: bool = True
+) -> Conversation:
+    """Return the conversation of a body that continues the items ``before``. Raises ``HttpRefusal`` with the place.
+
+    It ends with something to answer if it ``is_answered``.
+    """
     turns = Turns()
     if body.instructions is not None:
         turns.say("system", body.instructions)
@@ -100,14 +106,17 @@ def _conversation(body: ResponsesBody, before: Sequence[Item]) -> Conversation:
         _add(turns, each, f"input[{at}]")
     tools, must_call, most_calls = _tool_choice(body).among(_tools(body.tools or []))
     messages = turns.messages()
-    _require_question(messages, len(items_of(body)))
-    return Conversation(
+    if is_answered:
+        _require_question(messages, len(items_of(body)))
+    conversation = Conversation(
         messages,
         tools,
         chat_template_kwargs=body.chat_template_kwargs,
         must_call=must_call,
         most_calls=most_calls,
+        add_generation_prompt=not messages or messages[-1]["role"] != "assistant",
     )
+    return styled(conversation, style, _effort(body.reasoning, style))
 
 
 def _require_question(messages: Sequence[Mapping[str, Any]], items: int) -> None:

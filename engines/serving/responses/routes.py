@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 from ..answering import answer, json_response
 from ..api_face import ApiFace, BodyRoute
-from ..generation import Generation, answer_style
+from ..generation import Generation, answer_style, prompt_ids
 from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..reading import read_body
 from ..state import ServerState
 from .bodies import INERT, ResponsesBody, body_of
-from .conversations import RENAMED, Item, generation_of
+from .conversations import RENAMED, Item, conversation_of, generation_of
 from .rendering import ResponseAnswer, StoredResponse, listed_items
 
 MOST_ITEMS = 100  # of a page
@@ -43,6 +43,28 @@ async def create(request: Request) -> Response:
 
     # A body may have so many items that they would hold up other requests.
     return await answer(state, request, *await run_in_threadpool(prepared))
+
+
+async def count_input(request: Request) -> Response:
+    """``POST /v1/responses/input_tokens``: the number of prompt tokens of a response."""
+    state = ServerState.of(request)
+    body = body_of(await read_body(request, state.limits))
+    state.check_model(body.model)
+    before, style = _items_before(state, body.previous_response_id), await answer_style(state)
+    conversation = await run_in_threadpool(conversation_of, body, before, style, is_answered=False)
+    tokens = await prompt_ids(state, conversation)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+
+async def compact(request: Request) -> Response:
+    """``POST /v1/responses/compact``: refused, because only OpenAI's models read compacted items."""
+    del request
+    raise HttpRefusal(
+        404,
+        "this server does not compact conversations; fix: send the conversation as input, shortened where it is too "
+        "long",
+        code="unsupported_endpoint",
+    )
 
 
 async def retrieve(request: Request) -> Response:
@@ -135,6 +157,8 @@ def _not_found(identity: str) -> HttpRefusal:
 RESPONSES = ApiFace(
     (
         BodyRoute("/v1/responses", create, ResponsesBody, INERT),
+        BodyRoute("/v1/responses/input_tokens", count_input, ResponsesBody, INERT),
+        Route("/v1/responses/compact", compact, methods=["POST"], include_in_schema=False),
         Route("/v1/responses/{identity}", retrieve, methods=["GET"]),
         Route("/v1/responses/{identity}", delete, methods=["DELETE"]),
         Route("/v1/responses/{identity}/input_items", input_items, methods=["GET"]),

@@ -439,6 +439,13 @@ def test_what_is_refused_is_named(server: Server, fields: dict[str, Any], says: 
         assert says in told["error"]["message"]
 
 
+@pytest.mark.parametrize(("method", "path"), [("POST", "batches"), ("GET", "batches/a/results"), ("POST", "other")])
+def test_paths_below_messages_that_do_not_exist_have_anthropic_s_errors(server: Server, method: str, path: str) -> None:
+    status, _, content = call(server, method, f"/v1/messages/{path}")
+    told = json.loads(content)
+    assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
+
+
 def test_other_errors_have_anthropic_s_types(server: Server) -> None:
     status, told = ask(server, model="another")
     assert (status, told["error"]["type"]) == (404, "not_found_error")

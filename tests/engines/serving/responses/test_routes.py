@@ -333,6 +333,21 @@ def test_a_response_is_continued_by_something_to_answer(server: Server) -> None:
     assert "input is empty" in content["error"]["message"]
 
 
+def test_input_tokens_are_counted_as_a_response_counts_them(client: OpenAI) -> None:
+    first = client.responses.create(**LEAST, instructions="Be brief.")
+    assert first.usage is not None
+    count = client.responses.input_tokens.count
+    assert count(model=MODEL, input=PROMPT, instructions="Be brief.").input_tokens == first.usage.input_tokens
+    assert count(input="a", previous_response_id=first.id).input_tokens > first.usage.input_tokens
+    ended: Any = [USER, {"role": "assistant", "content": "a"}]
+    assert count(input=ended).input_tokens > count(input=PROMPT).input_tokens
+
+
+def test_a_conversation_is_not_compacted(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="does not compact"):
+        client.responses.compact(model=MODEL, input=PROMPT)
+
+
 def test_store_false_keeps_nothing(server: Server) -> None:
     told = ask(server, store=False)[1]
     assert call(server, "GET", f"/v1/responses/{told['id']}")[0] == 404
