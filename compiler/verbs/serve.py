@@ -224,7 +224,7 @@ def serve(
     from ...engines.serving import require_extra
 
     require_extra()
-    from ...engines.serving.access import JsonLines, log
+    from ...engines.serving.access import JsonLines, check_api_key, log
     from ...engines.serving.browsers import check_host_name, check_origin, check_root_path
     from ...engines.serving.listening import Tls, bound, bound_unix
     from ...engines.serving.server import Server
@@ -239,6 +239,7 @@ def serve(
     logging.getLogger("peagle.serving").setLevel(logging.INFO)
     folder = cast(Path, engine)  # the callback of the argument found one or raised
     forms = form_defaults_of(structured_outputs_config)
+    keys = tuple(map(check_api_key, api_key or ()))
     origins = tuple(map(check_origin, cors_origin or ()))
     names = tuple(map(check_host_name, allowed_host or ()))
     root, tls = check_root_path(root_path), Tls.of(ssl_certfile, ssl_keyfile)
@@ -264,7 +265,7 @@ def serve(
     said = speculation_of(speculative_config, os.environ, loaded.manifest)
     settings = ServerSettings(
         model=served_model_name or model_name(loaded.manifest, folder),
-        api_keys=tuple(api_key or ()),
+        api_keys=keys,
         limits=Limits(
             body_bytes=max_body_bytes,
             choices=max_choices,

@@ -13,7 +13,7 @@ import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...plugins.errors import PeagleError
+from ...plugins.errors import PeagleError, UsageError
 from .api_face import ApiFace, face_of, note_face
 from .problems import HttpRefusal
 from .state import ServerState
@@ -27,6 +27,19 @@ TOLERANCE = "peagle.acceptance_tolerance"  # scope key, set when acceptance was 
 _LOG = logging.getLogger("peagle.serving")
 _LONGEST_ID = 128
 _IS_LINE = "peagle_is_line"  # set on a record whose message is already a JSON line
+
+
+def check_api_key(key: str) -> str:
+    """Return ``key`` if every client can send it in a header. Raises ``UsageError``, without the key, otherwise."""
+    if not key.strip():
+        raise UsageError("--api-key is empty", why="an empty key protects nothing", fix="use a long random key")
+    if not (key.isascii() and key.isprintable()) or key != key.strip():
+        raise UsageError(
+            "--api-key is not usable",
+            why="headers carry printable ASCII characters, without spaces at either end",
+            fix="use letters and digits, such as the output of `openssl rand -hex 32`",
+        )
+    return key
 
 
 class Access:

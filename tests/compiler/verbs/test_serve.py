@@ -138,6 +138,8 @@ def test_responses_are_stored_unless_there_is_no_room(
         (["--prefix-cache-bytes", "1G", "--max-body-bytes", "4MiB", "--host", "203.0.113.7"], 3, "cannot listen on"),
         (["--prefix-cache-bytes", "much"], 2, "--prefix-cache-bytes much is not a size"),
         (["--max-body-bytes", "1K"], 2, "--max-body-bytes 1K is too small"),
+        (["--api-key", "first", "--api-key", " "], 2, "--api-key is empty"),
+        (["--api-key", "schlüssel"], 2, "--api-key is not usable"),
         (["--cors-origin", "example.com"], 2, "--cors-origin example.com is not a valid origin"),
         (["--allowed-host", "https://a"], 2, "--allowed-host https://a is not a host name"),
         (["--structured-outputs-config", "{"], 2, "--structured-outputs-config is not valid JSON"),

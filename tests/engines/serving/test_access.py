@@ -16,9 +16,10 @@ import pytest
 
 from peagle.engines import Engine
 from peagle.engines.policy import misfit
-from peagle.engines.serving.access import JsonLines
+from peagle.engines.serving.access import JsonLines, check_api_key
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import ServerSettings
+from peagle.plugins.errors import UsageError
 from tests.engines.serving.calls import call, error_of
 from tests.fixtures.servers import MODEL
 
@@ -225,6 +226,14 @@ def test_api_key_is_required_when_configured(locked_server: Server) -> None:
         assert call(locked_server, "GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200
         assert call(locked_server, "GET", "/v1/models", headers={"x-api-key": key})[0] == 200
     assert call(locked_server, "GET", "/health")[0] == 200
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t", "clé", "a\nb", " padded", "half\udcff"])
+def test_key_that_protects_nothing_or_never_matches_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match="--api-key is") as refused:
+        check_api_key(key)
+    assert not key.strip() or key not in str(refused.value)
+    assert check_api_key("sk-a key") == "sk-a key"
 
 
 def test_root_path_is_no_way_around_the_key(served_engine: Engine) -> None:
