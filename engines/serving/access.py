@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...plugins.errors import PeagleError, UsageError
 from .api_face import ApiFace, face_of, note_face
-from .problems import HttpRefusal
+from .problems import HttpRefusal, shutting_down
 from .state import ServerState
 
 OPEN_PATHS = frozenset({"/", "/health", "/ping", "/metrics", "/load"})  # no key required: monitoring systems have none
@@ -73,12 +74,16 @@ class Access:
             try:
                 self._admit(scope["path"], headers)
                 await self._app(scope, receive, send_named)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                is_end = isinstance(error, asyncio.CancelledError)
+                if is_end and not self._state.drains:
+                    raise
                 scope[REFUSAL] = refusal = _refusal(error, name, face)
                 self._state.metrics.refuse(refusal.status)
-                if status:  # a stream failed after its headers were sent; its events have reported the error
+                if not status:
+                    await face.response(refusal)(scope, receive, send_named)
+                elif not is_end:  # a stream failed after its headers were sent; its events have reported the error
                     raise
-                await face.response(refusal)(scope, receive, send_named)
         finally:
             lossy = {"lossy": True, "acceptance_tolerance": scope[TOLERANCE]} if TOLERANCE in scope else {}
             why = {"error": scope[REFUSAL].for_log()} if REFUSAL in scope else {}
@@ -102,7 +107,9 @@ class Access:
             )
 
 
-def _refusal(error: Exception, name: str, face: ApiFace) -> HttpRefusal:
+def _refusal(error: BaseException, name: str, face: ApiFace) -> HttpRefusal:
+    if isinstance(error, asyncio.CancelledError):
+        return shutting_down()
     if isinstance(error, HttpRefusal | PeagleError):
         return face.refusal_of(error)
     _LOG.exception("request %s failed", name)

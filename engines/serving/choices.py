@@ -14,7 +14,7 @@ from ..requests.results import Delta, RequestOutput
 from ..running.submission import AsyncSubmission
 from .generation import Generation, submitters
 from .metrics import RequestMeter
-from .problems import HttpRefusal
+from .problems import HttpRefusal, shutting_down
 from .state import ServerState
 from .usage import spec_decode_metrics
 
@@ -69,7 +69,8 @@ class Choices:
     async def deltas(self, patience: float | None = None) -> AsyncIterator[tuple[int, Delta] | None]:
         """Yield the pieces of all choices as they arrive, each with the choice's index.
 
-        Yields None whenever nothing has arrived for ``patience`` seconds. Raises ``HttpRefusal`` on timeout.
+        Yields None whenever nothing has arrived for ``patience`` seconds. Raises ``HttpRefusal`` on timeout, and
+        when the server ends.
         """
         arrived: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue()
 
@@ -83,9 +84,13 @@ class Choices:
             except Exception as error:
                 arrived.put_nowait(self.generation.reword(error) if isinstance(error, UsageError) else error)
 
-        tasks = [asyncio.create_task(follow(index)) for index in range(len(self._submissions))]
+        async def end() -> None:
+            await self._state.ends.wait()
+            arrived.put_nowait(shutting_down())
+
+        left = len(self._submissions)
+        tasks = [asyncio.create_task(each) for each in (*map(follow, range(left)), end())]
         try:
-            left = len(tasks)
             while left:
                 try:
                     async with asyncio.timeout(patience):

@@ -12,7 +12,7 @@ from ...plugins.errors import PeagleError
 from ..errors import QueueFull
 from ..requests.params import SamplingParams
 from .answering import json_response
-from .problems import HttpRefusal
+from .problems import HttpRefusal, shutting_down
 from .state import ServerState
 
 CANARY_SECONDS = 20.0
@@ -50,7 +50,7 @@ async def ping(request: Request) -> Response:
 
 def _require_open(state: ServerState) -> None:
     if state.drains:
-        raise HttpRefusal(503, "the server is shutting down", retry_after=1)
+        raise shutting_down()
     try:
         state.engine.require_open()
     except PeagleError as error:  # the engine failed, even if it wrote a token a moment ago

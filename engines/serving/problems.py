@@ -69,6 +69,11 @@ class HttpRefusal(Exception):
         return {name: value and str(value)[:_MOST_OF_LOG] for name, value in said.items()}
 
 
+def shutting_down() -> HttpRefusal:
+    """Return the refusal of a request that cannot be answered before the server ends."""
+    return HttpRefusal(503, "the server is shutting down", retry_after=1)
+
+
 def refusal_of(error: PeagleError, fields: Collection[str] = ENGINE_FIELDS) -> HttpRefusal:
     """Convert an engine error to a client error (invalid request) or a server error.
 

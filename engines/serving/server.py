@@ -18,10 +18,13 @@ from .app import create_app
 from .browsers import allowed_hosts
 from .listening import Tls, bound, listen_errors, unix_path
 from .settings import ServerSettings
+from .state import ServerState
 
 KEEP_ALIVE_SECONDS = 30
 TOLD_AGAIN_SECONDS = 10.0
 FORMS_SECONDS = 1.0
+END_SECONDS = 1.0  # for the last responses, once the time of running requests is over
+_LOOK_SECONDS = 0.05
 _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -52,7 +55,7 @@ class Server:
         self._error: Exception | None = None
         with listen_errors(host, self.port):
             self._socket.listen(2048)
-        self._server = uvicorn.Server(
+        self._server = _Uvicorn(
             uvicorn.Config(
                 self._app,
                 lifespan="off",
@@ -62,8 +65,8 @@ class Server:
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 ssl_certfile=None if tls is None else tls.certfile,
                 ssl_keyfile=None if tls is None else tls.keyfile,
-                timeout_graceful_shutdown=max(1, round(settings.limits.drain_seconds)),
-            )
+            ),
+            self._state,
         )
         self._thread = threading.Thread(target=self._answer, name="http", daemon=True)
 
@@ -80,12 +83,12 @@ class Server:
         self._thread.start()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Refuse new requests; running ones have ``drain_seconds`` to finish, or are cancelled if ``at_once``."""
+        """Refuse new requests; running ones have ``drain_seconds`` to finish, or get 503 now if ``at_once``."""
         if self._path and not self._state.drains:
             self._path.unlink(missing_ok=True)
         self._state.drains = True
         self._server.should_exit = True
-        self._server.force_exit = self._server.force_exit or at_once
+        self._server.ends_at_once = self._server.ends_at_once or at_once
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the server has ended; return whether it has. Raises ``EnvironmentProblem`` if it failed."""
@@ -111,6 +114,31 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.call_later(FORMS_SECONDS, loop.run_in_executor, None, self._state.engine.prepare_forms)
         await self._server.serve([self._socket])
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server, which tells running requests that their time is over before it cancels them.
+
+    uvicorn itself only cancels them: their clients would get no error of the API, and the log a traceback for each.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state, self.ends_at_once = state, False
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for running requests, as uvicorn does, but not longer than ``drain_seconds``."""
+        end = asyncio.create_task(self._end())
+        await super().shutdown(sockets)
+        end.cancel()
+
+    async def _end(self) -> None:
+        last = time.monotonic() + self._state.limits.drain_seconds
+        while not self.ends_at_once and time.monotonic() < last:  # ``stop`` sets it in another thread
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._state.ends.set()
+        await asyncio.sleep(END_SECONDS)
+        self.force_exit = True  # what still runs is cancelled with the event loop
 
 
 class LoopErrors:

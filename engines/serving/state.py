@@ -22,7 +22,8 @@ from .settings import Limits, ServerSettings
 class ServerState:
     """State of one application.
 
-    ``drains`` is set at shutdown, when no new requests are accepted. ``canary`` is the pending health check request.
+    ``drains`` is set at shutdown, when no new requests are accepted; ``ends`` is set when the time of those that still
+    run is over. ``canary`` is the pending health check request.
     ``faces`` are the server's APIs. ``hosts`` are the allowed host names, None for any. ``answers`` are stored for
     later requests.
     """
@@ -34,6 +35,7 @@ class ServerState:
     hosts: AllowedHosts | None = None
     started: int = field(default_factory=lambda: int(time.time()))
     drains: bool = False
+    ends: asyncio.Event = field(default_factory=asyncio.Event)
     canary: asyncio.Task[None] | None = None
     answers: BoundedStore = field(init=False)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,10 +17,13 @@ from peagle.engines import Engine
 from peagle.engines.serving import server as server_module
 from peagle.engines.serving.listening import bound
 from peagle.engines.serving.server import LoopErrors, Server
-from peagle.engines.serving.settings import ServerSettings
+from peagle.engines.serving.settings import Limits, ServerSettings
 from peagle.plugins.errors import EnvironmentProblem
-from tests.engines.serving.calls import call
+from tests.engines.serving.calls import call, connect, error_of
 from tests.fixtures.servers import MODEL
+
+WAYS = ({"n": 4}, {"n": 4, "stream": True})
+ENDING = "the server is shutting down"
 
 
 def test_an_address_is_had_before_anybody_is_let_in(served_engine: Engine) -> None:
@@ -47,6 +53,35 @@ def test_failed_server_states_the_reason(served_engine: Engine, monkeypatch: pyt
     with pytest.raises(EnvironmentProblem, match="Too many open files"):
         server.wait(10)
     server._socket.close()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_requests_that_outlast_the_drain_get_an_error(
+    served_engine: Engine, caplog: pytest.LogCaptureFixture, at_once: bool
+) -> None:
+    """Also one whose body has not arrived. The log has no traceback."""
+    limits = Limits(drain_seconds=3600 if at_once else 0)
+    server = Server(served_engine, ServerSettings(MODEL, limits=limits), port=0)
+    server.start()
+    body = {"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "num_speculative_tokens": 0}
+    with ThreadPoolExecutor() as pool, connect(server) as sender:
+        sender.sendall(
+            b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert b"100 Continue" in sender.recv(1000)
+        asked = [pool.submit(call, server, "POST", "/v1/completions", {**body, **more}) for more in WAYS]
+        while served_engine.load_now.running + served_engine.load_now.waiting < 8:
+            time.sleep(0.01)
+        server.stop(at_once=at_once)
+        whole, streamed = (each.result() for each in asked)
+        unsent = b"".join(iter(lambda: sender.recv(1000), b""))
+    assert server.wait(10)
+    assert (whole[0], whole[1]["retry-after"], error_of(whole[2])["message"]) == (503, "1", ENDING)
+    assert json.loads(streamed[2].split(b"data: ")[-2])["error"]["message"] == ENDING
+    assert unsent.startswith(b"HTTP/1.1 503")
+    assert ENDING.encode() in unsent
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_grammar_vocabulary_loads_after_startup(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
