@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from ...plugins.errors import EnvironmentProblem, UsageError
 
 _PROBE_SECONDS = 1.0
+_BACKLOG = 2048
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,40 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-def bound_unix(path: Path) -> socket.socket:
-    """Return a Unix socket bound to ``path``; a socket there on which nobody listens is replaced.
+class UnixListener(socket.socket):
+    """A Unix socket that listens. ``close`` removes its file, unless another one has taken its place."""
 
-    Raises ``EnvironmentProblem`` if the path cannot be used.
+    _own: tuple[Path, os.stat_result] | None = None
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def listen_on(self, path: Path) -> None:
+        """Create the file at ``path``. Raises ``OSError`` if there is one."""
+        self.bind(str(path))
+        self._own = path.absolute(), path.stat()
+        self.listen(_BACKLOG)
+
+    def close(self) -> None:
+        """Remove the file and close the socket."""
+        own, self._own = self._own, None  # once: a later file could get the same inode
+        with suppress(OSError):  # such as a folder that is gone: the server still stops
+            if own and os.path.samestat(own[0].stat(), own[1]):
+                own[0].unlink()
+        super().close()
+
+
+def bound_unix(path: Path) -> UnixListener:
+    """Return a Unix socket that listens on ``path``; a socket there on which nobody listens is replaced.
+
+    It listens at once, so that another server does not take a socket over while an engine loads; clients wait until
+    then. Raises ``EnvironmentProblem`` if the path cannot be used.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = UnixListener()
     try:
         if path.is_socket() and not _answers(path):
             path.unlink()
-        listener.bind(str(path))
+        listener.listen_on(path)
     except OSError as error:
         listener.close()
         raise EnvironmentProblem(
@@ -109,7 +135,8 @@ def _answers(path: Path) -> bool:
     """Return whether a server accepts connections on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, suppress(ConnectionRefusedError):
         client.settimeout(_PROBE_SECONDS)
-        client.connect(str(path))
+        with suppress(BlockingIOError):  # so many wait there already that this one cannot
+            client.connect(str(path))
         return True
     return False
 

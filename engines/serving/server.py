@@ -84,8 +84,6 @@ class Server:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Refuse new requests; running ones have ``drain_seconds`` to finish, or get 503 now if ``at_once``."""
-        if self._path and not self._state.drains:
-            self._path.unlink(missing_ok=True)
         self._state.drains = True
         self._server.should_exit = True
         self._server.ends_at_once = self._server.ends_at_once or at_once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import shutil
 import socket
 import ssl
@@ -62,9 +63,27 @@ def test_unix_socket_serves_and_is_removed(served_engine: Engine, tmp_path: Path
 
 def test_socket_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    bound_unix(path).close()
+    os.close(bound_unix(path).detach())
     assert path.is_socket()
     bound_unix(path).close()
+    assert not path.exists()
+
+
+def test_unix_socket_of_a_server_that_loads_is_not_taken_over(tmp_path: Path) -> None:
+    with bound_unix(tmp_path / "s"), pytest.raises(EnvironmentProblem, match="Address already in use"):
+        bound_unix(tmp_path / "s")
+
+
+def test_closed_unix_socket_leaves_the_file_of_another_server(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    first = bound_unix(path)
+    path.unlink()
+    second = bound_unix(path)
+    first.close()
+    assert _over(path).getpeername() == str(path)
+    second.close()
+    first.close()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("name", ["file", "no/folder", "x" * 200])
