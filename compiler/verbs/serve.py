@@ -251,46 +251,50 @@ def serve(
             why="its caches have that size",
             fix=f"use at most {most}, or rebuild the engine with a larger --max-seq-len",
         )
-    address = bound(host, port) if uds is None else bound_unix(uds)  # first: a large engine takes minutes to load
-    loaded = Engine.load(
-        folder,
-        max_batch_size=max_batch_size,
-        max_queue_size=max_queue_size,
-        threads=threads,
-        prefix_cache_bytes=prefix_cache_bytes,
-        max_seq_len=max_model_len,
-        chat_template=template,
-        check=check,
-    )
-    said = speculation_of(speculative_config, os.environ, loaded.manifest)
-    settings = ServerSettings(
-        model=served_model_name or model_name(loaded.manifest, folder),
-        api_keys=keys,
-        limits=Limits(
-            body_bytes=max_body_bytes,
-            choices=max_choices,
-            seconds=request_timeout,
-            drain_seconds=drain_timeout,
-            stored_bytes=response_store_bytes,
-        ),
-        drafts=said.drafts,
-        structured_outputs=forms,
-        log_prompts=log_prompts,
-        cors_origins=origins,
-        allowed_hosts=names,
-        trusts_request_templates=trust_request_chat_template,
-        root_path=root,
-        per_request_spec_decode_metrics=per_request_spec_decode_metrics,
-        scheduling_policy=scheduling_policy,
-    )
-    server = Server(loaded, settings, host, port, address, tls)
-    for sentence in said.left_out:
-        log(sentence)
-    log("loaded", engine=str(folder), checked=loaded.checked)
-    if tolerance := settings.drafts.acceptance_tolerance:
-        log("decoding is lossy by default; requests can override acceptance_tolerance", acceptance_tolerance=tolerance)
-    ready = f"{server.url} serves {settings.model} from {folder}"
-    _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else ready)
+    # First, since a large engine takes minutes to load. Whatever fails then, no file of a Unix socket stays behind.
+    with bound(host, port) if uds is None else bound_unix(uds) as address:
+        loaded = Engine.load(
+            folder,
+            max_batch_size=max_batch_size,
+            max_queue_size=max_queue_size,
+            threads=threads,
+            prefix_cache_bytes=prefix_cache_bytes,
+            max_seq_len=max_model_len,
+            chat_template=template,
+            check=check,
+        )
+        said = speculation_of(speculative_config, os.environ, loaded.manifest)
+        settings = ServerSettings(
+            model=served_model_name or model_name(loaded.manifest, folder),
+            api_keys=keys,
+            limits=Limits(
+                body_bytes=max_body_bytes,
+                choices=max_choices,
+                seconds=request_timeout,
+                drain_seconds=drain_timeout,
+                stored_bytes=response_store_bytes,
+            ),
+            drafts=said.drafts,
+            structured_outputs=forms,
+            log_prompts=log_prompts,
+            cors_origins=origins,
+            allowed_hosts=names,
+            trusts_request_templates=trust_request_chat_template,
+            root_path=root,
+            per_request_spec_decode_metrics=per_request_spec_decode_metrics,
+            scheduling_policy=scheduling_policy,
+        )
+        server = Server(loaded, settings, host, port, address, tls)
+        for sentence in said.left_out:
+            log(sentence)
+        log("loaded", engine=str(folder), checked=loaded.checked)
+        if tolerance := settings.drafts.acceptance_tolerance:
+            log(
+                "decoding is lossy by default; requests can override acceptance_tolerance",
+                acceptance_tolerance=tolerance,
+            )
+        ready = f"{server.url} serves {settings.model} from {folder}"
+        _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else ready)
 
 
 def _run(server: Server, said: str) -> None:

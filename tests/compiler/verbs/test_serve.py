@@ -157,6 +157,14 @@ def test_unservable_engine_fails_before_listening(
     assert says in done.err
 
 
+def test_engine_that_fails_to_load_leaves_no_socket_behind(cli: Run, talking_engine: Path, tmp_path: Path) -> None:
+    """The drafts are checked once the engine has been loaded."""
+    path = tmp_path / "s"
+    done = cli("serve", talking_engine, "--uds", path, "--speculative-config", '{"num_speculative_tokens": 99}')
+    assert "num_speculative_tokens 99 is not supported" in done.err
+    assert not path.exists()
+
+
 def test_folder_without_an_engine_is_not_served(cli: Run, tmp_path: Path) -> None:
     done = cli("serve", tmp_path)
     assert done.code == 3
