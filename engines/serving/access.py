@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...plugins.errors import PeagleError, UsageError
@@ -54,9 +55,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers, began = Headers(scope=scope), time.perf_counter()
-        root = self._state.settings.root_path
-        if root and f"{scope['path']}/".startswith(f"{root}/"):
-            scope["path"] = scope["path"].removeprefix(root) or "/"
+        scope["path"] = _path_below(self._state.settings.root_path, scope)
         scope[REQUEST_ID] = name = _request_id(headers)
         owner, face = note_face(scope, self._state.faces), face_of(scope)
         if owner is not None and scope["path"] not in OPEN_PATHS:
@@ -105,6 +104,16 @@ class Access:
                 "missing or invalid API key; fix: send a valid key as a bearer token, or in the header x-api-key",
                 code="invalid_api_key",
             )
+
+
+def _path_below(root: str, scope: Scope) -> str:
+    """Return the path without the prefix ``root`` if a route has the rest: a proxy may have removed it already."""
+    path: str = scope["path"]
+    if not root or not f"{path}/".startswith(f"{root}/"):
+        return path
+    rest = path.removeprefix(root) or "/"
+    is_known = any(route.matches({**scope, "path": rest})[0] is not Match.NONE for route in scope["app"].routes)
+    return rest if is_known else path
 
 
 def _refusal(error: BaseException, name: str, face: ApiFace) -> HttpRefusal:

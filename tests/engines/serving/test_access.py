@@ -249,3 +249,15 @@ def test_root_path_is_no_way_around_the_key(served_engine: Engine) -> None:
     finally:
         server.stop(at_once=True)
         assert server.wait(10)
+
+
+@pytest.mark.parametrize(("root", "path"), [("/v1", "/v1/models"), ("/page", "/page/page.js")])
+def test_root_path_may_be_the_beginning_of_a_route(served_engine: Engine, root: str, path: str) -> None:
+    server = Server(served_engine, ServerSettings(MODEL, root_path=root), port=0)
+    server.start()
+    try:
+        assert [call(server, "GET", each)[0] for each in (path, root + path, root)] == [200, 200, 200]
+        assert call(server, "GET", f"{root}/nothing")[0] == 404
+    finally:
+        server.stop(at_once=True)
+        assert server.wait(10)
