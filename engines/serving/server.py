@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...plugins.errors import EnvironmentProblem
 from ..engine import Engine
@@ -20,7 +21,7 @@ from .listening import Tls, bound, listen_errors, unix_path
 from .settings import ServerSettings
 from .state import ServerState
 
-KEEP_ALIVE_SECONDS = 30
+KEEP_ALIVE_SECONDS = 30  # until the headers of a connection's next request have arrived, the first one included
 TOLD_AGAIN_SECONDS = 10.0
 FORMS_SECONDS = 1.0
 END_SECONDS = 1.0  # for the last responses, once the time of running requests is over
@@ -58,6 +59,7 @@ class Server:
         self._server = _Uvicorn(
             uvicorn.Config(
                 self._app,
+                http=_Connection,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -137,6 +139,41 @@ class _Uvicorn(uvicorn.Server):
         self._state.ends.set()
         await asyncio.sleep(END_SECONDS)
         self.force_exit = True  # what still runs is cancelled with the event loop
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if the headers of its next request do not arrive in time.
+
+    uvicorn's own timer starts with the first response, and ends with the first byte of the next request.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._time_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._late is not None:
+            self._late.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._time_headers()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._time_headers()
+
+    def _time_headers(self) -> None:
+        """Start the timer, unless it runs; stop it while there is a request."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if self._late is not None and is_answering:
+            self._late.cancel()
+            self._late = None
+        elif self._late is None and not is_answering:
+            self._late = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
 
 
 class LoopErrors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import http.client
 import json
 import logging
 import socket
@@ -82,6 +83,27 @@ def test_requests_that_outlast_the_drain_get_an_error(
     assert unsent.startswith(b"HTTP/1.1 503")
     assert ENDING.encode() in unsent
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_connection_without_complete_headers_is_closed(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be it the first request or a later one. A request is not cut off, however slowly its body arrives."""
+    monkeypatch.setattr(server_module, "KEEP_ALIVE_SECONDS", 2)
+    server = Server(served_engine, ServerSettings(MODEL), port=0)
+    server.start()
+    head = b"GET /version HTTP/1.1\r\nHost: localhost\r\n"
+    with connect(server) as slow, connect(server) as silent, connect(server) as half, connect(server) as second:
+        slow.sendall(b"POST /detokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n")
+        half.sendall(head)
+        second.sendall(head + b"\r\n")
+        answer = http.client.HTTPResponse(second)
+        answer.begin()
+        assert (answer.status, "version" in json.loads(answer.read())) == (200, True)
+        second.sendall(head)
+        assert [each.recv(1) for each in (silent, half, second)] == [b"", b"", b""]
+        slow.sendall(b'{"tokens": [5]}')
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200")
+    server.stop(at_once=True)
+    assert server.wait(10)
 
 
 def test_grammar_vocabulary_loads_after_startup(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
