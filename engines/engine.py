@@ -22,7 +22,7 @@ from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import memory_bytes, most_threads
 from .policy.drafts_per_round import Policy
-from .request_factory import ChatOptions, DraftOptions, Prompt, RequestFactory, TemplateOptions
+from .request_factory import ChatOptions, DraftOptions, EncodedPrompt, Prompt, RequestFactory, TemplateOptions
 from .requests.arguments import flag, integer, number, prompts_of, refusal
 from .requests.params import SamplingParams, params_of
 from .requests.results import RequestOutput
@@ -289,7 +289,12 @@ class Engine:
         how = self._factory.decoding(**drafts)
         ended = threading.Semaphore(0)
         requests = [
-            self._factory.request(f"prompts[{i}]", prompt, each, *how, Delivery(in_pieces=False, at_end=ended.release))
+            self._factory.request(
+                self._factory.encoded(f"prompts[{i}]", prompt, each),
+                each,
+                *how,
+                Delivery(in_pieces=False, at_end=ended.release),
+            )
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
         ]
         # Released with this call, however it ends, which cancels the requests.
@@ -306,9 +311,22 @@ class Engine:
                 each.cancel()
             raise KeyboardInterrupt from None
 
+    def encoded(self, prompt: Prompt, params: SamplingParams | None = None) -> EncodedPrompt:
+        """Encode a prompt once, for several calls of ``submit`` with the same ``truncate_prompt_tokens``.
+
+        Raises the errors of ``generate`` about a prompt.
+        """
+        return self._factory.encoded("prompt", prompt, *params_of(params, 1))
+
+    def encoded_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[TemplateOptions]
+    ) -> EncodedPrompt:
+        """Render and encode a conversation once: ``encoded`` for ``chat``, with its errors about a conversation."""
+        return self._factory.encoded_chat(messages, *params_of(params, 1), **options)
+
     def submit(
         self,
-        prompt: Prompt,
+        prompt: Prompt | EncodedPrompt,
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
@@ -326,7 +344,7 @@ class Engine:
 
     def submit_async(
         self,
-        prompt: Prompt,
+        prompt: Prompt | EncodedPrompt,
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -31,6 +32,18 @@ from .text.tokenizer import Tokenizer
 from .text.transcript import Transcript
 
 Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """The token ids of a prompt or a conversation, for any number of requests.
+
+    ``ends`` are additional ids that end its text. ``shows_special`` puts special tokens into the text.
+    """
+
+    ids: tuple[int, ...]
+    ends: frozenset[int] = frozenset()
+    shows_special: bool = False
 
 
 class DraftOptions(TypedDict, total=False):
@@ -97,15 +110,28 @@ class RequestFactory:
         """
         return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._max_seq_len, kept)
 
-    def _encoded(self, name: str, prompt: Prompt, *, must_fit: bool) -> Sequence[int]:
-        """Return the ids of a prompt.
+    def encoded(self, name: str, prompt: Prompt, params: SamplingParams) -> EncodedPrompt:
+        """Return a prompt, of which ``params`` say how many tokens are kept.
 
-        Raises ``PromptTooLong`` without encoding if it ``must_fit`` and is certainly too long.
+        Errors refer to it as ``name``. Raises ``PromptTooLong`` without encoding if it is certainly too long.
         """
-        if not isinstance(prompt, str):
-            return prompt
-        most = self._max_seq_len if must_fit else None
-        return self._tokenizer.encode(text_of(name, prompt), max_seq_len=most, name=name)
+        kept = self._kept(params)
+        ids: Sequence[int] = (
+            self._tokenizer.encode(text_of(name, prompt), max_seq_len=self._max_seq_len, kept=kept, name=name)
+            if isinstance(prompt, str)
+            else prompt
+        )
+        return EncodedPrompt(self.ids(name, ids, kept))
+
+    def encoded_chat(
+        self, messages: Sequence[Message], params: SamplingParams, **options: Unpack[TemplateOptions]
+    ) -> EncodedPrompt:
+        """Return a conversation, rendered and encoded; ``params`` say how many of its tokens are kept."""
+        chats, kept = self.conversations, self._kept(params)
+        _, ids = self.written(messages, kept=kept, **options)
+        ends = chats.ends_with(options.get("chat_template"))
+        shown = shows_special(chats.style, self._tokenizer.added_texts(), has_tools=bool(options.get("tools")))
+        return EncodedPrompt(self.ids("the conversation", ids, kept), ends, shown)
 
     def _kept(self, params: SamplingParams) -> int | None:
         """Return how many tokens of a prompt are kept, None for all. Raises ``UsageError``."""
@@ -117,10 +143,13 @@ class RequestFactory:
             )
         return self._max_seq_len - 1 if kept == -1 else kept
 
-    def prompt(self, prompt: Prompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]) -> Request:
+    def prompt(
+        self, prompt: Prompt | EncodedPrompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]
+    ) -> Request:
         """Return the request for a single prompt."""
         (each,) = params_of(params, 1)
-        return self.request("prompt", prompt, each, *self.decoding(**drafts))
+        encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encoded("prompt", prompt, each)
+        return self.request(encoded, each, *self.decoding(**drafts))
 
     def conversation(
         self,
@@ -134,11 +163,7 @@ class RequestFactory:
         """Return the request for a conversation."""
         decoded = self.decoding(draft, num_speculative_tokens)
         (each,) = params_of(params, 1)
-        chats, must_fit = self.conversations, self._kept(each) is None
-        _, ids = self.written(messages, must_fit=must_fit, **options)
-        ends = chats.ends_with(options.get("chat_template"))
-        shown = shows_special(chats.style, self._tokenizer.added_texts(), has_tools=bool(options.get("tools")))
-        return self.request("the conversation", ids, each, *decoded, ends=ends, shows_special=shown)
+        return self.request(self.encoded_chat(messages, each, **options), each, *decoded)
 
     def written(
         self,
@@ -147,11 +172,10 @@ class RequestFactory:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        must_fit: bool = True,
         **options: Any,
     ) -> tuple[str, list[int]]:
         """Return the rendered text of a conversation and its token ids; ``options`` are those of ``Chat.prompt``."""
-        return self.conversations.prompt(messages, tools, documents, chat_template_kwargs, must_fit=must_fit, **options)
+        return self.conversations.prompt(messages, tools, documents, chat_template_kwargs, **options)
 
     @property
     def grammars(self) -> GrammarTally:
@@ -194,26 +218,17 @@ class RequestFactory:
 
     def request(
         self,
-        name: str,
-        prompt: Prompt,
+        prompt: EncodedPrompt,
         params: SamplingParams,
         method: DraftMethod,
         policy: Policy,
         delivery: Delivery | None = None,
-        ends: frozenset[int] = frozenset(),
-        *,
-        shows_special: bool = False,
     ) -> Request:
-        """Return the request for one prompt.
-
-        Errors refer to it as ``name``; ``ends`` are additional ids that end its text.
-        """
-        manifest, tokenizer = self._manifest, self._tokenizer
-        kept = self._kept(params)
-        ids = self.ids(name, self._encoded(name, prompt, must_fit=kept is None), kept)
+        """Return the request for one prompt."""
+        manifest, tokenizer, ids = self._manifest, self._tokenizer, prompt.ids
         room = min(params.max_tokens, self._max_seq_len - len(ids))
         seed = draw_seed() if params.seed is None else params.seed
-        ends, stops = ends | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
+        ends, stops = prompt.ends | tokenizer.eos_token_ids, frozenset(params.stop_token_ids)
         grammar = partial(self._grammars.path, params.structured_outputs, frozenset() if params.ignore_eos else ends)
         choice = choice_of(
             params,
@@ -224,7 +239,7 @@ class RequestFactory:
             grammar=grammar,
         )
         ends = stops if params.ignore_eos else ends | stops
-        transcript = Transcript(params, tokenizer, room, ends, shows_special=shows_special)
+        transcript = Transcript(params, tokenizer, room, ends, shows_special=prompt.shows_special)
         scored = params.prompt_logprobs
         return Request(
             ids,

@@ -34,7 +34,7 @@ async def answer(state: ServerState, request: Request, generation: Generation, r
     """
     style = await answer_style(state) if isinstance(generation.source, Conversation) else None
     choices = Choices(state, await admitted(state, generation))
-    await choices.submit()
+    await choices.submit(request)
     reporter = Reporter(choices, style, state.engine.tokenizer.decode)
     if generation.streams:
         return AnswerStream(choices, _streamed(state, request, choices, reporter, renderer), renderer.stream_type)

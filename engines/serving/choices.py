@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from ...plugins.errors import UsageError
 from ..requests.results import Delta, RequestOutput
 from ..running.submission import AsyncSubmission
-from .generation import Generation, submitters
+from .generation import Generation, encodings, submission_of
 from .metrics import RequestMeter
 from .problems import HttpRefusal, shutting_down
 from .state import ServerState
 from .usage import spec_decode_metrics
 
+T = TypeVar("T")
 CLIENT_GONE = 499  # for the log only; nginx uses the same status
+_LEAST_SECONDS = 1e-3  # of a choice that is submitted at the end of the time limit
 
 
 class Choices:
@@ -48,23 +50,45 @@ class Choices:
         for submission in self._submissions:
             submission.cancel()
 
-    async def submit(self) -> None:
-        """Submit all choices of all inputs. Raises what ``Engine.submit`` raises; in that case none runs."""
-        params, seed = self.generation.params, self.generation.params.seed
+    async def submit(self, request: Request) -> None:
+        """Encode every input once and submit all choices, within the time limit and while the client is connected.
+
+        Raises ``HttpRefusal`` and what ``Engine.submit`` raises; in that case none runs.
+        """
+        deadline = asyncio.get_running_loop().time() + self._state.limits.seconds
         try:
-            for submit in submitters(self._state, self.generation):
-                for choice in range(self.generation.choices):
-                    submission = submit(params if seed is None else replace(params, seed=seed + choice))
-                    self._submissions.append(submission)
-                    self._meters.append(self._state.metrics.watch())
-                    self.runs.append([])
-                    self.prompts.append((await submission.submitted()).prompt_token_ids)
-                    self.generation.require_room(len(self.prompts[-1]), self._state.engine.max_seq_len)
+            async with asyncio.timeout_at(deadline):
+                await _while_connected(request, self._submitted(deadline))
         except BaseException as error:
             self.give_up()
             if isinstance(error, UsageError):
                 raise self.generation.reword(error) from None
+            if isinstance(error, TimeoutError):
+                raise self._timed_out() from None
             raise
+
+    async def _submitted(self, deadline: float) -> None:
+        state, generation, loop = self._state, self.generation, asyncio.get_running_loop()
+        params, seed = generation.params, generation.params.seed
+        for encode in encodings(state, generation):
+            prompt = await loop.run_in_executor(state.encoders, encode)
+            generation.require_room(len(prompt.ids), state.engine.max_seq_len)
+            for choice in range(generation.choices):
+                policy = params if seed is None else replace(params, seed=seed + choice)
+                left = max(deadline - loop.time(), _LEAST_SECONDS)
+                self._submissions.append(submission_of(state, generation, prompt, policy, left))
+                self._meters.append(state.metrics.watch())
+                self.runs.append([])
+                self.prompts.append(prompt.ids)
+                await self._submissions[-1].submitted()
+
+    def _timed_out(self) -> HttpRefusal:
+        return HttpRefusal(
+            408,
+            f"the request timed out after {self._state.limits.seconds:g} seconds; fix: request fewer tokens, or start "
+            "the server with a larger --request-timeout",
+            is_final=True,
+        )
 
     async def deltas(self, patience: float | None = None) -> AsyncIterator[tuple[int, Delta] | None]:
         """Yield the pieces of all choices as they arrive, each with the choice's index.
@@ -105,12 +129,7 @@ class Choices:
                     continue
                 index, delta = item
                 if delta.finish_reason == "timeout":
-                    raise HttpRefusal(
-                        408,
-                        f"the request timed out after {self._state.limits.seconds:g} seconds; fix: request fewer "
-                        "tokens, or start the server with a larger --request-timeout",
-                        is_final=True,
-                    )
+                    raise self._timed_out()
                 self._meters[index].delta(delta)
                 self.runs[index] += delta.runs
                 yield item
@@ -125,15 +144,7 @@ class Choices:
             async for _ in self.deltas():
                 pass
 
-        work, gone = asyncio.create_task(collect()), asyncio.create_task(_disconnected(request))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise HttpRefusal(CLIENT_GONE, "the client disconnected before the answer was complete")
-            await work
-        finally:
-            work.cancel()
-            gone.cancel()
+        await _while_connected(request, collect())
 
     @property
     def outputs(self) -> list[RequestOutput]:
@@ -159,6 +170,19 @@ class Choices:
             return {"metrics": None}
         told = spec_decode_metrics(acceptance, most, is_detailed=level == "detailed")
         return {"metrics": {"speculative_decoding": told}}
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of ``work``. If the client disconnects first, cancel it and raise ``HttpRefusal``."""
+    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HttpRefusal(CLIENT_GONE, "the client disconnected before the answer was complete")
+        return await working
+    finally:
+        working.cancel()
+        gone.cancel()
 
 
 async def _disconnected(request: Request) -> None:

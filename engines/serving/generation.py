@@ -5,8 +5,9 @@ Each API face converts a body to a ``Generation``. Server defaults, admission an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ...plugins.errors import UsageError
 from ..policy.drafts_per_round import NumSpeculativeTokens
-from ..request_factory import TemplateOptions
+from ..request_factory import EncodedPrompt, TemplateOptions
 from ..requests.params import SamplingParams
 from ..requests.structured_outputs import StructuredOutputsParams
 from ..running.submission import AsyncSubmission
@@ -24,7 +25,6 @@ from .settings import ServerSettings
 from .state import ServerState
 
 Prompt = str | Sequence[int]
-Submit = Callable[[SamplingParams], AsyncSubmission]
 
 
 @dataclass(frozen=True)
@@ -166,28 +166,27 @@ async def prompt_ids(state: ServerState, conversation: Conversation) -> list[int
     return await run_in_threadpool(ids)
 
 
-def submitters(state: ServerState, generation: Generation) -> list[Submit]:
-    """Return a function per input that submits one choice, with the server's draft defaults if the body sets none."""
-    engine, seconds, source = state.engine, state.limits.seconds, generation.source
+def encodings(state: ServerState, generation: Generation) -> Iterator[Callable[[], EncodedPrompt]]:
+    """Yield a function per input that renders and encodes it. Raises engine errors."""
+    engine, source, params = state.engine, generation.source, generation.params
+    if isinstance(source, Conversation):
+        yield partial(engine.encoded_chat, source.messages, params, **source.template_options)
+        return
+    for prompt in source:
+        yield partial(engine.encoded, prompt, params)
+
+
+def submission_of(
+    state: ServerState, generation: Generation, prompt: EncodedPrompt, params: SamplingParams, seconds: float
+) -> AsyncSubmission:
+    """Return the request for one choice, which has ``seconds``; the server's draft defaults hold if the body sets
+    none."""
     k, draft = generation.num_speculative_tokens, generation.draft
-    k = state.settings.drafts.num_speculative_tokens if k is None else k
-    draft = state.settings.drafts.draft if draft is None else draft
-
-    def continuing(prompt: Prompt) -> Submit:
-        return lambda params: engine.submit_async(
-            prompt, params, num_speculative_tokens=k, draft=draft, timeout=seconds, priority=generation.priority
-        )
-
-    if not isinstance(source, Conversation):
-        return [continuing(prompt) for prompt in source]
-    return [
-        lambda params: engine.submit_chat_async(
-            source.messages,
-            params,
-            **source.template_options,
-            num_speculative_tokens=k,
-            draft=draft,
-            timeout=seconds,
-            priority=generation.priority,
-        )
-    ]
+    return state.engine.submit_async(
+        prompt,
+        params,
+        num_speculative_tokens=state.settings.drafts.num_speculative_tokens if k is None else k,
+        draft=state.settings.drafts.draft if draft is None else draft,
+        timeout=seconds,
+        priority=generation.priority,
+    )

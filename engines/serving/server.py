@@ -108,6 +108,8 @@ class Server:
                 runner.run(self._serve())
         except Exception as error:  # such as no file descriptors left; ``wait`` reports it
             self._error = error
+        finally:
+            self._state.encoders.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self) -> None:
         """Answer requests; load the grammar vocabulary only after startup, to keep the first response fast."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
@@ -17,6 +18,8 @@ from .metrics import ServerMetrics
 from .problems import HttpRefusal
 from .settings import Limits, ServerSettings
 
+_ENCODERS = 4
+
 
 @dataclass
 class ServerState:
@@ -25,7 +28,8 @@ class ServerState:
     ``drains`` is set at shutdown, when no new requests are accepted; ``ends`` is set when the time of those that still
     run is over. ``canary`` is the pending health check request.
     ``faces`` are the server's APIs. ``hosts`` are the allowed host names, None for any. ``answers`` are stored for
-    later requests.
+    later requests. ``encoders`` are the threads that render and encode prompts: few, because a long prompt needs much
+    memory, and apart from the threads that submit.
     """
 
     engine: Engine
@@ -38,6 +42,7 @@ class ServerState:
     ends: asyncio.Event = field(default_factory=asyncio.Event)
     canary: asyncio.Task[None] | None = None
     answers: BoundedStore = field(init=False)
+    encoders: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_ENCODERS, "encoder"))
 
     def __post_init__(self) -> None:
         self.answers = BoundedStore(self.limits.stored_answers, self.limits.stored_bytes)

@@ -87,12 +87,13 @@ class Chat:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         chat_template: str | None = None,
-        must_fit: bool = True,
+        kept: int | None = None,
     ) -> tuple[str, list[int]]:
         """Return the rendered text of a conversation and its token ids; no special tokens are added.
 
         ``add_generation_prompt`` is the default unless the conversation ``continue_final_message``. Raises
-        ``PromptTooLong`` if it ``must_fit`` and the number of characters alone shows that it cannot.
+        ``PromptTooLong`` if the number of characters alone shows that it cannot fit. With ``kept``, nothing is too
+        long: the ids are those of the end of the text, at least the last ``kept``.
         """
         continues = flag("continue_final_message", continue_final_message)
         opens = not continues if add_generation_prompt is None else flag("add_generation_prompt", add_generation_prompt)
@@ -115,7 +116,7 @@ class Chat:
             add_generation_prompt=opens,
             continue_final_message=continues,
         )
-        return text, self._ids(text, self._max_seq_len if must_fit else None)
+        return text, self._ids(text, self._max_seq_len, kept)
 
     def _template(self, given: str | None) -> ChatTemplate:
         """Return the template that a conversation brings, or the engine's. Raises ``UsageError`` for a long one."""
@@ -129,5 +130,7 @@ class Chat:
         special = self._read[1] if self._read else read_special_tokens(self._folder)
         return ChatTemplate({DEFAULT: text}, special, OF_REQUEST)
 
-    def _ids(self, text: str, max_seq_len: int | None = None) -> list[int]:
-        return self._tokenizer.encode(text, adds_special=False, max_seq_len=max_seq_len, name="the conversation")
+    def _ids(self, text: str, max_seq_len: int | None = None, kept: int | None = None) -> list[int]:
+        return self._tokenizer.encode(
+            text, adds_special=False, max_seq_len=max_seq_len, kept=kept, name="the conversation"
+        )

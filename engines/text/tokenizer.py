@@ -14,6 +14,7 @@ from ..panics import is_library_fault, reason_of
 from .tokenizer_limits import MOST_DECODED, MOST_ENCODED, TokenizerLimits, limits_of, require_readable
 
 _FIX = "use the tokenizer.json that belongs to the model"
+_CUT_TOKENS = 64  # how many tokens after a cut may differ from those of the uncut text
 
 
 class Tokenizer:
@@ -58,14 +59,27 @@ class Tokenizer:
         return str(self._tokenizer.to_str())
 
     def encode(
-        self, text: str, *, adds_special: bool = True, max_seq_len: int | None = None, name: str = "the text"
+        self,
+        text: str,
+        *,
+        adds_special: bool = True,
+        max_seq_len: int | None = None,
+        kept: int | None = None,
+        name: str = "the text",
     ) -> list[int]:
         """Return the ids of ``text``, with the special tokens that the tokenizer adds, or only those in the text.
 
+        If only the last ``kept`` ids are needed, as much of the end of the text is encoded as certainly has them, and
+        some more, because a cut changes the ids near it.
+
         Releases the GIL. Raises ``UsageError`` for text that the tokenizer cannot encode or may make too long. Raises
         ``PromptTooLong`` with ``name``, without encoding, if so many characters cannot give fewer than ``max_seq_len``
-        tokens.
+        tokens; not with ``kept``.
         """
+        if kept is not None:
+            max_seq_len = None
+            if self._limits.characters:
+                text = text[-(kept + _CUT_TOKENS) * self._limits.characters :]
         self._require_short(text, max_seq_len, name)
         return self._encoded([text], adds_special=adds_special)[0]
 

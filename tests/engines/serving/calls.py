@@ -5,8 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
 
 
@@ -33,6 +36,20 @@ def error_of(content: bytes) -> dict[str, Any]:
     """The error object of a response."""
     error: dict[str, Any] = json.loads(content)["error"]
     return error
+
+
+@contextmanager
+def all_slots_taken(engine: Engine) -> Iterator[None]:
+    """Within it, a request waits for those of others."""
+    params = SamplingParams(max_tokens=10_000, ignore_eos=True)
+    running = [engine.submit("a", params) for _ in range(engine._loop.slots)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.cancel()
+        for each in running:
+            each.result()
 
 
 def connect(server: Server) -> socket.socket:

@@ -87,7 +87,7 @@ def test_log_states_why_a_request_was_rejected(
     assert call(server, "GET", "/v1/models/other")[0] == 404
     assert call(server, "GET", "/nothing")[0] == 404
     assert call(locked_server, "GET", "/v1/models")[0] == 401
-    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    body = {"prompt": PROMPT, "max_tokens": 1900, "n": 4, "ignore_eos": True, "stream": True}
     assert call(locked_server, "POST", "/v1/completions", body, {"Authorization": "Bearer first"})[0] == 200
     _until(lambda: len(_refusals(caplog)) == 6)
     told = {
@@ -102,7 +102,7 @@ def test_log_states_why_a_request_was_rejected(
         (200, "timeout_error", None, None),  # the answer had begun
     }
     messages = "\n".join(line["error"]["message"] for line in _refusals(caplog))
-    words = ("top_p must be", "3000 tokens", "model other not found", "/nothing", "API key", "after 0.01 seconds")
+    words = ("top_p must be", "3000 tokens", "model other not found", "/nothing", "API key", "after 0.2 seconds")
     assert [each for each in words if each not in messages] == []
 
 

@@ -42,6 +42,17 @@ def test_a_text_is_neither_cut_nor_filled(make: Make, tmp_path: Path, entry: dic
     assert len(ids) == len(CODE.encode())
 
 
+def test_the_last_ids_of_a_long_text_need_only_its_end(make: Make) -> None:
+    cutting, dropping = make(), make(normalizer={"type": "Strip", "strip_left": True, "strip_right": True})
+    for tokenizer, is_cut in ((cutting, True), (dropping, False)):  # spaces that are dropped could fill the end
+        whole = tokenizer.encode(CODE * 50)
+        for kept in (1, 40):
+            ids = tokenizer.encode(CODE * 50, kept=kept, max_seq_len=2)
+            assert ids[-kept:] == whole[-kept:]
+            assert (len(ids) < len(whole) / 2) == is_cut
+        assert tokenizer.encode("ab", kept=9) == tokenizer.encode("ab")
+
+
 def test_encoding_is_deterministic(make: Make) -> None:
     """``dropout`` leaves out merges by chance, each time others."""
     content = byte_level()["model"]

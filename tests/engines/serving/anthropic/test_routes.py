@@ -15,7 +15,7 @@ from peagle.engines.serving.anthropic.rendering import MessageAnswer, error_body
 from peagle.engines.serving.problems import HttpRefusal
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
-from tests.engines.serving.calls import call, events
+from tests.engines.serving.calls import all_slots_taken, call, events
 from tests.fixtures.servers import MODEL
 
 PROMPT = "def count_vowels(text):\n"
@@ -355,7 +355,7 @@ def test_tokens_are_counted_as_a_message_counts_them(calling_server: Server) -> 
 
 @pytest.fixture(scope="module")
 def locked_server(served_engine: Engine) -> Iterator[Server]:
-    server = Server(served_engine, ServerSettings(MODEL, api_keys=("secret",), limits=Limits(seconds=0.001)), port=0)
+    server = Server(served_engine, ServerSettings(MODEL, api_keys=("secret",), limits=Limits(seconds=0.2)), port=0)
     server.start()
     yield server
     server.stop(at_once=True)
@@ -463,9 +463,10 @@ def test_errors_of_a_busy_or_broken_server_have_anthropic_s_types(status: int, k
     assert error_body(HttpRefusal(status, "why")) == {"type": "error", "error": {"type": kind, "message": "why"}}
 
 
-def test_a_stream_that_fails_ends_with_the_error(locked_server: Server) -> None:
+def test_a_stream_that_fails_ends_with_the_error(locked_server: Server, served_engine: Engine) -> None:
     headers = {"x-api-key": "secret"}
-    _, _, content = call(locked_server, "POST", "/v1/messages", {**LEAST, "max_tokens": 400, "stream": True}, headers)
+    with all_slots_taken(served_engine):
+        _, _, content = call(locked_server, "POST", "/v1/messages", {**LEAST, "stream": True}, headers)
     last = events(content)[-1]
     assert (last["type"], last["error"]["type"]) == ("error", "timeout_error")
     assert "--request-timeout" in last["error"]["message"]

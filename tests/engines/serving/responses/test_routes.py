@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import Limits, ServerSettings
-from tests.engines.serving.calls import call, error_of, events
+from tests.engines.serving.calls import all_slots_taken, call, error_of, events
 from tests.fixtures.servers import MODEL
 
 PROMPT = "def count_vowels(text):\n"
@@ -496,16 +496,16 @@ def test_a_prompt_that_is_too_long_has_its_code(server: Server) -> None:
 
 @pytest.fixture
 def hurried_server(served_engine: Engine) -> Iterator[Server]:
-    server = Server(served_engine, ServerSettings(MODEL, limits=Limits(seconds=0.01)), port=0)
+    server = Server(served_engine, ServerSettings(MODEL, limits=Limits(seconds=0.2)), port=0)
     server.start()
     yield server
     server.stop(at_once=True)
     assert server.wait(10)
 
 
-def test_a_stream_that_fails_ends_with_the_error(hurried_server: Server) -> None:
-    body = {**LEAST, "max_output_tokens": 400, "stream": True}
-    last = events(call(hurried_server, "POST", "/v1/responses", body)[2])[-1]
+def test_a_stream_that_fails_ends_with_the_error(hurried_server: Server, served_engine: Engine) -> None:
+    with all_slots_taken(served_engine):
+        last = events(call(hurried_server, "POST", "/v1/responses", {**LEAST, "stream": True})[2])[-1]
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert "--request-timeout" in last["response"]["error"]["message"]
     assert call(hurried_server, "GET", f"/v1/responses/{last['response']['id']}")[0] == 404
