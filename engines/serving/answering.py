@@ -88,7 +88,7 @@ async def _streamed(
 
 def _log_answer(state: ServerState, request: Request, choices: Choices) -> None:
     """Add statistics and the acceptance tolerance to the request's log line; log prompts and answers if enabled."""
-    request.scope[FIGURES] = figures(choices.outputs, state.engine.load_now.cache_tokens)
+    request.scope[FIGURES] = figures(choices.outputs, choices.cached, state.engine.load_now.cache_tokens)
     if any(output.acceptance.is_lossy for output in choices.outputs):
         request.scope[TOLERANCE] = max(output.acceptance.tolerance for output in choices.outputs)
     if state.settings.log_prompts:

@@ -157,6 +157,12 @@ class Choices:
         return sum(len(output.prompt_token_ids) for output in self.outputs[:: self.generation.choices])
 
     @property
+    def cached(self) -> int:
+        """Number of those prompt tokens that the prefix cache had: for each prompt, the minimum over its choices."""
+        found, each = [output.cached_tokens for output in self.outputs], self.generation.choices
+        return sum(min(found[at : at + each]) for at in range(0, len(found), each))
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """vLLM's field ``metrics`` of a response, if the server reports it. All choices must have finished.
 

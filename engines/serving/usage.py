@@ -16,15 +16,6 @@ def total_acceptance(outputs: Sequence[RequestOutput]) -> Acceptance:
     return acceptance
 
 
-def cached_tokens(outputs: Sequence[RequestOutput]) -> int:
-    """Return the number of prompt tokens read from the cache; for each prompt, the minimum over its choices."""
-    least: dict[tuple[int, ...], int] = {}
-    for output in outputs:
-        prompt = tuple(output.prompt_token_ids)
-        least[prompt] = min(least.get(prompt, output.cached_tokens), output.cached_tokens)
-    return sum(least.values())
-
-
 def speculation(acceptance: Acceptance) -> dict[str, Any]:
     """Return the speculation statistics: rounds, drafts, acceptance by position, and times per round."""
     return {
@@ -69,10 +60,11 @@ def spec_decode_metrics(acceptance: Acceptance, most: int, *, is_detailed: bool)
     }
 
 
-def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
+def figures(outputs: Sequence[RequestOutput], cached: int, room: int) -> dict[str, Any]:
     """Return an answer's statistics for the log: the longest queue time and latency of its choices, and its rounds.
 
-    ``room`` is the number of tokens that all caches hold.
+    ``cached`` is the number of prompt tokens that the prefix cache had, and ``room`` the number of tokens that all
+    caches hold.
     """
     told = speculation(total_acceptance(outputs))
     rounds = ("rounds", "rounds_without_drafts", "drafted_tokens", "accepted_tokens", "accepted_per_position")
@@ -82,7 +74,7 @@ def figures(outputs: Sequence[RequestOutput], room: int) -> dict[str, Any]:
     held = sum(len(output.prompt_token_ids) + len(output.token_ids) for output in outputs)
     return {
         "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
-        "cached_tokens": cached_tokens(outputs),
+        "cached_tokens": cached,
         "tokens": sum(len(output.token_ids) for output in outputs),
         **{name: round(max((getattr(output, name) for output in outputs), default=0.0), 5) for name in times},
         **{name: told[name] for name in (*rounds, *lengths, *means)},

@@ -12,7 +12,7 @@ from ..blocks import AnswerBlock, AnswerBlocks
 from ..choices import Choices
 from ..problems import CONTEXT_LENGTH_EXCEEDED, HttpRefusal
 from ..rendering import Renderer, ReportedTokens, event
-from ..usage import cached_tokens, speculation, total_acceptance
+from ..usage import speculation, total_acceptance
 
 _DELTAS = {
     "text": ("text_delta", "text"),
@@ -123,11 +123,10 @@ def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
 
 def _usage(choices: Choices) -> dict[str, Any]:
     """Return the token counts, where cached prompt tokens count separately, and speculation statistics."""
-    cached = cached_tokens(choices.outputs)
     return {
-        "input_tokens": choices.prompted - cached,
+        "input_tokens": choices.prompted - choices.cached,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
+        "cache_read_input_tokens": choices.cached,
         "output_tokens": len(choices.outputs[0].token_ids),
         "speculation": speculation(total_acceptance(choices.outputs)),
     }

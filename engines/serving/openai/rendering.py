@@ -14,7 +14,7 @@ from ..choices import Choices
 from ..openai_error import error_body
 from ..problems import HttpRefusal
 from ..rendering import Logprobs, Renderer, ReportedTokens, event
-from ..usage import cached_tokens, speculation, total_acceptance
+from ..usage import speculation, total_acceptance
 from .options import ResponseOptions
 
 DONE = b"data: [DONE]\n\n"
@@ -31,7 +31,7 @@ def usage(choices: Choices) -> dict[str, Any]:
     acceptance = total_acceptance(choices.outputs)
     return {
         **token_counts(choices.prompted, written),
-        "prompt_tokens_details": {"cached_tokens": cached_tokens(choices.outputs)},
+        "prompt_tokens_details": {"cached_tokens": choices.cached},
         "completion_tokens_details": {
             "accepted_prediction_tokens": acceptance.accepted,
             "rejected_prediction_tokens": acceptance.drafted - acceptance.accepted,

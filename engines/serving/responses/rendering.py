@@ -14,7 +14,7 @@ from ..blocks import AnswerBlock, AnswerBlocks, BlockStep
 from ..choices import Choices
 from ..problems import HttpRefusal
 from ..rendering import Renderer, ReportedTokens, event
-from ..usage import cached_tokens, speculation, total_acceptance
+from ..usage import speculation, total_acceptance
 from .bodies import ENCRYPTED_REASONING, ResponsesBody
 from .conversations import Item, items_of, sealed
 
@@ -176,7 +176,7 @@ class ResponseAnswer(Renderer):
         thought = "".join(each.text for each in self._blocks.blocks if each.kind == "thought")
         return {
             "input_tokens": choices.prompted,
-            "input_tokens_details": {"cached_tokens": cached_tokens(choices.outputs), "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": choices.cached, "cache_write_tokens": 0},
             "output_tokens": written,
             "output_tokens_details": {"reasoning_tokens": min(self._count(thought), written) if thought else 0},
             "total_tokens": choices.prompted + written,

@@ -74,6 +74,16 @@ def test_usage_log_and_metrics_agree(
     assert counted["peagle:later_num_drafts_total"] > 0
 
 
+def test_cached_tokens_count_equal_prompts_of_a_request_one_by_one(served_engine: Engine) -> None:
+    body = {"prompt": [PROMPT * 9] * 2, "n": 2, "max_tokens": 1}
+    with _serving_anew(served_engine, prefix_cache_bytes=1 << 26) as server:
+        asked = [json.loads(call(server, "POST", "/v1/completions", each)[2])["usage"] for each in (body, body)]
+        alone = json.loads(call(server, "POST", "/v1/completions", {**body, "prompt": PROMPT * 9})[2])["usage"]
+    cached = [each["prompt_tokens_details"]["cached_tokens"] for each in (*asked, alone)]
+    assert asked[1]["prompt_tokens"] == 2 * alone["prompt_tokens"]
+    assert cached[1] == 2 * cached[2] > 0
+
+
 def _refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [line for record in caplog.records if (line := json.loads(record.message)).get("error")]
 
