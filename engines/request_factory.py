@@ -141,7 +141,8 @@ class RequestFactory:
                 f"truncate_prompt_tokens is {kept}, which exceeds the context length of {self._max_seq_len} tokens",
                 fix="lower it, or set it to -1, which keeps as many tokens as fit",
             )
-        return self._max_seq_len - 1 if kept == -1 else kept
+        most = self._max_seq_len - 1  # beside one token
+        return most if kept == -1 else kept and min(kept, most)
 
     def prompt(
         self, prompt: Prompt | EncodedPrompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]

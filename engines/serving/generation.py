@@ -5,6 +5,7 @@ Each API face converts a body to a ``Generation``. Server defaults, admission an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +26,7 @@ from .settings import ServerSettings
 from .state import ServerState
 
 Prompt = str | Sequence[int]
+_WORD = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*\1|\w+""")  # or a quoted text, in which no word is replaced
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,8 @@ def sampling_params(
     try:
         return SamplingParams(**{**defaults, **fields})
     except UsageError as error:
-        name = error.what.split(maxsplit=1)[0].split("[")[0]
-        field = renamed.get(name, name)
-        raise HttpRefusal(400, field + error.one_line.removeprefix(name), param=field) from None
+        message = _WORD.sub(lambda word: renamed.get(word[0], word[0]), error.one_line)
+        raise HttpRefusal(400, message, param=message.split(maxsplit=1)[0].split("[")[0]) from None
 
 
 async def answer_style(state: ServerState) -> Style | None:

@@ -81,7 +81,8 @@ def refusal_of(error: PeagleError, fields: Collection[str] = ENGINE_FIELDS) -> H
     """
     message = error.one_line
     if isinstance(error, QueueFull):
-        return HttpRefusal(429, message, code="queue_full", retry_after=1)
+        fix = "retry when a request has finished, or start the server with a larger --max-queue-size"
+        return HttpRefusal(429, f"{error.what}; {error.why}; fix: {fix}", code="queue_full", retry_after=1)
     if isinstance(error, UsageError) and not isinstance(error, EngineClosed):
         code = CONTEXT_LENGTH_EXCEEDED if isinstance(error, PromptTooLong) else None
         return HttpRefusal(400, message, param=_field(error.what, fields), code=code)

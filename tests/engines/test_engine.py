@@ -362,7 +362,7 @@ def test_an_unknown_draft_method_is_refused(tiny_engine: Engine) -> None:
 
 def test_a_truncated_prompt_keeps_its_last_tokens(tiny_engine: Engine) -> None:
     room = tiny_engine.max_seq_len
-    for kept, length in ((3, 3), (-1, room - 1)):
+    for kept, length in ((3, 3), (-1, room - 1), (room, room - 1)):
         params = SamplingParams(max_tokens=1, truncate_prompt_tokens=kept)
         ids = [each % 50 for each in range(room + 7)]
         assert tiny_engine.generate([ids], params)[0].prompt_token_ids == tuple(ids[-length:])

@@ -209,7 +209,8 @@ def _params(
         fitting, kept = max(1, room - (most or 1)), body.truncate_prompt_tokens
         given["truncate_prompt_tokens"] = fitting if kept == -1 else kept
     most_tokens = room if most is None else most
-    return sampling_params({**given, "max_tokens": most_tokens, "structured_outputs": form}, settings)
+    renamed = {"max_tokens": name} | ({"logprobs": "top_logprobs"} if isinstance(body, ChatBody) else {})
+    return sampling_params({**given, "max_tokens": most_tokens, "structured_outputs": form}, settings, renamed)
 
 
 def _most_tokens(body: SamplingBody) -> tuple[str, int | None]:

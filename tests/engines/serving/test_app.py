@@ -217,6 +217,8 @@ def test_full_queue_returns_retry_after(server: Server, served_engine: Engine) -
     assert status == 429
     assert int(headers["retry-after"]) >= 1
     assert error_of(content)["code"] == "queue_full"
+    assert "--max-queue-size" in error_of(content)["message"]
+    assert "max_queue_size" not in error_of(content)["message"]
     for each in running:
         each.result()
 

@@ -420,7 +420,7 @@ def test_version_and_beta_headers_are_accepted(server: Server) -> None:
             {"output_config": {"format": {"type": "json_schema", "schema": {}}}, "structured_outputs": {"regex": "a"}},
             "cannot be combined",
         ),
-        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"stop_sequences": [""]}, "fix: change stop_sequences"),
         ({"temperature": -1}, "temperature"),
         (
             {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},

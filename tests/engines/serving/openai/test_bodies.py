@@ -226,6 +226,23 @@ def test_truncation_to_the_context_leaves_room_for_the_requested_tokens(kind: An
     assert refused.value.param == "truncate_prompt_tokens"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "fix: change top_logprobs"),
+        ({"min_tokens": 9, "max_completion_tokens": 3}, "min_tokens", "exceeds max_completion_tokens (3)"),
+        ({"min_tokens": 9, "max_tokens": 3}, "min_tokens", "exceeds max_tokens (3)"),
+        ({"stop": ["", "max_tokens logprobs"]}, "stop", "['', 'max_tokens logprobs']"),
+    ],
+)
+def test_errors_about_a_chat_use_the_names_of_its_fields(fields: dict[str, Any], param: str, said: str) -> None:
+    body: Any = body_of(msgspec.json.encode({**LEAST[ChatBody], **fields}), ChatBody)
+    with pytest.raises(HttpRefusal) as refused:
+        generation_of(body, 100, ServerSettings("m"))
+    assert refused.value.param == param
+    assert said in refused.value.message
+
+
 def test_a_template_of_a_request_needs_the_server_s_consent() -> None:
     body = body_of(b'{"messages": [], "chat_template": "x"}', ChatBody)
     with pytest.raises(HttpRefusal, match="--trust-request-chat-template") as refused:
