@@ -120,17 +120,15 @@ class Reporter:
         if reader is None:
             return told
         text, calls, shown = "", list[ToolCall](), list[tuple[str, bool]]()
-        pieces = told.runs if self._style == "channels" else ((told.text, False),)
-        for at, (piece, drafted) in enumerate(pieces or (("", False),)):
-            is_last = told.finish_reason is not None and at + 1 >= len(pieces)
+        for at, (piece, drafted) in enumerate(told.runs or (("", False),)):
+            is_last = told.finish_reason is not None and at + 1 >= len(told.runs)
             said, found = reader.push(piece, is_last=is_last)
             text, calls, shown = text + said, calls + found, [*shown, (said, drafted)]
         reason = "tool_calls" if reader.count and told.finish_reason == "stop" else told.finish_reason
-        if self._style == "channels":  # text outside the channels is not shown
-            told = replace(told, runs=[each for each in shown if each[0]])
+        runs = [each for each in shown if each[0]]  # calls, and text outside of channels, are not shown
         offset, self._shown[told.choice] = self._shown[told.choice], self._shown[told.choice] + len(text)
         thoughts = reader.take_thoughts()
-        return replace(told, text=text, calls=calls, thoughts=thoughts, finish_reason=reason, offset=offset)
+        return replace(told, text=text, runs=runs, calls=calls, thoughts=thoughts, finish_reason=reason, offset=offset)
 
 
 def event(content: Any, name: str | None = None) -> bytes:

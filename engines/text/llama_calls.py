@@ -52,7 +52,8 @@ class LlamaCallReader:
         if not (self._speaks or is_last):
             return "", calls
         said, self._held = self._held, ""
-        return ("" if self.count and not said.strip(" \t\r\n;") else said), calls
+        is_separator = self.count and not self._speaks and not said.strip(" \t\r\n;")
+        return ("" if is_separator else said), calls
 
     def take_thoughts(self) -> list[Thought]:
         """Return an empty list: this format does not mark reasoning."""

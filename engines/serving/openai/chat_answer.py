@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...text.tool_calls import ToolCall
@@ -19,7 +20,8 @@ class ChatAnswer(Answer):
 
     def whole(self, answers: Sequence[ReportedTokens], choices: Choices) -> dict[str, Any]:
         """Return the body of a non-streamed response; all choices share one prompt."""
-        return super().whole(answers, choices) | self.prompt_ids(answers[0])
+        told = [_trimmed(each) if each.calls else each for each in answers]
+        return super().whole(told, choices) | self.prompt_ids(answers[0])
 
     def contents(self, tokens: ReportedTokens) -> Iterator[dict[str, Any]]:
         """Yield the role first, then the deltas."""
@@ -35,7 +37,7 @@ class ChatAnswer(Answer):
         if tokens.thought:
             message["reasoning_content"] = tokens.thought
         if tokens.calls:
-            message["content"] = tokens.text.strip() or None
+            message["content"] = tokens.text or None
             message["tool_calls"] = [self._call(call) for call in tokens.calls]
         return {"message": message}
 
@@ -69,3 +71,14 @@ class ChatAnswer(Answer):
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.token_text(token)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _trimmed(tokens: ReportedTokens) -> ReportedTokens:
+    """Return an answer without the white space around its text, also in its runs."""
+    start, end = len(tokens.text) - len(tokens.text.lstrip()), len(tokens.text.rstrip())
+    runs, at = list[tuple[str, bool]](), 0
+    for text, drafted in tokens.runs:
+        if kept := text[max(start - at, 0) : max(end - at, 0)]:
+            runs.append((kept, drafted))
+        at += len(text)
+    return replace(tokens, text=tokens.text.strip(), runs=runs)

@@ -38,6 +38,7 @@ def test_calls_are_parsed_for_any_chunking(sizes: list[int]) -> None:
     assert read(f"\n<|python_tag|>{ONE}", sizes) == ("", [PARSED])
     assert read(f"{ONE}; {ONE}\n;{ONE} ;", sizes) == ("", [PARSED] * 3)
     assert read(f"{ONE};{ONE}", sizes, most=1) == ("", [PARSED])
+    assert read(f"{ONE} It; is  warm", sizes) == (" It; is  warm", [PARSED])
     assert read('{"name": "weather", "arguments": {}}', sizes) == ("", [("weather", {})])
     python = '<|python_tag|>web-search.call(query="a (b)", top=[1, 2])'
     assert read(python, sizes) == ("", [("web-search", {"query": "a (b)", "top": [1, 2]})])

@@ -44,6 +44,7 @@ def calling(calling_engine: Engine) -> dict[str, Any]:
 
 
 def test_tool_call_is_separated_from_text_in_both_modes(client: OpenAI, calling: dict[str, Any]) -> None:
+    calling = {**calling, "extra_body": {**calling["extra_body"], "return_drafted": True}}
     raw = client.chat.completions.create(**calling).choices[0].message
     assert raw.tool_calls is None
     whole = client.chat.completions.create(**calling, tools=TOOLS).choices[0]
@@ -53,17 +54,19 @@ def test_tool_call_is_separated_from_text_in_both_modes(client: OpenAI, calling:
         for each in calls
     ]
     assert (whole.message.content or "") == said.strip()
+    assert "".join(part for part, _ in (whole.model_extra or {})["drafted"]) == said.strip()
     assert len({each.id for each in whole.message.tool_calls or []}) == len(calls) > 0
-    text, found = "", list[tuple[int, str | None, str]]()
+    text, found, drafted = "", list[tuple[int, str | None, str]](), list[tuple[str, bool]]()
     for piece in client.chat.completions.create(**calling, tools=TOOLS, stream=True):
         delta = piece.choices[0].delta
         text += delta.content or ""
+        drafted += (piece.choices[0].model_extra or {}).get("drafted", [])
         found += [
             (call.index, call.function.name, call.function.arguments or "")
             for call in delta.tool_calls or []
             if call.function
         ]
-    assert text == said
+    assert text == said == "".join(part for part, _ in drafted)
     assert found == [(each.at, each.name, each.arguments) for each in calls]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from peagle.engines.requests.results import TokenLogprob
-from peagle.engines.serving.openai.chat_answer import ChatAnswer
+from peagle.engines.serving.openai.chat_answer import ChatAnswer, _trimmed
 from peagle.engines.serving.openai.options import ResponseOptions
 from peagle.engines.serving.openai.rendering import CompletionAnswer
 from peagle.engines.serving.rendering import ReportedTokens
@@ -27,6 +30,13 @@ def test_stream_includes_logprobs_of_partial_characters() -> None:
     assert quiet["choices"][0]["delta"] == {}
     assert [each["logprob"] for each in quiet["choices"][0]["logprobs"]["content"]] == [-2.0]
     assert list(answer.contents(replace(_tokens("", 2), logprobs=()))) == []
+
+
+@given(st.lists(st.tuples(st.text(" \na", max_size=3), st.booleans())))
+def test_runs_of_a_trimmed_text_are_that_text(runs: list[tuple[str, bool]]) -> None:
+    trimmed = _trimmed(replace(_tokens("".join(text for text, _ in runs)), runs=runs))
+    assert "".join(text for text, _ in trimmed.runs) == trimmed.text == trimmed.text.strip()
+    assert all(text for text, _ in trimmed.runs)
 
 
 def test_streamed_offsets_count_per_choice() -> None:
