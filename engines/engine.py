@@ -22,7 +22,7 @@ from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import memory_bytes, most_threads
 from .policy.drafts_per_round import Policy
-from .request_factory import ChatOptions, DraftOptions, EncodedPrompt, Prompt, RequestFactory, TemplateOptions
+from .request_factory import ChatOptions, DraftOptions, EncodedInput, Prompt, RequestFactory, TemplateOptions
 from .requests.arguments import flag, integer, number, prompts_of, refusal
 from .requests.params import SamplingParams, params_of
 from .requests.results import RequestOutput
@@ -311,7 +311,7 @@ class Engine:
                 each.cancel()
             raise KeyboardInterrupt from None
 
-    def encoded(self, prompt: Prompt, params: SamplingParams | None = None) -> EncodedPrompt:
+    def encoded(self, prompt: Prompt, params: SamplingParams | None = None) -> EncodedInput:
         """Encode a prompt once, for several calls of ``submit`` with the same ``truncate_prompt_tokens``.
 
         Raises the errors of ``generate`` about a prompt.
@@ -320,13 +320,13 @@ class Engine:
 
     def encoded_chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[TemplateOptions]
-    ) -> EncodedPrompt:
+    ) -> EncodedInput:
         """Render and encode a conversation once: ``encoded`` for ``chat``, with its errors about a conversation."""
         return self._factory.encoded_chat(messages, *params_of(params, 1), **options)
 
     def submit(
         self,
-        prompt: Prompt | EncodedPrompt,
+        prompt: Prompt | EncodedInput,
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,
@@ -344,7 +344,7 @@ class Engine:
 
     def submit_async(
         self,
-        prompt: Prompt | EncodedPrompt,
+        prompt: Prompt | EncodedInput,
         params: SamplingParams | None = None,
         *,
         timeout: float | None = None,

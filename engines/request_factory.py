@@ -35,7 +35,7 @@ Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
-class EncodedPrompt:
+class EncodedInput:
     """The token ids of a prompt or a conversation, for any number of requests.
 
     ``ends`` are additional ids that end its text. ``shows_special`` puts special tokens into the text.
@@ -110,7 +110,7 @@ class RequestFactory:
         """
         return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._max_seq_len, kept)
 
-    def encoded(self, name: str, prompt: Prompt, params: SamplingParams) -> EncodedPrompt:
+    def encoded(self, name: str, prompt: Prompt, params: SamplingParams) -> EncodedInput:
         """Return a prompt, of which ``params`` say how many tokens are kept.
 
         Errors refer to it as ``name``. Raises ``PromptTooLong`` without encoding if it is certainly too long.
@@ -121,17 +121,17 @@ class RequestFactory:
             if isinstance(prompt, str)
             else prompt
         )
-        return EncodedPrompt(self.ids(name, ids, kept))
+        return EncodedInput(self.ids(name, ids, kept))
 
     def encoded_chat(
         self, messages: Sequence[Message], params: SamplingParams, **options: Unpack[TemplateOptions]
-    ) -> EncodedPrompt:
+    ) -> EncodedInput:
         """Return a conversation, rendered and encoded; ``params`` say how many of its tokens are kept."""
         chats, kept = self.conversations, self._kept(params)
         _, ids = self.written(messages, kept=kept, **options)
         ends = chats.ends_with(options.get("chat_template"))
         shown = shows_special(chats.style, self._tokenizer.added_texts(), has_tools=bool(options.get("tools")))
-        return EncodedPrompt(self.ids("the conversation", ids, kept), ends, shown)
+        return EncodedInput(self.ids("the conversation", ids, kept), ends, shown)
 
     def _kept(self, params: SamplingParams) -> int | None:
         """Return how many tokens of a prompt are kept, None for all. Raises ``UsageError``."""
@@ -145,11 +145,11 @@ class RequestFactory:
         return most if kept == -1 else kept and min(kept, most)
 
     def prompt(
-        self, prompt: Prompt | EncodedPrompt, params: SamplingParams | None, **drafts: Unpack[DraftOptions]
+        self, prompt: Prompt | EncodedInput, params: SamplingParams | None, **drafts: Unpack[DraftOptions]
     ) -> Request:
         """Return the request for a single prompt."""
         (each,) = params_of(params, 1)
-        encoded = prompt if isinstance(prompt, EncodedPrompt) else self.encoded("prompt", prompt, each)
+        encoded = prompt if isinstance(prompt, EncodedInput) else self.encoded("prompt", prompt, each)
         return self.request(encoded, each, *self.decoding(**drafts))
 
     def conversation(
@@ -219,7 +219,7 @@ class RequestFactory:
 
     def request(
         self,
-        prompt: EncodedPrompt,
+        prompt: EncodedInput,
         params: SamplingParams,
         method: DraftMethod,
         policy: Policy,

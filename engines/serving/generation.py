@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ...plugins.errors import UsageError
 from ..policy.drafts_per_round import NumSpeculativeTokens
-from ..request_factory import EncodedPrompt, TemplateOptions
+from ..request_factory import EncodedInput, TemplateOptions
 from ..requests.params import SamplingParams
 from ..requests.structured_outputs import StructuredOutputsParams
 from ..running.submission import AsyncSubmission
@@ -167,7 +167,7 @@ async def prompt_ids(state: ServerState, conversation: Conversation) -> list[int
     return await run_in_threadpool(ids)
 
 
-def encodings(state: ServerState, generation: Generation) -> Iterator[Callable[[], EncodedPrompt]]:
+def encodings(state: ServerState, generation: Generation) -> Iterator[Callable[[], EncodedInput]]:
     """Yield a function per input that renders and encodes it. Raises engine errors."""
     engine, source, params = state.engine, generation.source, generation.params
     if isinstance(source, Conversation):
@@ -178,10 +178,12 @@ def encodings(state: ServerState, generation: Generation) -> Iterator[Callable[[
 
 
 def submission_of(
-    state: ServerState, generation: Generation, prompt: EncodedPrompt, params: SamplingParams, seconds: float
+    state: ServerState, generation: Generation, prompt: EncodedInput, params: SamplingParams, seconds: float
 ) -> AsyncSubmission:
-    """Return the request for one choice, which has ``seconds``; the server's draft defaults hold if the body sets
-    none."""
+    """Return the request for one choice, which has ``seconds``.
+
+    The server's draft defaults hold if the body sets none.
+    """
     k, draft = generation.num_speculative_tokens, generation.draft
     return state.engine.submit_async(
         prompt,
