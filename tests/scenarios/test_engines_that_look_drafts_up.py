@@ -169,6 +169,6 @@ def test_target_only_plans_give_the_same_text(looking: Path, tmp_path: Path) -> 
     graphs = {"target": graph.attached.path / graph_stages.MODEL}
     engine, device = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), looking, slots=3)
     assert told(engine) == told(reference)
-    assert device.captures == 0
+    assert device.captures  # of passes: the host waits between them
     accepted = [output.acceptance for each in (engine, reference) for output in each.generate(LOOPS[:1], POLICIES[:1])]
     assert accepted[0] == accepted[1]

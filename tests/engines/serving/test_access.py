@@ -20,7 +20,7 @@ from peagle.engines.serving.access import JsonLines, check_api_key
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import ServerSettings
 from peagle.plugins.errors import UsageError
-from tests.engines.serving.calls import call, error_of
+from tests.engines.serving.calls import all_slots_taken, call, error_of
 from tests.fixtures.servers import MODEL
 
 PROMPT = "def f(x):\n"
@@ -89,7 +89,7 @@ def _refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def test_log_states_why_a_request_was_rejected(
-    server: Server, locked_server: Server, caplog: pytest.LogCaptureFixture
+    server: Server, locked_server: Server, served_engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "peagle.serving")
     assert call(server, "POST", "/v1/completions", {"prompt": "a", "top_p": 2})[0] == 400
@@ -98,7 +98,8 @@ def test_log_states_why_a_request_was_rejected(
     assert call(server, "GET", "/nothing")[0] == 404
     assert call(locked_server, "GET", "/v1/models")[0] == 401
     body = {"prompt": PROMPT, "max_tokens": 1900, "n": 4, "ignore_eos": True, "stream": True}
-    assert call(locked_server, "POST", "/v1/completions", body, {"Authorization": "Bearer first"})[0] == 200
+    with all_slots_taken(served_engine):
+        assert call(locked_server, "POST", "/v1/completions", body, {"Authorization": "Bearer first"})[0] == 200
     _until(lambda: len(_refusals(caplog)) == 6)
     told = {
         (line["status"], *(line["error"][name] for name in ("type", "param", "code"))) for line in _refusals(caplog)

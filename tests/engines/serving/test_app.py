@@ -15,7 +15,7 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import ServerSettings
 from peagle.engines.serving.speculative_config import DefaultDrafts
-from tests.engines.serving.calls import call, connect, error_of
+from tests.engines.serving.calls import all_slots_taken, call, connect, error_of
 from tests.fixtures.servers import MODEL
 
 PROMPT = "def f(x):\n"
@@ -149,11 +149,11 @@ def test_other_paths_and_methods_are_refused_in_the_api_s_form(
 
 
 def test_clients_do_not_repeat_a_request_that_timed_out(
-    locked_server: Server, caplog: pytest.LogCaptureFixture
+    locked_server: Server, served_engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "peagle.serving")
     client = OpenAI(base_url=f"{locked_server.url}/v1", api_key="first", max_retries=2)
-    with client, pytest.raises(APIStatusError) as refused:
+    with client, all_slots_taken(served_engine), pytest.raises(APIStatusError) as refused:
         client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=400, extra_body={"ignore_eos": True})
     assert (refused.value.status_code, refused.value.response.headers["x-should-retry"]) == (408, "false")
     # The line of the last request may still be to come.
@@ -163,10 +163,12 @@ def test_clients_do_not_repeat_a_request_that_timed_out(
 def test_an_answer_that_takes_too_long_is_given_up(locked_server: Server, served_engine: Engine) -> None:
     body = {"prompt": PROMPT, "max_tokens": 1900, "n": 4, "ignore_eos": True}
     headers = {"Authorization": "Bearer first"}
-    status, _, content = call(locked_server, "POST", "/v1/completions", body, headers)
+    with all_slots_taken(served_engine):
+        status, _, content = call(locked_server, "POST", "/v1/completions", body, headers)
     assert status == 408
     assert error_of(content)["type"] == "timeout_error"
-    status, _, content = call(locked_server, "POST", "/v1/completions", {**body, "stream": True}, headers)
+    with all_slots_taken(served_engine):
+        status, _, content = call(locked_server, "POST", "/v1/completions", {**body, "stream": True}, headers)
     assert status == 200  # it was sent before
     last = content.decode().split("\n\n")[-3:]
     assert error_of(last[0].removeprefix("data: ").encode())["type"] == "timeout_error"

@@ -355,7 +355,7 @@ def test_tokens_are_counted_as_a_message_counts_them(calling_server: Server) -> 
 
 @pytest.fixture(scope="module")
 def locked_server(served_engine: Engine) -> Iterator[Server]:
-    server = Server(served_engine, ServerSettings(MODEL, api_keys=("secret",), limits=Limits(seconds=0.2)), port=0)
+    server = Server(served_engine, ServerSettings(MODEL, api_keys=("secret",), limits=Limits(seconds=0.5)), port=0)
     server.start()
     yield server
     server.stop(at_once=True)
