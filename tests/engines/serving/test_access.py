@@ -113,7 +113,7 @@ def test_log_states_why_a_request_was_rejected(
         (200, "timeout_error", None, None),  # the answer had begun
     }
     messages = "\n".join(line["error"]["message"] for line in _refusals(caplog))
-    words = ("top_p must be", "3000 tokens", "model other not found", "/nothing", "API key", "after 0.2 seconds")
+    words = ("top_p must be", "3000 tokens", "model other not found", "/nothing", "API key", "after 0.5 seconds")
     assert [each for each in words if each not in messages] == []
 
 
