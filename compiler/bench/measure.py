@@ -80,7 +80,7 @@ def groups_of(count: int, at_once: int) -> list[tuple[int, ...]]:
 def take_turns(
     modes: Mapping[str, Ask], groups: Sequence[Sequence[int]], repeats: int, turns: list[Turn], advance: Advance
 ) -> None:
-    """TimedAnswer every group in every mode, each turn beginning with another mode, and append finished turns."""
+    """Answer every group in every mode, each turn beginning with another mode, and append finished turns."""
     names = [*modes]
     for at in range(repeats * len(groups)):
         first = at % len(names)

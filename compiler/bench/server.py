@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 from ...engines.requests.results import Acceptance
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt
-from .measure import ModeTurn, TimedAnswer, gaps
+from .measure import ModeTurn, TimedAnswer
 
 ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 _SECONDS = 600  # without a byte from the server
@@ -104,14 +103,15 @@ class BenchServer:
                 why="its stream has no text, or no usage although stream_options asks for it",
                 fix="use a server that supports stream_options.include_usage",
             )
-        pieces = gaps([(when, 1) for when in arrived])
         return TimedAnswer(
             prompt=at,
             token_ids=(),
             tokens=int(usage["completion_tokens"]),
             first_seconds=arrived[0] - began,
             decode_seconds=arrived[-1] - arrived[0],
-            pieces=tuple((gap, 0) for gap, _ in pieces),  # a chunk does not tell how many tokens it has
+            pieces=tuple(
+                (after - before, 0) for before, after in itertools.pairwise(arrived)
+            ),  # a chunk does not tell how many tokens it has
             acceptance=acceptance_of(usage.get("speculation")),
         )
 
@@ -128,8 +128,6 @@ class BenchServer:
         try:
             content = None if body is None else json.dumps(body)
             connection.request(method, f"{base}/v1/{path}", content, headers)
-            if connection.sock is not None:
-                connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()

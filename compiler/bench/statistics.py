@@ -1,8 +1,7 @@
-"""Statistics of repeated measurements: quartiles, percentiles and the sign test."""
+"""Statistics of repeated measurements: quartiles and the sign test."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,14 +54,3 @@ def sign_test(wins: int, losses: int) -> float:
         ways = ways * (count - k) // (k + 1)
         tail += ways
     return float(min(1.0, 2 * tail / 2**count))
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which ``share`` (0 to 1) of ``values`` lie, interpolated; NaN if there are none."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
 
 from ...engines.requests.results import Acceptance
 from .measure import Level, ModeTurn, TimedAnswer
 from .modes import PLAIN_TITLE, DecodingMode
-from .statistics import PairedRatios, Spread, percentile
+from .statistics import PairedRatios, Spread
 from .workloads import EncodedPrompt
-
-_CURVE = 100  # steps of the latency curve
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,7 @@ class LatencyFigures:
         """Compute them; None if there are no times."""
         if not seconds:
             return None
-        ordered = sorted(seconds)
-        curve = tuple(round(1000 * percentile(ordered, step / _CURVE), 4) for step in range(_CURVE + 1))
+        curve = tuple(round(1000 * float(each), 4) for each in np.percentile(seconds, range(101)))
         return cls(curve[50], curve[95], curve[99], curve)
 
 
@@ -203,7 +203,7 @@ def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[EncodedPrompt]
         CategoryFigures(
             category=name,
             prompts=len({answer.prompt for answer in some}),
-            tokens_per_second=percentile([ModeTurn((answer,), 0.0).user_speed for answer in some], 0.5),
+            tokens_per_second=median(ModeTurn((answer,), 0.0).user_speed for answer in some),
             acceptance=AcceptanceFigures.of(answer.acceptance for answer in some),
         )
         for name, some in sorted(by_category.items())

@@ -1,16 +1,15 @@
-"""Statistics of a benchmark: quartiles and percentiles as NumPy has them, and an exact sign test."""
+"""Statistics of a benchmark: quartiles as NumPy has them, and an exact sign test."""
 
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.bench.statistics import PairedRatios, Spread, percentile, sign_test
+from peagle.compiler.bench.statistics import PairedRatios, Spread, sign_test
 
 numbers = st.floats(0.01, 1e6)
 
@@ -20,15 +19,6 @@ def test_quartiles_are_those_of_numpy_and_in_order(values: list[float]) -> None:
     spread = Spread.of(values)
     assert [spread.low, spread.median, spread.high] == pytest.approx(np.percentile(values, [25, 50, 75]))
     assert min(values) * (1 - 1e-9) <= spread.low <= spread.median <= spread.high <= max(values) * (1 + 1e-9)
-
-
-@given(st.lists(numbers, min_size=1, max_size=30), st.floats(0, 1))
-def test_percentiles_are_those_of_numpy(values: list[float], share: float) -> None:
-    assert percentile(values, share) == pytest.approx(np.percentile(values, 100 * share))
-
-
-def test_there_is_no_percentile_of_nothing() -> None:
-    assert math.isnan(percentile([], 0.5))
 
 
 @given(st.integers(0, 5), st.integers(0, 5))
