@@ -130,7 +130,7 @@ class RequestFactory:
         chats, kept = self.conversations, self._kept(params)
         _, ids = self.written(messages, kept=kept, **options)
         ends = chats.ends_with(options.get("chat_template"))
-        shown = shows_special(chats.style, self._tokenizer.added_texts(), has_tools=bool(options.get("tools")))
+        shown = shows_special(chats.style, self._tokenizer.added_texts, has_tools=bool(options.get("tools")))
         return EncodedInput(self.ids("the conversation", ids, kept), ends, shown)
 
     def _kept(self, params: SamplingParams) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...plugins.errors import EnvironmentProblem, UsageError
 
 _PROBE_SECONDS = 1.0
-_BACKLOG = 2048
+BACKLOG = 2048
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class UnixListener(socket.socket):
         """Create the file at ``path``. Raises ``OSError`` if there is one."""
         self.bind(str(path))
         self._own = path.absolute(), path.stat()
-        self.listen(_BACKLOG)
+        self.listen(BACKLOG)
 
     def close(self) -> None:
         """Remove the file and close the socket."""

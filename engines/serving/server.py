@@ -17,7 +17,7 @@ from ..engine import Engine
 from .access import log
 from .app import create_app
 from .browsers import allowed_hosts
-from .listening import Tls, bound, listen_errors, unix_path
+from .listening import BACKLOG, Tls, bound, listen_errors, unix_path
 from .settings import ServerSettings
 from .state import ServerState
 
@@ -55,7 +55,7 @@ class Server:
         self.host, self.port = host, int(name[1])
         self._error: Exception | None = None
         with listen_errors(host, self.port):
-            self._socket.listen(2048)
+            self._socket.listen(BACKLOG)
         self._server = _Uvicorn(
             uvicorn.Config(
                 self._app,

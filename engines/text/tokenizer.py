@@ -134,8 +134,9 @@ class Tokenizer:
         """Return whether an id is a special or another added token, such as ``<|im_end|>``."""
         return token_id in self._tokenizer.get_added_tokens_decoder()
 
+    @cached_property
     def added_texts(self) -> dict[str, bool]:
-        """Return the added tokens, each with whether ``decode`` omits it."""
+        """The added tokens, each with whether ``decode`` omits it."""
         return {each.content: bool(each.special) for each in self._tokenizer.get_added_tokens_decoder().values()}
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -115,9 +115,12 @@ def test_a_call_that_the_model_begins_fits_its_schema(server: Server, calling: d
     assert chat(server, **calling, tool_choice="none", max_tokens=20)[1] == []
 
 
-def test_calls_can_be_had_where_schemas_cannot_be_enforced(server: Server, calling: dict[str, Any]) -> None:
+def test_calls_can_be_had_where_schemas_cannot_be_enforced(
+    server: Server, served_engine: Engine, calling: dict[str, Any]
+) -> None:
     for parameters in (3, {"type": "array"}, {"properties": {"a": {"type": "strin"}}}):
         tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+        assert served_engine.optional_calls_of(tools) is not None
         _, calls, _ = chat(server, tools=tools, **calling, max_tokens=20)
         assert {name for name, _ in calls} <= {"f"}
     assert chat(server, tools=[*TOOLS, *TOOLS], **calling, max_tokens=8)[1] == []

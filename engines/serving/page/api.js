@@ -62,7 +62,7 @@ export async function* stream(body, signal) {
       const data = text.slice(0, end).replace(/^data: /, "");
       if (data === "[DONE]") return;
       const piece = JSON.parse(data);
-      if (piece.error) throw new Refusal(piece.error.message, piece.error.code);
+      if (piece.error) throw new Refusal(piece.error.message, 0, piece.error.code);
       yield piece;
     }
   }

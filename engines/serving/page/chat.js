@@ -138,8 +138,7 @@ export class Chat {
     run.lane = isAtOnce ? null : turn.rival;
     this._view.redrawn(conversation);
     const lane = (each, hasDrafts) => {
-      const begun = performance.now();
-      run.began = begun;
+      run.began = performance.now();
       return generate(each, prompt, { temperature, drafts: hasDrafts, seed }, stop.signal, changed);
     };
     if (isAtOnce) {

@@ -1,6 +1,6 @@
 // Conversations, and where the browser keeps them.
 //
-// A conversation is {id, title, isNamed, system, updated, dropped, turns}; its turns are questions {role, text} and
+// A conversation is {id, title, system, updated, dropped, turns}; its turns are questions {role, text} and
 // answers {role, runs, thought, cut, figures, samples, rival}. `runs` are pieces of the text, each with whether it was
 // drafted. `cut` is null for a complete answer, else "length", "stopped" or "lost". `rival` is the same answer without
 // drafts. The oldest `dropped` pairs of turns are no longer sent to the model.
@@ -15,7 +15,7 @@ export const textOf = turn => (turn.role === "user" ? turn.text : turn.runs.map(
 
 export function newConversation(system) {
   const id = Array.from(crypto.getRandomValues(new Uint8Array(8)), byte => byte.toString(16).padStart(2, "0")).join("");
-  return { id, title: "", isNamed: false, system, updated: Date.now(), dropped: 0, turns: [] };
+  return { id, title: "", system, updated: Date.now(), dropped: 0, turns: [] };
 }
 
 export function titleOf(conversation) {
@@ -112,9 +112,9 @@ function conversationFrom(found) {
   const turns = found.turns.map(turnFrom);
   const alternate = turns.every((turn, at) => turn?.role === (at % 2 ? "assistant" : "user"));
   if (!alternate) return null;
-  const { id, title, isNamed, system, updated, dropped } = found;
+  const { id, title, system, updated, dropped } = found;
   return {
-    id, turns, title: String(title ?? ""), isNamed: Boolean(isNamed), system: String(system ?? ""),
+    id, turns, title: String(title ?? ""), system: String(system ?? ""),
     updated: Number(updated) || 0, dropped: Math.max(0, Math.min(Math.floor(Number(dropped) || 0), turns.length >> 1)),
   };
 }

@@ -28,7 +28,7 @@ export function showAcceptance(element, positions) {
 }
 
 // Returns the points of a speed curve, [milliseconds, tokens per second], from those of a count of tokens.
-export function speeds(samples) {
+function speeds(samples) {
   const points = [];
   for (let at = 1, from = 0; at < samples.length; at += 1) {
     while (from < at - 1 && samples[at][0] - samples[from][0] > SPAN) from += 1;

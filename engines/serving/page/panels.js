@@ -30,7 +30,6 @@ export class Panels {
   _show(name, isOpen, focuses = true) {
     byId(name).hidden = !isOpen;
     byId(`${name}-button`).setAttribute("aria-expanded", String(isOpen));
-    document.body.classList.toggle(`with-${name}`, isOpen);
     const covers = isNarrow.matches && NAMES.some(each => !byId(each).hidden);
     byId("shade").hidden = !covers;
     byId("main").inert = byId("top").inert = covers;

@@ -55,8 +55,8 @@ export class QuestionView {
     this.element.classList.remove("edited");
     this._edit = button("Edit", () => this.edit());
     const copies = button("Copy", event => copy(this._turn.text, event.target));
-    this._row = make("p", { className: "row" }, copies, this._edit);
-    this.element.replaceChildren(make("div", { className: "said" }, this._turn.text), this._row);
+    const row = make("p", { className: "row" }, copies, this._edit);
+    this.element.replaceChildren(make("div", { className: "said" }, this._turn.text), row);
   }
 }
 

@@ -98,7 +98,7 @@ async def input_items(request: Request) -> Response:
     if stored is None:
         raise _not_found(identity)
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MOST_ITEMS):
         raise HttpRefusal(400, f"limit must be an integer from 1 to {MOST_ITEMS}", param="limit")
     if order not in ("asc", "desc"):
         raise HttpRefusal(400, "order must be asc or desc", param="order")

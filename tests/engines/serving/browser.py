@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -140,10 +139,6 @@ class Page:
             "Network.emulateNetworkConditions",
             offline=False, latency=0, downloadThroughput=bytes_per_second, uploadThroughput=-1,
         )  # fmt: skip
-
-    def screenshot(self, path: Path) -> None:
-        """Write what can be seen, as PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
 @contextmanager

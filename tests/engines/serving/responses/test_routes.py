@@ -375,7 +375,9 @@ def test_the_items_that_a_response_answers_are_listed(server: Server, client: Op
     assert [each.id for each in page.data] == [listed[4].id, listed[3].id], "the latest are first"
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=a", "order=up", "after=msg_gone"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=101", "limit=a", "limit=" + "9" * 5000, "order=up", "after=msg_gone"]
+)
 def test_a_page_of_items_that_is_none_is_refused_by_name(server: Server, query: str) -> None:
     identity = ask(server)[1]["id"]
     status, _, content = call(server, "GET", f"/v1/responses/{identity}/input_items?{query}")
