@@ -376,7 +376,15 @@ def test_the_items_that_a_response_answers_are_listed(server: Server, client: Op
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=101", "limit=a", "limit=" + "9" * 5000, "order=up", "after=msg_gone"]
+    "query",
+    [
+        "limit=0",
+        "limit=101",
+        "limit=a",
+        pytest.param("limit=" + "9" * 5000, id="limit of 5000 digits"),
+        "order=up",
+        "after=msg_gone",
+    ],
 )
 def test_a_page_of_items_that_is_none_is_refused_by_name(server: Server, query: str) -> None:
     identity = ask(server)[1]["id"]
