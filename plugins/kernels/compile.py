@@ -129,7 +129,9 @@ def compile_nvrtc(op: OpSpec, sm: int) -> Cubin:
     text = source(op)
     program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{op.folder}.cu".encode(), 0, [], []))
     try:
-        options = [option.encode() for option in (f"-arch=sm_{sm}", *OPTIONS, "--ptxas-options=-v")]
+        # With a driver present, NVRTC keeps what it compiled, and its log then lacks the statistics.
+        given = f"-arch=sm_{sm}", *OPTIONS, "--no-cache", "--ptxas-options=-v"
+        options = [option.encode() for option in given]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _log(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError, EnvironmentProblem
+from peagle.plugins.kernels.compile import compile_nvrtc
 from peagle.plugins.kernels.launch import Geometry, Launcher
 from peagle.plugins.kernels.pack import Pack, obtain
 from peagle.plugins.ops import OPS
@@ -194,6 +195,12 @@ def test_nvrtc_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.gpu.on_device.launcher_of", lambda name: Launcher(op, sm, obtain(op, sm).code))
     batch = large(64, 4, 3, seed=9) | {"numbers": np.random.default_rng(9).random((4, 900), np.float32)}
     check_exactly("NumbersAt", batch, columns=4)
+
+
+def test_nvrtc_gives_the_same_code_and_statistics_again() -> None:
+    """Beside a driver, NVRTC has a cache, and compiling anew must not depend on it."""
+    op, sm = OPS["PlaceholderDraft"], own_sm()
+    assert compile_nvrtc(op, sm) == compile_nvrtc(op, sm)
 
 
 def test_invalid_machine_code_is_rejected() -> None:
