@@ -22,8 +22,8 @@ except ImportError:
 
 # What several folders share; such a file imports what is heavy inside its fixtures, for tests/gpu runs without it.
 _FIXTURES = (
-    "stages", "attacks", "bodies", "browsers", "commands", "cpu_kernels", "engines", "exports", "graphs", "pairs",
-    "plugin_library", "servers", "thrift", "trials", "triton",
+    "stages", "attacks", "bodies", "browsers", "commands", "cpu_kernels", "engines", "exports", "graphs", "heads",
+    "pairs", "plugin_library", "servers", "thrift", "trials", "triton",
 )  # fmt: skip
 pytest_plugins = [f"tests.fixtures.{name}" for name in _FIXTURES]
 

@@ -14,14 +14,15 @@ def sample_rows(
     Depth 0 keeps every anchor. Each deeper level keeps a random subset of the level before, so that every row's chain
     of shallower placeholders is present. R depends only on the arguments, so that the step can be compiled once.
     """
-    kept = torch.arange(length)
-    anchors, levels = [kept], [torch.zeros(length, dtype=torch.int64)]
+    device = generator.device
+    kept = torch.arange(length, device=device)
+    anchors, levels = [kept], [torch.zeros_like(kept)]
     for depth in range(1, depths):
         inside = kept[kept + depth < length]
         wanted = int((length - depths) * max(keep**depth, least))
-        kept = inside[torch.randperm(len(inside), generator=generator)[:wanted].sort().values]
+        kept = inside[torch.randperm(len(inside), generator=generator, device=device)[:wanted].sort().values]
         anchors.append(kept)
-        levels.append(torch.full((len(kept),), depth))
+        levels.append(torch.full_like(kept, depth))
     return torch.cat(anchors), torch.cat(levels)
 
 
@@ -37,11 +38,12 @@ class RowAttention:
         """Take anchor and depth, int64 [R], from `sample_rows` for a window with `length` real rows."""
         self.length = length
         # place[d - 1, a]: the row of the placeholder of depth d of anchor a (0 if it was dropped: never read).
-        place = torch.zeros(depths - 1, length, dtype=torch.int64)
-        place[depth[length:] - 1, anchor[length:]] = torch.arange(length, len(anchor))
+        rows = torch.arange(len(anchor), device=anchor.device)
+        place = rows.new_zeros(depths - 1, length)
+        place[depth[length:] - 1, anchor[length:]] = rows[length:]
         self.chain = place[:, anchor].T  # [R, depths - 1]
-        real = torch.arange(length)[None, :] <= anchor[:, None]
-        own = torch.arange(1, depths)[None, :] <= depth[:, None]
+        real = rows[None, :length] <= anchor[:, None]
+        own = torch.arange(1, depths, device=anchor.device)[None, :] <= depth[:, None]
         self.mask = torch.cat([real, own], 1)  # [R, length + depths - 1]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -65,8 +67,8 @@ class ChainAttention:
         """Start a pass of rows with these anchors, int64 [R] in ascending order."""
         self.anchors.append(anchor)
         self.places = [torch.searchsorted(earlier, anchor) for earlier in self.anchors[1:]]
-        real = torch.arange(len(self.anchors[0]))[None, :] <= anchor[:, None]
-        self.mask = torch.cat([real, torch.ones(len(anchor), len(self.places), dtype=torch.bool)], 1)
+        real = torch.arange(len(self.anchors[0]), device=anchor.device)[None, :] <= anchor[:, None]
+        self.mask = torch.cat([real, real.new_ones(len(anchor), len(self.places))], 1)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         passes = self.layers.setdefault(layer, [])

@@ -172,7 +172,7 @@ class Drafter(nn.Module):
     def blocks(self, ids: Tensor, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """ids int64 [B, T], features x [B, T, hidden_size], positions int64 [T] -> hidden states before the norm."""
         dim, theta = self.config.head_dim, self.config.rope_theta
-        frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+        frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim)
         angle = torch.outer(positions.float(), frequency).repeat(1, 2)
         cos, sin = angle.cos(), angle.sin()
         embedding = self.embed_tokens(ids)

@@ -58,7 +58,7 @@ def learn(head: Head, batch: Batch, keep: float, generator: torch.Generator, dty
     """Return the loss of `head` on a batch, with COD sampling: each depth keeps some rows of the one before."""
     depths = head.drafter.config.num_speculative_tokens
     anchors = kept_anchors(batch.ids.shape[1] - 1, depths, keep, LEAST, generator)
-    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+    with torch.autocast(batch.ids.device.type, dtype, enabled=dtype != torch.float32):
         rows = compute_rows(head, batch.ids, batch.aux, anchors)
     label = rows.anchor + rows.depth + 1
     weight = batch.weight[:, label]
@@ -75,7 +75,7 @@ def learn(head: Head, batch: Batch, keep: float, generator: torch.Generator, dty
         .new_zeros(depths)
         .index_add(0, rows.depth.expand_as(used)[used], (choices == best) * weight)
     )
-    total = torch.zeros(depths).index_add(0, rows.depth.expand_as(used)[used], weight)
+    total = weight.new_zeros(depths).index_add(0, rows.depth.expand_as(used)[used], weight)
     return Step(loss / weight.sum(), hits / total.clamp_min(1e-9))
 
 

@@ -24,7 +24,7 @@ from speculation import generate_alone, generate_together
 from torch.nn import functional
 from train_head import learn, optimizer_for, train
 from training import read_checkpoint
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.targets import family_for
@@ -32,43 +32,15 @@ from peagle.graphs.targets import family_for
 TAPS = (1, 2, 3)
 STEPS = 24
 SHAPE = HeadShape(layers=2, intermediate=32, heads=4, kv_heads=2, draft_vocabulary=1024, depth=4)
-TEMPLATE = (
-    "{% for message in messages %}<|user|>\n{{ message.content }}{{ eos_token }}\n{% endfor %}"
-    "{% if add_generation_prompt %}<|answer|>\n{% endif %}"
-)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    folder = Path("compiler/bundled/demo/target")
-    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
-
-
-@pytest.fixture(scope="module")
-def target(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A random target whose text has some order: its head of words and its residual stream are strong."""
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=5, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, tie_word_embeddings=True, max_position_embeddings=256,
-        bos_token_id=0, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval().requires_grad_(False)
-    for name, weight in model.named_parameters():
-        if weight.dim() == 2:
-            weight.mul_(5 if "embed" not in name else 20)
-    return model
 
 
 @pytest.fixture(scope="module")
 def data(
-    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory
+    head_target: LlamaForCausalLM, head_tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory
 ) -> DataFolder:
     folder = DataFolder(tmp_path_factory.mktemp("data"))
-    append_dialogues(folder.text_file(0), BatchDecoder(target, 8, 96), tokenizer, list(range(24)), seed=1)
-    folder.write_states(target, tokenizer, TAPS, Held(["def has_close_elements(numbers):"]), unfinished=False)
+    append_dialogues(folder.text_file(0), BatchDecoder(head_target, 8, 96), head_tokenizer, list(range(24)), seed=1)
+    folder.write_states(head_target, head_tokenizer, TAPS, Held(["def has_close_elements(numbers):"]), unfinished=False)
     return folder
 
 
@@ -77,11 +49,11 @@ def lessons(data: DataFolder) -> list[Lesson]:
     return data.lessons()
 
 
-def _new_head(target: LlamaForCausalLM, lessons: list[Lesson], method: Method) -> Head:
+def _new_head(head_target: LlamaForCausalLM, lessons: list[Lesson], method: Method) -> Head:
     torch.manual_seed(5)
     size = SHAPE.draft_vocabulary
     aux = torch.cat([lesson.aux for lesson in lessons]).float()
-    return start_head(target, SHAPE, TAPS, 7, method, torch.arange(size), aux)
+    return start_head(head_target, SHAPE, TAPS, 7, method, torch.arange(size), aux)
 
 
 class _Killed(LessonBatches):
@@ -100,22 +72,26 @@ def _loss(head: Head, lessons: list[Lesson]) -> float:
     return float(learn(head, batch, 1.0, torch.Generator().manual_seed(1), torch.float32).loss.detach())
 
 
-def test_slots_at_different_positions_give_the_logits_of_the_model(target: LlamaForCausalLM) -> None:
+def test_slots_at_different_positions_give_the_logits_of_the_model(head_target: LlamaForCausalLM) -> None:
     torch.manual_seed(1)
-    decoder = BatchDecoder(target, 3, 24)
+    decoder = BatchDecoder(head_target, 3, 24)
     rows = [torch.randint(1000, (length,)).tolist() for length in (5, 9, 14)]
     for slot, row in enumerate(rows):
-        torch.testing.assert_close(decoder.prefill(slot, torch.tensor(row)), target(torch.tensor([row])).logits[0, -1])
+        torch.testing.assert_close(
+            decoder.prefill(slot, torch.tensor(row)), head_target(torch.tensor([row])).logits[0, -1]
+        )
     for _ in range(3):
         for row in rows:
             row.append(int(torch.randint(1000, ())))
         logits = decoder.step(torch.tensor([row[-1] for row in rows]), torch.tensor([len(row) - 1 for row in rows]))
         for slot, row in enumerate(rows):
-            torch.testing.assert_close(logits[slot], target(torch.tensor([row])).logits[0, -1], atol=1e-3, rtol=1e-4)
+            torch.testing.assert_close(
+                logits[slot], head_target(torch.tensor([row])).logits[0, -1], atol=1e-3, rtol=1e-4
+            )
 
 
 def test_text_resumes_after_a_kill(
-    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, data: DataFolder, tmp_path: Path
+    head_target: LlamaForCausalLM, head_tokenizer: PreTrainedTokenizerFast, data: DataFolder, tmp_path: Path
 ) -> None:
     whole = read_dialogues(data.text_file(0))
     assert sorted(dialogue.index for dialogue in whole) == list(range(24))
@@ -123,7 +99,7 @@ def test_text_resumes_after_a_kill(
     cut.write_text(data.text_file(0).read_text()[:-200])
     assert len(read_dialogues(cut)) == 23
     for _ in range(2):  # the second time there is nothing to do
-        append_dialogues(cut, BatchDecoder(target, 2, 96), tokenizer, list(range(24)), seed=1)
+        append_dialogues(cut, BatchDecoder(head_target, 2, 96), head_tokenizer, list(range(24)), seed=1)
     again = {dialogue.index: dialogue for dialogue in read_dialogues(cut)}
     assert len(again) == 24
     for dialogue in whole:
@@ -131,13 +107,15 @@ def test_text_resumes_after_a_kill(
 
 
 def test_answers_start_after_the_chat_format_and_greedy_ones_are_the_targets_own(
-    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, data: DataFolder
+    head_target: LlamaForCausalLM, head_tokenizer: PreTrainedTokenizerFast, data: DataFolder
 ) -> None:
     for dialogue in read_dialogues(data.text_file(0)):
-        assert tokenizer.decode(dialogue.ids[: dialogue.answer]).endswith(f"{tokenizer.eos_token}\n<|answer|>\n")
+        assert head_tokenizer.decode(dialogue.ids[: dialogue.answer]).endswith(
+            f"{head_tokenizer.eos_token}\n<|answer|>\n"
+        )
         if not dialogue.sampled:
             prompt, answer = dialogue.ids[: dialogue.answer], dialogue.ids[dialogue.answer :]
-            assert generate_alone(target, prompt, len(answer)) == answer
+            assert generate_alone(head_target, prompt, len(answer)) == answer
 
 
 def test_repetition_is_noticed_at_the_fourth_time() -> None:
@@ -177,15 +155,15 @@ def test_sparse_loss_is_the_cross_entropy_with_its_gradients() -> None:
 
 
 def test_acceptance_read_off_the_text_is_that_of_the_loop(
-    target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
+    head_target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
 ) -> None:
-    save_head(_new_head(target, lessons, "peagle"), tmp_path)
-    head = load_head(tmp_path, target)  # with the units multiplied in, as the loop reads it
+    save_head(_new_head(head_target, lessons, "peagle"), tmp_path)
+    head = load_head(tmp_path, head_target)  # with the units multiplied in, as the loop reads it
     lesson = lessons[0]
     prompt = lesson.ids[: lesson.answer].tolist()
-    wanted = generate_together(target, head.drafter, prompt, 24, SHAPE.depth)
-    ids = torch.tensor(prompt + generate_alone(target, prompt, 40))
-    aux = torch.cat([target.model(ids[None], output_hidden_states=True).hidden_states[tap] for tap in TAPS], -1)[0]
+    wanted = generate_together(head_target, head.drafter, prompt, 24, SHAPE.depth)
+    ids = torch.tensor(prompt + generate_alone(head_target, prompt, 40))
+    aux = torch.cat([head_target.model(ids[None], output_hidden_states=True).hidden_states[tap] for tap in TAPS], -1)[0]
     lesson = replace(lesson, ids=ids, aux=aux)
     got = measure(head, [lesson], SHAPE.depth).accepted
     assert got[: len(wanted.accepted) - 1] == wanted.accepted[:-1]
@@ -197,8 +175,8 @@ def test_acceptance_counts_the_tokens_of_the_target_and_the_share_of_each_positi
     assert result.by_position == [0.75, 0.5, 0.25]
 
 
-def test_chained_drafts_match_one_pass_per_token(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
-    head = _new_head(target, lessons, "eagle3")
+def test_chained_drafts_match_one_pass_per_token(head_target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
+    head = _new_head(head_target, lessons, "eagle3")
     ids, aux = lessons[0].ids[:20], lessons[0].aux[:20].float()
     table = drafts_everywhere(head, ids, aux, 3)
     drafter = head.drafter
@@ -215,10 +193,10 @@ def test_chained_drafts_match_one_pass_per_token(target: LlamaForCausalLM, lesso
 
 @pytest.mark.parametrize("method", METHODS)
 def test_training_improves_a_head_and_resumes(
-    method: Method, target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
+    method: Method, head_target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
 ) -> None:
     def run(state: Path, stop: int = STEPS) -> Head:
-        head = _new_head(target, lessons, method)
+        head = _new_head(head_target, lessons, method)
         batches = _Killed(lessons, head.target_to_draft(), 6, seed=1)
         batches.stop = stop
         train(head, optimizer_for(head), batches, state, STEPS, 1, torch.float32, checkpoint_seconds=0)
@@ -230,9 +208,9 @@ def test_training_improves_a_head_and_resumes(
     parts = run(tmp_path / "parts.pt")
     for name, weight in whole.trained().items():
         torch.testing.assert_close(parts.trained()[name], weight, msg=name)
-    assert _loss(whole, lessons) < _loss(_new_head(target, lessons, method), lessons) - 0.2
+    assert _loss(whole, lessons) < _loss(_new_head(head_target, lessons, method), lessons) - 0.2
 
-    further = _new_head(target, lessons, method)
+    further = _new_head(head_target, lessons, method)
     batches = LessonBatches(lessons, further.target_to_draft(), 6, seed=2)
     state, finished = tmp_path / "further.pt", read_checkpoint(tmp_path / "whole.pt")
     train(further, optimizer_for(further), batches, state, 4, 2, torch.float32, begin_with=finished)
@@ -242,17 +220,17 @@ def test_training_improves_a_head_and_resumes(
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     tensors = load_file(tmp_path / "head" / "model.safetensors")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    described = target.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    described = head_target.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
     spec = read_drafter(config, shapes, family_for(described).describe(described).with_taps(TAPS))
     assert spec.strategy == ("parallel" if method == "peagle" else "autoregressive")
     assert spec.shared == ("embed_tokens.weight",)
-    again = load_head(tmp_path / "head", target)
+    again = load_head(tmp_path / "head", head_target)
     assert again.method == method
     assert _loss(again, lessons) == pytest.approx(_loss(whole, lessons), rel=0.02)
 
 
-def test_batches_cover_every_lesson_once_in_an_epoch(target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
-    head = _new_head(target, lessons, "eagle3")
+def test_batches_cover_every_lesson_once_in_an_epoch(head_target: LlamaForCausalLM, lessons: list[Lesson]) -> None:
+    head = _new_head(head_target, lessons, "eagle3")
     batches = LessonBatches(lessons, head.target_to_draft(), 6, seed=1)
     seen = list(itertools.chain.from_iterable(batches.at(step).ids.tolist() for step in range(batches.per_epoch)))
     assert len(seen) == len(lessons)

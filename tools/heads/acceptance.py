@@ -48,10 +48,10 @@ def drafts_everywhere(head: Head, ids: Tensor, aux: Tensor, count: int) -> Tenso
 
     -1 marks a draft past the end of the text.
     """
-    anchors = all_anchors(len(ids) - 1, count)
+    anchors = all_anchors(len(ids) - 1, count, ids.device)
     rows = compute_rows(head, ids[None], aux[None].float(), anchors)
     chosen = head.draft_ids[head.drafter.lm_head(rows.hidden[0]).argmax(-1)]
-    table = torch.full((len(ids) - 1, count), -1)
+    table = ids.new_full((len(ids) - 1, count), -1)
     table[rows.anchor, rows.depth] = chosen
     return table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -113,7 +114,21 @@ class Slot:
         written, until = self.ids[self.start :], self.turn.until
         if until and until in self.tokenizer.decode(written):
             return True
-        return token == self.form.end or len(written) >= min(USER_TOKENS, self.length // 4)
+        return token == self.form.end or len(written) >= self.turn_limit
+
+    @property
+    def turn_limit(self) -> int:
+        """The most tokens that the target adds to a user turn."""
+        return min(USER_TOKENS, self.length // 4)
+
+    def complete_turn(self, written: list[int]) -> None:
+        """End the user turn with the tokens that the target wrote for it, as far as the turn reaches."""
+        written = written[: -1 if written[-1:] == [self.form.end] else None]
+        if until := self.turn.until:
+            sizes = range(len(written) + 1)
+            written = written[: bisect_left(sizes, True, key=lambda n: until in self.tokenizer.decode(written[:n]))]
+        self.ids += written
+        self._begin_answer()
 
     def _begin_answer(self) -> None:
         until = self.turn.until

@@ -60,6 +60,10 @@ class Head:
         if missing := set(self.trained()) - set(weights):
             raise SystemExit(f"the checkpoint lacks {sorted(missing)}: it belongs to another head")
 
+    def to(self, device: str | torch.device) -> Head:
+        """Return the head with its tensors on `device`."""
+        return Head(self.method, self.drafter.to(device), self.draft_ids.to(device), self.unit.to(device))
+
     def features(self, aux: Tensor) -> Tensor:
         """Map aux [.., taps * hidden] of the target to the blocks' input [.., hidden]."""
         features: Tensor = self.drafter.fc(aux / self.unit)
@@ -67,8 +71,8 @@ class Head:
 
     def target_to_draft(self) -> Tensor:
         """Return int64 [V]: the head's own id of a target id, or -1."""
-        table = torch.full((self.drafter.config.vocab_size,), -1)
-        table[self.draft_ids] = torch.arange(len(self.draft_ids))
+        table = self.draft_ids.new_full((self.drafter.config.vocab_size,), -1)
+        table[self.draft_ids] = torch.arange(len(self.draft_ids), device=table.device)
         return table
 
 
@@ -147,9 +151,9 @@ def save_head(head: Head, folder: Path) -> None:
     weights["fc.weight"] = weights["fc.weight"] / head.unit
     if "mask_hidden" in weights:
         weights["mask_hidden"] = weights["mask_hidden"] * head.unit
-    tensors = {name: weight.detach().to(torch.bfloat16).contiguous() for name, weight in weights.items()}
-    tensors["d2t"] = head.draft_ids - torch.arange(len(head.draft_ids))
-    tensors["t2d"] = head.target_to_draft() >= 0
+    tensors = {name: weight.detach().to("cpu", torch.bfloat16).contiguous() for name, weight in weights.items()}
+    tensors["d2t"] = head.draft_ids.cpu() - torch.arange(len(head.draft_ids))
+    tensors["t2d"] = head.target_to_draft().cpu() >= 0
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -30,9 +30,9 @@ def kept_anchors(length: int, depths: int, keep: float, least: float, generator:
     return [anchor[depth == level] for level in range(depths)]
 
 
-def all_anchors(length: int, depths: int) -> list[Tensor]:
+def all_anchors(length: int, depths: int, device: torch.device) -> list[Tensor]:
     """Return every anchor whose row lies within the `length` real rows, for each depth."""
-    return [torch.arange(max(0, length - depth)) for depth in range(depths)]
+    return [torch.arange(max(0, length - depth), device=device) for depth in range(depths)]
 
 
 def compute_rows(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -> Rows:
@@ -40,7 +40,7 @@ def compute_rows(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) ->
     passes = (
         parallel_pass(head, ids, aux, anchors) if head.method == "peagle" else chained_passes(head, ids, aux, anchors)
     )
-    depth = torch.cat([torch.full((len(kept),), level) for level, kept in enumerate(anchors)])
+    depth = torch.cat([torch.full_like(kept, level) for level, kept in enumerate(anchors)])
     return Rows(torch.cat(list(passes), 1), torch.cat(anchors), depth)
 
 
@@ -49,7 +49,7 @@ def parallel_pass(head: Head, ids: Tensor, aux: Tensor, anchors: list[Tensor]) -
     drafter, depths = head.drafter, len(anchors)
     length = len(anchors[0])
     anchor = torch.cat(anchors)
-    depth = torch.cat([torch.full((len(kept),), level) for level, kept in enumerate(anchors)])
+    depth = torch.cat([torch.full_like(kept, level) for level, kept in enumerate(anchors)])
     at = anchor + depth
     row_ids = torch.where(depth == 0, ids[:, 1:][:, at], drafter.config.ptd_token_id)
     blank = drafter.fc(drafter.mask_hidden).expand(len(ids), len(at) - length, -1)

@@ -71,7 +71,7 @@ class LessonBatches:
 
     def weights(self, lesson: Lesson) -> Tensor:
         """Return float [T]; the common prefix of all dialogues and everything past the end have weight 0."""
-        weight = torch.full((len(lesson.ids),), PROMPT_WEIGHT)
+        weight = torch.full((len(lesson.ids),), PROMPT_WEIGHT, device=lesson.ids.device)
         weight[: self.fixed - 1] = 0
         weight[lesson.answer - 1 :] = 1
         weight[-1] = 0
@@ -80,10 +80,7 @@ class LessonBatches:
 
 def common_prefix(lessons: list[Lesson]) -> int:
     """Return the length of the lessons' common prefix in tokens (at least 1)."""
-    first = lessons[0].ids
-    shared = len(first)
-    for lesson in lessons[1:]:
-        shared = min(shared, len(lesson.ids))
-        differ = (lesson.ids[:shared] != first[:shared]).nonzero()
-        shared = int(differ[0]) if len(differ) else shared
-    return max(1, shared)
+    shortest = min(len(lesson.ids) for lesson in lessons)
+    starts = torch.stack([lesson.ids[:shortest] for lesson in lessons])
+    same = (starts == starts[0]).all(0).cumprod(0)
+    return max(1, int(same.sum()))

