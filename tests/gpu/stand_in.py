@@ -37,6 +37,7 @@ from peagle.plugins.number_types import BY_NAME
 from peagle.plugins.op_spec import OpSpec, evaluate_dim
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt import import_tensorrt
+from tests.engines.backends.host_device import HostDevice
 
 if TYPE_CHECKING:
     from peagle.plugins.tensorrt.import_tensorrt import Product
@@ -55,6 +56,21 @@ class OnTheHost(TorchFunctionMode):
         if str(kwargs.get("device")) == "cuda":
             kwargs["device"] = "cpu"
         return args[0] if func is torch.Tensor.cuda else func(*args, **kwargs)
+
+
+class TorchHostDevice(HostDevice):
+    """In the place of ``TorchDevice``: PyTorch works on the host's memory, when a wait makes the queue run."""
+
+    def tensor(self, address: int, shape: Sequence[int], dtype: str) -> torch.Tensor:
+        """The memory at ``address`` as a tensor; it must lie inside of an allocation."""
+        kind = getattr(torch, BY_NAME[dtype].numpy)
+        size = int(np.prod(shape)) * kind.itemsize
+        raw = torch.from_numpy(self.view(address, (size,), np.uint8)) if size else torch.empty(0, dtype=torch.uint8)
+        return raw.view(kind).reshape(tuple(shape))
+
+    def constant(self, host: torch.Tensor) -> torch.Tensor:
+        """The tensor itself."""
+        return host
 
 
 class HostLauncher(launch.Launcher):
@@ -190,6 +206,7 @@ def _patches() -> list[Any]:
         mock.patch("tests.conftest._missing_for_tensorrt", return_value=None),
         mock.patch.object(torch.cuda, "current_stream", return_value=stream),
         mock.patch.object(torch.cuda, "synchronize", return_value=None),
+        mock.patch("tests.gpu.torch_device.TorchDevice", TorchHostDevice),
         mock.patch.object(launch, "Launcher", HostLauncher),
         mock.patch.object(pack, "obtain", obtain),
         mock.patch.object(device, "find_gpu", find_gpu),

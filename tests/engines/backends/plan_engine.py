@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
@@ -23,7 +24,15 @@ from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.trace import Dtype
 from peagle.plugins.graph_contract import HIDDEN
 from tests.engines.backends.host_device import HostDevice
-from tests.engines.backends.stand_in import DTYPES, VERSION, quiet_session, stand_in, write_plan
+from tests.engines.backends.stand_in import (
+    DTYPES,
+    VERSION,
+    Load,
+    OnnxRuntimeGraph,
+    quiet_session,
+    stand_in,
+    write_plan,
+)
 
 FEWEST_POSITIONS = 16  # of the caches that a pass reads: small texts then read several lengths of them
 
@@ -86,5 +95,12 @@ def _known(shape: list[int | str]) -> tuple[int, ...]:
 def plan_engine(folder: Path, manifest: Manifest, tokenizer: Path, slots: int) -> tuple[Engine, HostDevice]:
     """An engine over ``plan_manifest`` with the tokenizer of another folder, and the device that it runs on."""
     device = HostDevice()
-    backend = TensorRTBackend(folder, manifest, slots, device, stand_in(device))
-    return Engine(folder, manifest, backend, Tokenizer(tokenizer, manifest.eos_token_ids)), device
+    return engine_on(device, OnnxRuntimeGraph, folder, manifest, tokenizer, slots), device
+
+
+def engine_on(
+    device: Any, load: Load, folder: Path, manifest: Manifest, tokenizer: Path, slots: int
+) -> Engine:
+    """The engine on any device; ``load`` loads the graphs of its plans."""
+    backend = TensorRTBackend(folder, manifest, slots, device, stand_in(device, load))
+    return Engine(folder, manifest, backend, Tokenizer(tokenizer, manifest.eos_token_ids))

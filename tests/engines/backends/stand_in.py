@@ -1,8 +1,8 @@
-"""A stand-in for the module ``tensorrt_rtx``: the calls that the runtime makes, on ONNX Runtime.
+"""A stand-in for the module ``tensorrt_rtx``: the calls that the runtime makes, on ONNX Runtime or another library.
 
-A "plan" is a file that names an ONNX graph of the lowering ``tensorrt`` and its profiles; running it runs that graph
-through its function bodies, on the memory that was bound by address, when the device gets to it. It refuses what
-TensorRT refuses: shapes outside of the profile, addresses that are not aligned, tensors that were not bound.
+A "plan" is a file that names an ONNX graph of the lowering ``tensorrt`` and its profiles; running it runs that graph on
+the memory that was bound by address, when the device gets to it. It refuses what TensorRT refuses: shapes outside of
+the profile, addresses that are not aligned, tensors that were not bound.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import enum
 import json
 import math
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnxruntime
@@ -30,8 +31,27 @@ DTYPES = {
     "tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float)": "float32", "tensor(float16)": "float16",
     "tensor(float8e4m3fn)": "float8e4m3fn",
 }  # fmt: skip
-_FP8 = "tensor(float8e4m3fn)"
+_FP8 = "float8e4m3fn"
 VERSION = "0.0.1"
+Run = Callable[[Mapping[str, tuple[int, ...]], Mapping[str, int]], None]
+
+
+class GraphTensor(NamedTuple):
+    """An input or output: its type, and its sizes or their names."""
+
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class LoadedGraph(Protocol):
+    """The graph of a plan, as the library that runs it has loaded it."""
+
+    inputs: Mapping[str, GraphTensor]
+    outputs: Mapping[str, GraphTensor]
+
+    def context(self) -> Run:
+        """Return what enqueues a run over inputs of these shapes, with all tensors at these addresses."""
+        ...
 
 
 def write_plan(path: Path, graph: Path, profiles: tuple[Profile, ...]) -> None:
@@ -47,8 +67,41 @@ def quiet_session(graph: Path) -> Any:
     return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
 
 
-def stand_in(device: HostDevice) -> Any:
-    """What stands for the module; its plans run on ``device``."""
+Load = Callable[[Path, Any], LoadedGraph]  # from its file, for a device
+
+
+class OnnxRuntimeGraph:
+    """A graph that ONNX Runtime runs, its ops of this project through their function bodies."""
+
+    def __init__(self, path: Path, device: HostDevice) -> None:
+        self._session, self._device = quiet_session(path), device
+        self.inputs = {value.name: _tensor(value) for value in self._session.get_inputs()}
+        self.outputs = {value.name: _tensor(value) for value in self._session.get_outputs()}
+
+    def context(self) -> Run:
+        return self._enqueue
+
+    def _enqueue(self, shapes: Mapping[str, tuple[int, ...]], addresses: Mapping[str, int]) -> None:
+        inputs = {
+            name: self._device.view(addresses[name], shapes[name], "uint8" if tensor.dtype == _FP8 else tensor.dtype)
+            for name, tensor in self.inputs.items()
+        }
+
+        def run() -> None:
+            feeds = {name: _value(x, self.inputs[name].dtype) for name, x in inputs.items()}
+            for name, value in zip(self.outputs, self._session.run_with_ort_values(None, feeds), strict=True):
+                array = _array(value)
+                np.copyto(self._device.view(addresses[name], array.shape, array.dtype), array)
+
+        self._device.enqueue(run)
+
+
+def _tensor(value: Any) -> GraphTensor:
+    return GraphTensor(DTYPES[value.type], tuple(value.shape))
+
+
+def stand_in(device: Any, load: Load = OnnxRuntimeGraph) -> Any:
+    """What stands for the module; its plans run on ``device``, as ``load`` loads their graphs."""
 
     class Module:
         __version__ = VERSION
@@ -58,7 +111,7 @@ def stand_in(device: HostDevice) -> Any:
 
         @staticmethod
         def Runtime(logger: _ILogger) -> _Runtime:
-            return _Runtime(logger, device)
+            return _Runtime(logger, device, load)
 
     return Module
 
@@ -84,8 +137,8 @@ class _ILogger:
 
 
 class _Runtime:
-    def __init__(self, logger: _ILogger, device: HostDevice) -> None:
-        self._logger, self._device = logger, device
+    def __init__(self, logger: _ILogger, device: Any, load: Load) -> None:
+        self._logger, self._device, self._load = logger, device, load
 
     def deserialize_cuda_engine(self, content: Any) -> _Engine | None:
         try:
@@ -93,34 +146,29 @@ class _Runtime:
         except ValueError:
             self._logger.refuse("Error Code 1: the plan's magic tag is wrong")
             return None
-        return _Engine(plan, self._logger, self._device)
+        profiles = [Profile(**profile) for profile in plan["profiles"]]
+        return _Engine(self._load(Path(plan["graph"]), self._device), profiles, self._logger, self._device)
 
 
 class _Engine:
-    def __init__(self, plan: dict[str, Any], logger: _ILogger, device: HostDevice) -> None:
-        self.session = quiet_session(Path(plan["graph"]))
-        self.profiles = [Profile(**profile) for profile in plan["profiles"]]
-        self.logger, self.device = logger, device
-        self.inputs = {i.name: i for i in self.session.get_inputs()}
-        self.outputs = {o.name: o for o in self.session.get_outputs()}
-        self.num_io_tensors = len(self.inputs) + len(self.outputs)
-        self.num_optimization_profiles = len(self.profiles)
+    def __init__(self, graph: LoadedGraph, profiles: list[Profile], logger: _ILogger, device: Any) -> None:
+        self.graph, self.profiles, self.logger, self.device = graph, profiles, logger, device
+        self.tensors = {**graph.inputs, **graph.outputs}
+        self.num_io_tensors, self.num_optimization_profiles = len(self.tensors), len(profiles)
         self.contexts = weakref.WeakSet[_Context]()
         self.runs: list[tuple[str, int]] = []  # of what was enqueued or recorded: the profile and its rows
 
     def get_tensor_name(self, index: int) -> str:
-        return [*self.inputs, *self.outputs][index]
+        return [*self.tensors][index]
 
     def get_tensor_mode(self, name: str) -> _TensorIOMode:
-        return _TensorIOMode.INPUT if name in self.inputs else _TensorIOMode.OUTPUT
+        return _TensorIOMode.INPUT if name in self.graph.inputs else _TensorIOMode.OUTPUT
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
-        shape = {**self.inputs, **self.outputs}[name].shape
-        return tuple(dim if isinstance(dim, int) else -1 for dim in shape)
+        return tuple(dim if isinstance(dim, int) else -1 for dim in self.tensors[name].shape)
 
     def get_tensor_dtype(self, name: str) -> SimpleNamespace:
-        dtype = DTYPES[{**self.inputs, **self.outputs}[name].type]
-        return SimpleNamespace(name=BY_NAME[dtype].tensorrt)
+        return SimpleNamespace(name=BY_NAME[self.tensors[name].dtype].tensorrt)
 
     def get_device_memory_size_for_profile_v2(self, index: int) -> int:
         return 1024 * (index + 1)
@@ -131,7 +179,8 @@ class _Engine:
 
 class _Context:
     def __init__(self, engine: _Engine, strategy: _Strategy) -> None:
-        self._engine, self._needs_memory = engine, strategy is _Strategy.USER_MANAGED
+        self._engine, self._run = engine, engine.graph.context()
+        self._needs_memory = strategy is _Strategy.USER_MANAGED
         self._profile: Profile | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
@@ -147,7 +196,7 @@ class _Context:
         return True
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        declared = self._engine.inputs[name].shape
+        declared = self._engine.tensors[name].shape
         if len(shape) != len(declared):
             return self._engine.logger.refuse(f"{name} has rank {len(declared)}")
         for dim, size in zip(declared, shape, strict=True):
@@ -169,33 +218,17 @@ class _Context:
         return True
 
     def infer_shapes(self) -> list[str]:
-        return [name for name in self._engine.inputs if name not in self._shapes]
+        return [name for name in self._engine.graph.inputs if name not in self._shapes]
 
     def execute_async_v3(self, stream: int) -> bool:
         engine = self._engine
         assert stream == engine.device.stream
-        unbound = {*engine.inputs, *engine.outputs} - set(self._addresses)
+        unbound = set(engine.tensors) - set(self._addresses)
         if unbound or self._needs_memory or self._profile is None:
             return engine.logger.refuse(f"not ready: {sorted(unbound)} have no address")
         engine.runs.append((self._profile.name, self._shapes["window_len"][0]))
-        inputs = {
-            name: engine.device.view(self._addresses[name], self._shapes[name], _numpy(value.type))
-            for name, value in engine.inputs.items()
-        }
-        types, addresses = {name: value.type for name, value in engine.inputs.items()}, dict(self._addresses)
-
-        def run() -> None:
-            feeds = {name: _value(x, types[name]) for name, x in inputs.items()}
-            for name, value in zip(engine.outputs, engine.session.run_with_ort_values(None, feeds), strict=True):
-                array = _array(value)
-                np.copyto(engine.device.view(addresses[name], array.shape, array.dtype), array)
-
-        engine.device.enqueue(run)
+        self._run(dict(self._shapes), dict(self._addresses))
         return True
-
-
-def _numpy(dtype: str) -> str:
-    return "uint8" if dtype == _FP8 else DTYPES[dtype]
 
 
 def _value(x: np.ndarray, dtype: str) -> Any:
@@ -207,7 +240,7 @@ def _value(x: np.ndarray, dtype: str) -> Any:
 
 def _array(value: Any) -> np.ndarray:
     """And back: codes as bytes."""
-    if value.data_type() != _FP8:
+    if DTYPES[value.data_type()] != _FP8:
         return np.asarray(value.numpy())
     count = math.prod(value.shape())
     raw = (ctypes.c_uint8 * count).from_address(value.data_ptr())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -57,8 +58,7 @@ def _window(backend: Backend, slot: int, k: int) -> list[int]:
         ids: list[int] = window.input_ids[0, : int(window.window_len[0])].tolist()
         return ids
     assert isinstance(backend, TensorRTBackend)
-    lanes, device = backend._lanes, backend._device
-    assert isinstance(device, HostDevice)
+    lanes, device = backend._lanes, cast("HostDevice", backend._device)
     device.record().wait()
     windows = device.view(lanes.tensors["input_ids"], (lanes._memory.slots, lanes.num_draft_columns + 1), np.int64)
     return [int(token) for token in windows[slot]]

@@ -27,8 +27,12 @@ def test_work_starts_only_when_awaited() -> None:
     assert target.tolist() == [6]
 
 
-def test_a_captured_graph_runs_when_it_is_replayed_and_as_often() -> None:
-    device = HostDevice()
+@pytest.fixture
+def device() -> HostDevice:
+    return HostDevice()
+
+
+def test_a_captured_graph_runs_when_it_is_replayed_and_as_often(device: HostDevice) -> None:
     a, b = device.allocate(4), device.allocate(4)
     one = device.pinned((1,), np.int32)
     one[0] = 1

@@ -131,8 +131,12 @@ def test_each_pass_of_a_round_that_waits_is_captured_once(
     assert device.replays - replays == passes * (acceptance.rounds + acceptance.undrafted)
 
 
-def test_half_precision_logits_become_float32() -> None:
-    device = HostDevice()
+@pytest.fixture
+def device() -> HostDevice:
+    return HostDevice()
+
+
+def test_half_precision_logits_become_float32(device: HostDevice) -> None:
     for wide, bits in (("bfloat16", [0x3FC0, 0xC000]), ("float16", [0x3E00, 0xC000])):
         address, source = device.allocate(4), device.pinned((2,), "uint16")
         source[:] = bits

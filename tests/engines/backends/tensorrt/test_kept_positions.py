@@ -29,39 +29,55 @@ def _caches(device: HostDevice, *caches: Cache) -> Caches:
     return Caches(device, SimpleNamespace(caches=caches), SLOTS, LENGTH, "float16")  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def device() -> HostDevice:
+    return HostDevice()
+
+
 def _contents(device: HostDevice, caches: Caches) -> dict[str, np.ndarray]:
     """Every cache as the device has it, byte by byte: [slots, heads, length, bytes]."""
     shapes, addresses = caches.first_rows(SLOTS)
     sizes = {name: caches._rows[name] // (shape[1] * LENGTH) for name, shape in shapes.items()}
-    return {name: device.view(addresses[name], (*shape[:3], sizes[name]), np.uint8) for name, shape in shapes.items()}
+    device.record().wait()
+    return {
+        name: device.view(addresses[name], (*shape[:3], sizes[name]), np.uint8).copy() for name, shape in shapes.items()
+    }
 
 
-def test_kept_positions_are_restored_in_any_slot_and_nowhere_else() -> None:
+def _fill(device: HostDevice, caches: Caches, contents: dict[str, np.ndarray]) -> None:
+    """Upload such contents."""
+    _, addresses = caches.first_rows(SLOTS)
+    for name, content in contents.items():
+        source = device.pinned(content.shape, np.uint8)
+        source[:] = content
+        device.upload(addresses[name], source)
+
+
+def test_kept_positions_are_restored_in_any_slot_and_nowhere_else(device: HostDevice) -> None:
     """Layers of several shapes and types, as Gemma-4 has them."""
-    device, rng = HostDevice(), np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     caches = _caches(device, Cache(2, 8), Cache(4, 16), Cache(2, 8), Cache(2, 32, "float8e4m3fn"))
     memory = KeptMemory(device, {"target": caches})
-    contents = _contents(device, caches)
-    for each in contents.values():
-        each[:] = rng.integers(0, 256, each.shape)
-    before = {name: each.copy() for name, each in contents.items()}
+    before = {
+        name: rng.integers(0, 256, each.shape).astype(np.uint8) for name, each in _contents(device, caches).items()
+    }
+    _fill(device, caches, before)
     kept = memory.keep(1, 16, 32)
     assert kept.num_bytes == 16 * memory.position_bytes
     memory.restore(2, kept)
-    device.record().wait()
-    for name, each in contents.items():
+    for name, each in _contents(device, caches).items():
         before[name][2, :, 16:32] = before[name][1, :, 16:32]
         assert np.array_equal(each, before[name])
 
 
-def test_a_buffer_is_reused_once_its_copy_is_dropped_and_not_before() -> None:
+def test_a_buffer_is_reused_once_its_copy_is_dropped_and_not_before(device: HostDevice) -> None:
     """Even if the copy out of it has not run yet: copies run in order."""
-    device = HostDevice()
     caches = _caches(device, Cache(1, 8))
     memory, contents = KeptMemory(device, {"target": caches}), _contents(device, caches)
     for slot in range(2):
         for each in contents.values():
             each[slot] = slot + 1
+    _fill(device, caches, contents)
     held = memory.keep(0, 0, 4)
     addresses = {held.content.ctypes.data}
     for _ in range(40):
@@ -72,8 +88,7 @@ def test_a_buffer_is_reused_once_its_copy_is_dropped_and_not_before() -> None:
         gc.collect()
     assert len(addresses) <= 3
     memory.restore(1, held)
-    device.record().wait()
-    for each in contents.values():
+    for each in _contents(device, caches).values():
         assert (each[1, :, :4] == 1).all()
         assert (each[2, :, :4] == 2).all()
 

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from peagle.engines.backends.tensorrt.pinned import Readback, Staging
 from tests.engines.backends.host_device import HostDevice
 
 
-def test_staging_is_not_written_again_before_it_was_copied() -> None:
-    device = HostDevice()
+@pytest.fixture
+def device() -> HostDevice:
+    return HostDevice()
+
+
+def test_staging_is_not_written_again_before_it_was_copied(device: HostDevice) -> None:
     staging, addresses = Staging(device, 1, blocks=2), [device.allocate(1) for _ in range(5)]
     for value, address in enumerate(addresses):
         with staging.block() as block:

@@ -1,0 +1,35 @@
+"""Engines over the plans of ``plan_folders``: on the GPU with PyTorch, and on the host with ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.engines.backends.plan_engine import engine_on, plan_engine
+from tests.gpu import torch_device
+from tests.gpu.plan_folders import open_plans
+
+if TYPE_CHECKING:
+    from peagle.engines import Engine
+    from tests.gpu.torch_device import TorchDevice
+
+SLOTS = 3
+
+
+class PlanEngines:
+    """Both engines of one kind, made when they are asked for, with memory for ``SLOTS`` requests."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._folder = folder
+        self._manifest, self._tokenizer = open_plans(name, folder)
+
+    def on_the_gpu(self) -> tuple[Engine, TorchDevice]:
+        """The engine that is tested, and its device."""
+        from tests.gpu.torch_plans import TorchGraph
+
+        device = torch_device.TorchDevice()
+        return engine_on(device, TorchGraph, self._folder, self._manifest, self._tokenizer, SLOTS), device
+
+    def on_the_host(self) -> Engine:
+        """What it is compared with: the same backend over a device without a GPU, and ONNX Runtime."""
+        return plan_engine(self._folder, self._manifest, self._tokenizer, SLOTS)[0]

@@ -1,0 +1,137 @@
+"""The runtime of plans on a GPU, with the project's CUDA device and kernels; PyTorch runs the graphs of the plans.
+
+The text is that of ONNX Runtime on the host, token by token: PyTorch sums in float64 here, so that near ties are those
+of exact numbers. In float16 the two round differently, so that only plain decoding on the same device has to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engines.backends.tensorrt import test_backend as backends
+from tests.engines.backends.tensorrt import test_device as devices
+from tests.engines.backends.tensorrt import test_host_choice as host_choices
+from tests.engines.backends.tensorrt import test_pinned as pinned
+from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
+from tests.gpu import torch_device
+from tests.gpu.plan_engines import PlanEngines
+
+if TYPE_CHECKING:
+    from peagle.engines import Engine
+    from tests.gpu.torch_device import TorchDevice
+
+pytestmark = pytest.mark.gpu
+
+TEXTS = ["def fibonacci(n):\n", "class Stack:\n    def __init__(self):\n", "import os\n", "# sort"]
+
+
+@pytest.fixture
+def device() -> TorchDevice:
+    return torch_device.TorchDevice()
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PlanEngines]:
+    """By kind."""
+    return cache(lambda name: PlanEngines(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture(scope="module")
+def plans(engines: Callable[[str], PlanEngines]) -> tuple[Engine, TorchDevice]:
+    """The tiny pair in float32."""
+    return engines("tiny").on_the_gpu()
+
+
+@pytest.fixture(scope="module")
+def tiny_engine(engines: Callable[[str], PlanEngines]) -> Engine:
+    """In the place of ONNX Runtime's engine, whose text is the same: this one needs no kernels for this CPU."""
+    return engines("tiny").on_the_host()
+
+
+# The tests of the backend and its parts, with a GPU in the place of the stand-in for it.
+test_captured_graph_runs_at_each_replay = devices.test_a_captured_graph_runs_when_it_is_replayed_and_as_often
+test_staging_is_not_written_again_before_it_was_copied = pinned.test_staging_is_not_written_again_before_it_was_copied
+test_half_precision_logits_become_float32 = host_choices.test_half_precision_logits_become_float32
+test_text_and_acceptance_are_onnx_runtime_s = backends.test_text_and_acceptance_are_onnx_runtime_s
+test_any_batch_at_any_k_gives_onnx_runtime_s_text = backends.test_any_batch_at_any_k_gives_onnx_runtime_s_text
+test_a_round_is_captured_once_per_k_and_replayed = backends.test_a_round_is_captured_once_per_k_and_replayed
+test_rounds_read_what_the_texts_ask_for = backends.test_rounds_read_as_much_of_the_caches_as_the_texts_ask_for
+test_idle_rows_point_behind_all_requests = backends.test_an_idle_row_points_behind_all_that_a_request_can_hold
+test_the_host_is_one_round_behind = backends.test_the_host_is_one_round_behind
+test_prompt_chunking_changes_nothing = backends.test_prompt_chunking_changes_nothing
+test_logits_are_onnx_runtime_s = backends.test_logits_are_onnx_runtime_s
+test_logits_between_two_generations_leave_no_trace = backends.test_logits_between_two_generations_leave_no_trace
+test_an_abandoned_stream_leaves_the_engine_usable = backends.test_an_abandoned_stream_leaves_the_engine_usable
+test_any_options_give_onnx_runtime_s_result = (
+    host_choices.test_any_options_beside_any_others_give_onnx_runtime_s_result
+)
+test_forced_tokens_are_drafted_beyond_k = host_choices.test_forced_tokens_are_drafted_beyond_the_k_of_a_round
+test_only_rows_that_ask_are_read = host_choices.test_only_rows_that_ask_are_read_and_others_run_ahead_again
+test_each_pass_of_a_round_that_waits_is_captured_once = (
+    host_choices.test_each_pass_of_a_round_that_waits_is_captured_once
+)
+
+
+def _tokens(engine: Engine, k: int | str | None, params: object = MIXED) -> list[tuple[int, ...]]:
+    outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k)  # type: ignore[arg-type]
+    return [output.token_ids for output in outputs]
+
+
+def test_rounds_that_are_not_captured_give_the_same_text(
+    plans: tuple[Engine, TorchDevice], engines: Callable[[str], PlanEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = [_tokens(plans[0], k) for k in (0, 3)]
+    assert plans[1].replays > 0
+    monkeypatch.setattr(backends._Context, "is_stream_capturable", lambda self, stream: False, raising=False)
+    engine, device = engines("tiny").on_the_gpu()
+    assert [_tokens(engine, k) for k in (0, 3)] == captured
+    assert device.captures == device.replays == 0
+
+
+def test_adaptive_k_changes_no_text_and_captures_everything_at_first(plans: tuple[Engine, TorchDevice]) -> None:
+    engine, device = plans
+    plain = _tokens(engine, 0)
+    assert _tokens(engine, "auto") == plain
+    captures, replays = device.captures, device.replays
+    assert _tokens(engine, "auto") == plain
+    assert device.captures == captures
+    assert device.replays > replays
+
+
+@pytest.mark.parametrize("kind", ["tiny-float16", "tiny-fp8-caches", "eagle3-float16", "qwen3-moe", "gpt-oss"])
+def test_speculation_changes_no_text_of_any_graph(engines: Callable[[str], PlanEngines], kind: str) -> None:
+    """Of 16 bits, with caches of codes, with experts."""
+    engine, device = engines(kind).on_the_gpu()
+    for params in (GREEDY, SAMPLED):
+        plain = _tokens(engine, 0, params)
+        for k in (1, 2, 3, 4, 5, 4):
+            assert _tokens(engine, k, params) == plain
+    assert device.replays > 0
+
+
+@pytest.mark.parametrize("kind", ["tiny-fp8-caches", "qwen3-moe", "gpt-oss"])
+def test_text_of_other_graphs_is_onnx_runtime_s(engines: Callable[[str], PlanEngines], kind: str) -> None:
+    engine, host = engines(kind).on_the_gpu()[0], engines(kind).on_the_host()
+    for k in (0, 3):
+        assert _tokens(engine, k) == _tokens(host, k)
+
+
+def test_a_trained_pair_answers_as_without_drafts_and_has_them_accepted(engines: Callable[[str], PlanEngines]) -> None:
+    """The demo pair in float16: of what ONNX Runtime says in the same type, most until the first near tie."""
+    from peagle.engines import SamplingParams
+
+    engine, host = engines("demo").on_the_gpu()[0], engines("demo").on_the_host()
+    greedy = SamplingParams(max_tokens=32, ignore_eos=True)
+    plain, drafted = (engine.generate(TEXTS, greedy, num_speculative_tokens=k) for k in (0, 3))
+    assert [output.token_ids for output in drafted] == [output.token_ids for output in plain]
+    assert all(output.acceptance.acceptance_length > 1.2 for output in drafted)
+    expected = host.generate(TEXTS, greedy, num_speculative_tokens=3)
+    same = 0
+    for ours, theirs in zip(drafted, expected, strict=True):
+        pairs = zip(ours.token_ids, theirs.token_ids, strict=True)
+        same += next((at for at, (one, other) in enumerate(pairs) if one != other), len(ours.token_ids))
+    assert same > 0.8 * 32 * len(TEXTS)

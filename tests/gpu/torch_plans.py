@@ -1,0 +1,190 @@
+"""Plans in whose place PyTorch runs the graph that TensorRT is given, on the GPU and on the runtime's own stream.
+
+See ``tests/engines/backends/stand_in.py`` for what calls it. Nodes of this project launch its kernels, as plugins do;
+the others are PyTorch's functions. What depends on shapes alone stays on the host, and goes to the device once, in the
+first run of a context: a CUDA graph can then capture the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from peagle.plugins.number_types import BY_NAME, BY_ONNX
+from peagle.plugins.op_spec import DOMAIN
+from peagle.plugins.ops import OPS
+from peagle.plugins.tensorrt.check_call import bind, check_attributes, check_call
+from tests.engines.backends.stand_in import GraphTensor, Run
+from tests.gpu import onnx_on_torch
+from tests.gpu.on_device import launcher_of
+from tests.gpu.torch_device import TorchDevice
+
+if TYPE_CHECKING:
+    import onnx
+
+Values = dict[str, torch.Tensor]
+
+
+class TorchGraph:
+    """The graph of one half, with its weights on the device."""
+
+    def __init__(self, path: Path, device: TorchDevice) -> None:
+        import onnx
+
+        model = onnx.load(str(path))
+        self.device = device
+        self.inputs = {value.name: _tensor(value) for value in model.graph.input}
+        self.outputs = {value.name: _tensor(value) for value in model.graph.output}
+        nodes = [_Node(node) for node in model.graph.node]
+        self.constants: Values = {each.name: _array(each) for each in model.graph.initializer}
+        self.nodes = [node for node in nodes if not self._fold(node)]
+        _require_single_readers(self.nodes)
+        self._widen()
+        self.on_device = {name: device.constant(x) for name, x in self._read_by_the_device().items()}
+
+    def _fold(self, node: _Node) -> bool:
+        """Compute what depends on nothing."""
+        if not node.is_plugin and all(name in self.constants for name in node.inputs if name):
+            self.constants |= zip(node.outputs, node.run([self.constants.get(name) for name in node.inputs]), strict=True)
+            return True
+        return False
+
+    def _widen(self) -> None:
+        """Keep matrices as float64, in which they are multiplied."""
+        products = {name for node in self.nodes if node.op == "MatMul" for name in node.inputs}
+        others = {name for node in self.nodes if node.op != "MatMul" for name in node.inputs}
+        for name in (products - others) & set(self.constants):
+            self.constants[name] = self.constants[name].double()
+
+    def _read_by_the_device(self) -> Values:
+        names = {name for node in self.nodes for at, name in enumerate(node.inputs) if at not in node.on_the_host}
+        return {name: x for name, x in self.constants.items() if name in names | set(self.outputs)}
+
+    def context(self) -> Run:
+        """Return what runs the graph; see ``LoadedGraph``."""
+        return _Context(self).enqueue
+
+
+class _Node:
+    """A node, its attributes read."""
+
+    def __init__(self, node: onnx.NodeProto) -> None:
+        from onnx.helper import get_attribute_value
+
+        self.op, self.is_plugin = node.op_type, node.domain == DOMAIN
+        self.inputs, self.outputs = [*node.input], [*node.output]
+        values = {each.name: get_attribute_value(each) for each in node.attribute}
+        if self.is_plugin:
+            decoded = {name: x.decode() if isinstance(x, bytes) else x for name, x in values.items()}
+            self.attributes = check_attributes(OPS[self.op], decoded)
+        elif self.op == "Constant":
+            (value,) = values.values()
+            self.attributes = {"value": _array(value) if hasattr(value, "data_type") else torch.tensor(value)}
+        else:
+            self.attributes = {name: _array(x) if hasattr(x, "data_type") else x for name, x in values.items()}
+        self.on_the_host = onnx_on_torch.ON_THE_HOST.get(self.op, frozenset())
+
+    def run(self, inputs: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        """The outputs of an ordinary node."""
+        if self.op == "Constant":
+            return (self.attributes["value"],)
+        return onnx_on_torch.run(self.op, inputs, self.attributes)
+
+
+class _Context:
+    """Runs a graph with the constants that its shapes ask for."""
+
+    def __init__(self, graph: TorchGraph) -> None:
+        self._graph, self._device = graph, graph.device
+        self._uploaded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def enqueue(self, shapes: Mapping[str, tuple[int, ...]], addresses: Mapping[str, int]) -> None:
+        """Enqueue one run on the device's stream."""
+        graph = self._graph
+        bound = {
+            name: self._device.tensor(addresses[name], shapes[name], each.dtype) for name, each in graph.inputs.items()
+        }
+        self._device.enqueue(lambda: self._run(bound, addresses))
+
+    def _run(self, bound: Values, addresses: Mapping[str, int]) -> None:
+        graph = self._graph
+        host, device = dict(graph.constants), {**graph.on_device, **bound}
+        for node in graph.nodes:
+            if node.op == "Shape" or not node.is_plugin and all(name in host for name in node.inputs if name):
+                given = [device.get(name, host.get(name)) for name in node.inputs]
+                host |= zip(node.outputs, node.run(given), strict=True)
+                continue
+            given = [
+                None if not name else host[name] if at in node.on_the_host else self._on_device(name, host, device)
+                for at, name in enumerate(node.inputs)
+            ]
+            results = self._launched(node, given) if node.is_plugin else node.run(given)
+            device |= zip(node.outputs, results, strict=False)
+        for name, each in graph.outputs.items():
+            value = self._on_device(name, host, device)
+            if value.data_ptr() != addresses[name] and value.numel():
+                self._device.tensor(addresses[name], tuple(value.shape), each.dtype).copy_(value)
+
+    def _on_device(self, name: str, host: Values, device: Values) -> torch.Tensor:
+        """The value on the device, uploaded unless a run of these shapes has done so."""
+        if name not in device:
+            before = self._uploaded.get(name)
+            if before is None or not torch.equal(before[0], host[name]):
+                before = self._uploaded[name] = host[name], self._device.constant(host[name])
+            device[name] = before[1]
+        return device[name]
+
+    def _launched(self, node: _Node, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """Launch the kernel of an op, as its plugin does."""
+        spec, given = OPS[node.op], [x.contiguous() for x in inputs if x is not None]
+        assert spec.kernel is not None
+        names = [_NAMES[x.dtype] for x in given]
+        shapes = [tuple(x.shape) for x in given]
+        by_name = {operand.name: x for operand, x in zip(spec.inputs, given, strict=True)}
+        outputs = [
+            by_name[operand.aliases]
+            if operand.aliases
+            else torch.empty(tuple(map(int, shape)), dtype=_TYPES[dtype], device=given[0].device)
+            for operand, (dtype, shape) in zip(
+                spec.outputs, check_call(spec, node.attributes, names, shapes), strict=True
+            )
+        ]
+        typed_by = spec.kernel.typed_by
+        launcher_of(node.op).launch(
+            self._device.stream,
+            [x.data_ptr() for x in (*given, *outputs)],
+            bind(spec, shapes),
+            node.attributes,
+            _NAMES[by_name[typed_by].dtype] if typed_by else None,
+        )
+        return outputs
+
+
+_TYPES = {name: getattr(torch, kind.numpy) for name, kind in BY_NAME.items() if hasattr(torch, kind.numpy)}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+
+
+def _tensor(value: onnx.ValueInfoProto) -> GraphTensor:
+    kind = value.type.tensor_type
+    return GraphTensor(BY_ONNX[kind.elem_type].name, tuple(d.dim_param or d.dim_value for d in kind.shape.dim))
+
+
+def _array(tensor: onnx.TensorProto) -> torch.Tensor:
+    from onnx.numpy_helper import to_array
+
+    dtype = onnx_on_torch.torch_type(tensor.data_type)
+    array = np.ascontiguousarray(to_array(tensor)).reshape(tuple(tensor.dims))
+    if dtype in (torch.float8_e4m3fn, torch.bfloat16):  # NumPy has none of these
+        return torch.from_numpy(array.view(np.uint8 if dtype.itemsize == 1 else np.uint16).copy()).view(dtype)
+    return torch.from_numpy(array.copy())
+
+
+def _require_single_readers(nodes: Sequence[_Node]) -> None:
+    """A cache is written in place, so that nobody else may read it as it was."""
+    readers = [name for node in nodes for name in node.inputs]
+    written = [node.inputs[0] for node in nodes if node.op == "TensorScatter"]
+    assert all(readers.count(name) == 1 for name in written)
