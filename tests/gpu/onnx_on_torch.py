@@ -43,7 +43,7 @@ def torch_type(onnx: int) -> torch.dtype:
 
 
 def _once(op: Op) -> Op:
-    """Compute in float64, and round to the type of the first input that is not float64: weights may have been kept so."""
+    """Compute in float64, and round to the type of the first input of another: weights may be kept in float64."""
 
     @functools.wraps(op)
     def run(*inputs: Tensor, **attributes: Any) -> Tensor:
@@ -68,9 +68,7 @@ def _clip(x: Tensor, least: Tensor | None = None, most: Tensor | None = None) ->
     return x if most is None else torch.minimum(x, most)
 
 
-def _slice(
-    x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None
-) -> Tensor:
+def _slice(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None) -> Tensor:
     places = list(range(x.dim())) if axes is None else _ints(axes)
     strides = [1] * len(places) if steps is None else _ints(steps)
     parts = [slice(None)] * x.dim()
@@ -79,9 +77,7 @@ def _slice(
     return x[tuple(parts)]
 
 
-def _split(
-    x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, num_outputs: int = 0
-) -> tuple[Tensor, ...]:
+def _split(x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, num_outputs: int = 0) -> tuple[Tensor, ...]:
     whole = x.shape[axis]
     each: int | list[int] = -(-whole // num_outputs) if sizes is None else _ints(sizes)
     return torch.split(x, each, dim=axis)
@@ -131,7 +127,9 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     return x[tuple(indices.unbind(-1))]
 
 
-def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: bytes = b"none") -> Tensor:
+def _scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: bytes = b"none"
+) -> Tensor:
     _only(reduction=reduction == b"none")
     return x.scatter(axis, indices, updates)
 
@@ -168,13 +166,13 @@ def _rotary(
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float) -> Tensor:
     """[B,H,S,D], the mask added; fewer heads of keys serve several of queries."""
     _only(rank=q.dim() == 4, mask=mask.is_floating_point())
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    k, v = (x[:, :, None].expand(-1, -1, q.shape[1] // x.shape[1], -1, -1).flatten(1, 2) for x in (k, v))
     return torch.softmax(q @ k.mT * scale + mask, dim=-1) @ v
 
 
 def _dequantize(codes: Tensor, scale: Tensor, zero: Tensor | None = None, **attributes: int) -> Tensor:
     _only(scale=scale.numel() == 1, zero=zero is None)
-    return (codes.to(torch.float64) * scale.double()).to(scale.dtype)
+    return (codes.float().double() * scale.double()).to(scale.dtype)
 
 
 def _reduced(op: Callable[..., Tensor]) -> Op:
@@ -186,9 +184,7 @@ def _reduced(op: Callable[..., Tensor]) -> Op:
     return _once(run)
 
 
-def _top_k(
-    x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1
-) -> tuple[Tensor, Tensor]:
+def _top_k(x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
     values, places = torch.topk(x, int(k.item()), dim=axis, largest=bool(largest), sorted=bool(sorted))
     return values, places
 

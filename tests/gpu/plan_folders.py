@@ -54,7 +54,7 @@ def open_plans(name: str, folder: Path) -> tuple[Manifest, Path]:
     carried = os.environ.get(FOLDER)
     made = Path(carried) / name if carried else folder / "made"
     if not carried:
-        make(name, made)
+        make(name, made, folder.parent / "plan-pairs")
     manifest = Manifest.read(made)
     for half, part in manifest.parts.items():
         profiles: tuple[Profile, ...] = part.plan.profiles if part.plan else ()
@@ -62,12 +62,12 @@ def open_plans(name: str, folder: Path) -> tuple[Manifest, Path]:
     return manifest, made
 
 
-def make(name: str, folder: Path) -> None:
-    """Make the folder of a kind of engine."""
+def make(name: str, folder: Path, pairs: Path) -> None:
+    """Make the folder of a kind of engine; its pair is put into ``pairs`` unless it is there."""
     from tests.engines.backends.plan_engine import lowered, plan_manifest
 
     kind = KINDS[name]
-    pair, engine = _built(kind.pair)
+    pair, engine = _built(kind.pair, pairs)
     manifest = Manifest.read(engine)
     length = _FP8_LENGTH if kind.cache_scale else manifest.shapes.cache_length
     manifest = replace(manifest, shapes=replace(manifest.shapes, cache_length=length))
@@ -87,19 +87,19 @@ def make(name: str, folder: Path) -> None:
 
 
 @functools.cache
-def _built(pair: str) -> tuple[Pair, Path]:
-    """A pair of checkpoints, and the engine of ONNX Runtime that is built from it."""
+def _built(pair: str, pairs: Path) -> tuple[Pair, Path]:
+    """A pair of checkpoints, and the engine of ONNX Runtime that is built from it; both below ``pairs``."""
     from peagle.compiler.pipeline.build import build
     from peagle.compiler.request.verb_options import BUILD
     from tests.models import VOCAB, Pair, eagle3_head, make_pair
 
-    base = Path(tempfile.mkdtemp(prefix="peagle-plans-"))
+    base = pairs / pair
     sizes = {"num_speculative_tokens": 4, "max_seq_len": 96}
     if pair == "demo":
         demo, sizes = Path(__file__).resolve().parents[2] / "compiler" / "bundled" / "demo", {}
         made = Pair(demo / "target", demo / "drafter")
     elif pair == "eagle3":
-        target = _built("qwen3")[0]
+        target = _built("qwen3", pairs)[0]
         made = Pair(target.target, eagle3_head(base / "head", target, draft_vocab=VOCAB - 40))
     else:
         made = make_pair(base / "pair", pair)
@@ -108,5 +108,6 @@ def _built(pair: str) -> tuple[Pair, Path]:
 
 
 if __name__ == "__main__":
-    for each in KINDS:
-        make(each, Path(sys.argv[1]) / each)
+    with tempfile.TemporaryDirectory() as aside:
+        for each in KINDS:
+            make(each, Path(sys.argv[1]) / each, Path(aside))

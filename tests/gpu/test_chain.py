@@ -1,10 +1,13 @@
-"""EAGLE-3 heads in the runtime of plans on a GPU: further passes and the copies between them are in the captured round."""
+"""EAGLE-3 heads in the runtime of plans on a GPU: further passes, and the copies between them, are captured too."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+
+pytest.importorskip("onnx_ir", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
+pytest.importorskip("onnxruntime", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
 
 from tests.engines.backends.tensorrt import test_chain as chains
 from tests.gpu.plan_engines import PlanEngines

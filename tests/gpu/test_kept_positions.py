@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest.importorskip("onnx_ir", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
+pytest.importorskip("onnxruntime", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
+
 from tests.engines.backends.tensorrt import test_kept_positions as positions
 from tests.gpu import torch_device
 from tests.gpu.plan_engines import PlanEngines

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest.importorskip("onnx_ir", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
+pytest.importorskip("onnxruntime", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
+
+from tests.engines.backends.stand_in import _Context
 from tests.engines.backends.tensorrt import test_backend as backends
 from tests.engines.backends.tensorrt import test_device as devices
 from tests.engines.backends.tensorrt import test_host_choice as host_choices
@@ -66,9 +70,7 @@ test_prompt_chunking_changes_nothing = backends.test_prompt_chunking_changes_not
 test_logits_are_onnx_runtime_s = backends.test_logits_are_onnx_runtime_s
 test_logits_between_two_generations_leave_no_trace = backends.test_logits_between_two_generations_leave_no_trace
 test_an_abandoned_stream_leaves_the_engine_usable = backends.test_an_abandoned_stream_leaves_the_engine_usable
-test_any_options_give_onnx_runtime_s_result = (
-    host_choices.test_any_options_beside_any_others_give_onnx_runtime_s_result
-)
+test_any_options_give_onnx_runtime_s_result = host_choices.test_any_options_beside_any_others_give_onnx_runtime_s_result
 test_forced_tokens_are_drafted_beyond_k = host_choices.test_forced_tokens_are_drafted_beyond_the_k_of_a_round
 test_only_rows_that_ask_are_read = host_choices.test_only_rows_that_ask_are_read_and_others_run_ahead_again
 test_each_pass_of_a_round_that_waits_is_captured_once = (
@@ -86,7 +88,7 @@ def test_rounds_that_are_not_captured_give_the_same_text(
 ) -> None:
     captured = [_tokens(plans[0], k) for k in (0, 3)]
     assert plans[1].replays > 0
-    monkeypatch.setattr(backends._Context, "is_stream_capturable", lambda self, stream: False, raising=False)
+    monkeypatch.setattr(_Context, "is_stream_capturable", lambda self, stream: False, raising=False)
     engine, device = engines("tiny").on_the_gpu()
     assert [_tokens(engine, k) for k in (0, 3)] == captured
     assert device.captures == device.replays == 0

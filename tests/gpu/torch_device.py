@@ -28,6 +28,7 @@ class TorchDevice(CudaDevice):
 
     def enqueue(self, step: Callable[[], None]) -> None:
         """Let PyTorch enqueue on the runtime's stream."""
+        self._enter()
         with torch.cuda.stream(self._torch_stream):
             step()
 
@@ -39,6 +40,7 @@ class TorchDevice(CudaDevice):
             return torch.empty(tuple(shape), dtype=kind, device="cuda")
         memory = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
         raw = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=memory), device="cuda")
+        assert raw.data_ptr() == address, "PyTorch made a copy"
         return raw.view(kind).reshape(tuple(shape))
 
     def constant(self, host: torch.Tensor) -> torch.Tensor:

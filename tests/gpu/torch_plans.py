@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ class TorchGraph:
 
         model = onnx.load(str(path))
         self.device = device
-        self.inputs = {value.name: _tensor(value) for value in model.graph.input}
-        self.outputs = {value.name: _tensor(value) for value in model.graph.output}
+        self.inputs: Mapping[str, GraphTensor] = {value.name: _tensor(value) for value in model.graph.input}
+        self.outputs: Mapping[str, GraphTensor] = {value.name: _tensor(value) for value in model.graph.output}
         nodes = [_Node(node) for node in model.graph.node]
         self.constants: Values = {each.name: _array(each) for each in model.graph.initializer}
         self.nodes = [node for node in nodes if not self._fold(node)]
@@ -49,7 +49,9 @@ class TorchGraph:
     def _fold(self, node: _Node) -> bool:
         """Compute what depends on nothing."""
         if not node.is_plugin and all(name in self.constants for name in node.inputs if name):
-            self.constants |= zip(node.outputs, node.run([self.constants.get(name) for name in node.inputs]), strict=True)
+            self.constants |= zip(
+                node.outputs, node.run([self.constants.get(name) for name in node.inputs]), strict=True
+            )
             return True
         return False
 
@@ -114,7 +116,7 @@ class _Context:
         graph = self._graph
         host, device = dict(graph.constants), {**graph.on_device, **bound}
         for node in graph.nodes:
-            if node.op == "Shape" or not node.is_plugin and all(name in host for name in node.inputs if name):
+            if node.op == "Shape" or (not node.is_plugin and all(name in host for name in node.inputs if name)):
                 given = [device.get(name, host.get(name)) for name in node.inputs]
                 host |= zip(node.outputs, node.run(given), strict=True)
                 continue

@@ -98,9 +98,7 @@ def plan_engine(folder: Path, manifest: Manifest, tokenizer: Path, slots: int) -
     return engine_on(device, OnnxRuntimeGraph, folder, manifest, tokenizer, slots), device
 
 
-def engine_on(
-    device: Any, load: Load, folder: Path, manifest: Manifest, tokenizer: Path, slots: int
-) -> Engine:
+def engine_on(device: Any, load: Load, folder: Path, manifest: Manifest, tokenizer: Path, slots: int) -> Engine:
     """The engine on any device; ``load`` loads the graphs of its plans."""
     backend = TensorRTBackend(folder, manifest, slots, device, stand_in(device, load))
     return Engine(folder, manifest, backend, Tokenizer(tokenizer, manifest.eos_token_ids))

@@ -75,8 +75,8 @@ class OnnxRuntimeGraph:
 
     def __init__(self, path: Path, device: HostDevice) -> None:
         self._session, self._device = quiet_session(path), device
-        self.inputs = {value.name: _tensor(value) for value in self._session.get_inputs()}
-        self.outputs = {value.name: _tensor(value) for value in self._session.get_outputs()}
+        self.inputs: Mapping[str, GraphTensor] = {value.name: _tensor(value) for value in self._session.get_inputs()}
+        self.outputs: Mapping[str, GraphTensor] = {value.name: _tensor(value) for value in self._session.get_outputs()}
 
     def context(self) -> Run:
         return self._enqueue
