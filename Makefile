@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-triton test test-gpu test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -122,6 +122,10 @@ _range:
 
 test-gpu: ## run the GPU tests; PYTHON needs PyTorch with CUDA, cuda-core, pytest and hypothesis, not this project
 	@$(PYTHON) -m pytest -m gpu tests/gpu -rs $(ARGS)
+
+gpu-plans: $(STAMP) ## make the graphs (20 MB) for test-gpu on a machine without this project, in build/gpu-plans
+	@echo "Making the graphs (a minute) ..."
+	@rm -rf build/gpu-plans && $(BIN)/python -m tests.gpu.plan_folders build/gpu-plans
 
 lint: $(STAMP) ## check style, format, spelling and types
 	@echo "Checking style, format, spelling and types ..."

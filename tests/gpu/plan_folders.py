@@ -52,7 +52,7 @@ KINDS: Mapping[str, Kind] = {
 def open_plans(name: str, folder: Path) -> tuple[Manifest, Path]:
     """Write the plans of a kind of engine into ``folder``; return their manifest, and the folder of the tokenizer."""
     carried = os.environ.get(FOLDER)
-    made = Path(carried) / name if carried else folder / "made"
+    made = Path(carried).resolve() / name if carried else folder / "made"
     if not carried:
         make(name, made, folder.parent / "plan-pairs")
     manifest = Manifest.read(made)

@@ -2,8 +2,8 @@
 
 ``python -m pytest -p tests.gpu.stand_in -m gpu tests/gpu`` runs every test, with the first of its parameters, from its
 fixtures to its last assertion. Device memory is the host's, a launch runs the NumPy reference after the launcher's own
-checks, and a build for a GPU gives the demo engine of ONNX Runtime. This proves nothing about a GPU. It finds a test
-that no longer fits the code it calls.
+checks, and a build for a GPU gives the demo engine of ONNX Runtime; plans that PyTorch runs come from the folder that
+``PEAGLE_TEST_PLANS`` names. This proves nothing about a GPU. It finds a test that no longer fits the code it calls.
 """
 
 from __future__ import annotations
