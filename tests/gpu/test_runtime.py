@@ -104,6 +104,7 @@ def test_adaptive_k_changes_no_text_and_captures_everything_at_first(plans: tupl
     assert device.replays > replays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tiny-float16", "tiny-fp8-caches", "eagle3-float16", "qwen3-moe", "gpt-oss"])
 def test_speculation_changes_no_text_of_any_graph(engines: Callable[[str], PlanEngines], kind: str) -> None:
     """Of 16 bits, with caches of codes, with experts."""
@@ -114,6 +115,7 @@ def test_speculation_changes_no_text_of_any_graph(engines: Callable[[str], PlanE
     assert device.replays > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tiny-fp8-caches", "qwen3-moe", "gpt-oss"])
 def test_text_of_other_graphs_is_onnx_runtime_s(engines: Callable[[str], PlanEngines], kind: str) -> None:
     engine, host = engines(kind).on_the_gpu()[0], engines(kind).on_the_host()
@@ -121,6 +123,7 @@ def test_text_of_other_graphs_is_onnx_runtime_s(engines: Callable[[str], PlanEng
         assert _tokens(engine, k) == _tokens(host, k)
 
 
+@pytest.mark.slow
 def test_a_trained_pair_answers_as_without_drafts_and_has_them_accepted(engines: Callable[[str], PlanEngines]) -> None:
     """The demo pair in float16: of what ONNX Runtime says in the same type, most until the first near tie."""
     from peagle.engines import SamplingParams
