@@ -41,6 +41,7 @@ KINDS: Mapping[str, Kind] = {
     "tiny": Kind("qwen3", "float32"),
     "tiny-float16": Kind("qwen3", "float16"),
     "tiny-fp8-caches": Kind("qwen3", "float32", cache_scale=0.02),
+    "tiny-float16-fp8-caches": Kind("qwen3", "float16", cache_scale=0.02),
     "eagle3": Kind("eagle3", "float32"),
     "eagle3-float16": Kind("eagle3", "float16"),
     "demo": Kind("demo", "float16"),

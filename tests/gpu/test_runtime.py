@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("onnx_ir", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
 pytest.importorskip("onnxruntime", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
 
+from peagle.engines.backends.tensorrt import backend as tensorrt
+from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
 from tests.engines.backends.stand_in import _Context
 from tests.engines.backends.tensorrt import test_backend as backends
 from tests.engines.backends.tensorrt import test_device as devices
@@ -94,6 +96,18 @@ def test_rounds_that_are_not_captured_give_the_same_text(
     assert device.captures == device.replays == 0
 
 
+def test_rounds_that_were_dropped_are_made_anew(
+    plans: tuple[Engine, TorchDevice], engines: Callable[[str], PlanEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The contexts and CUDA graphs of all but the last few kinds are released, and their memory used again."""
+    plain = _tokens(plans[0], 0)
+    monkeypatch.setattr(tensorrt, "KeptRounds", lambda device, most: KeptRounds(device, 3))
+    engine, device = engines("tiny").on_the_gpu()
+    for k in (0, 1, 2, 3, 6, 3):
+        assert _tokens(engine, k) == plain
+    assert device.replays > 0
+
+
 def test_adaptive_k_changes_no_text_and_captures_everything_at_first(plans: tuple[Engine, TorchDevice]) -> None:
     engine, device = plans
     plain = _tokens(engine, 0)
@@ -105,7 +119,10 @@ def test_adaptive_k_changes_no_text_and_captures_everything_at_first(plans: tupl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tiny-float16", "tiny-fp8-caches", "eagle3-float16", "qwen3-moe", "gpt-oss"])
+@pytest.mark.parametrize(
+    "kind",
+    ["tiny-float16", "tiny-fp8-caches", "tiny-float16-fp8-caches", "eagle3-float16", "qwen3-moe", "gpt-oss"],
+)
 def test_speculation_changes_no_text_of_any_graph(engines: Callable[[str], PlanEngines], kind: str) -> None:
     """Of 16 bits, with caches of codes, with experts."""
     engine, device = engines(kind).on_the_gpu()
