@@ -32,10 +32,6 @@ static_assert(kThreads >= kMostColumns, "a thread for every column");
 constexpr float kWeightUnits = 17592186044416.0f;
 constexpr float kDeepest = 32.0f;
 constexpr float kBinsPerNat = kBins / kDeepest;
-constexpr int kNearBins = kBins / 4;  // of the logits that weigh most
-static_assert(kNearBins + kThreads <= kBins, "a bin for every thread behind them");
-
-constexpr float kSlack = 0.01f;  // more than depths are rounded by, where only a few more logits are looked at for it
 
 // Noise lies between -log(log(2^33)) and -log(-log(1 - 2^-24)), so nothing this far below the best wins a race.
 constexpr float kWidestNoise = 20.5f;
@@ -239,32 +235,18 @@ template <class F>
 __device__ float least_needed(Shared& s, const Column<F>& column, float heat, float best, float floor, float share,
                               int me, int stride) {
   const bool weighs = share < 1;
+  const float least = logit_below(best, kDeepest + 0.5f, heat);
   const auto weight = [&](float z) {
     return weighs ? static_cast<u64>(expf(z - best) * kWeightUnits + 0.5f) : static_cast<u64>(1);
   };
-  // The first histogram has bins of equal width, so that they fill evenly and threads seldom meet in one. Most logits
-  // lie deep and weigh little: a thread adds up their weights by itself, in a bin of its own behind the near ones. Only
-  // if the goal lies among them, a second turn has a bin for every depth.
-  int coarse;
-#pragma unroll 1
-  for (int bins = kNearBins;; bins = kBins) {
-    const float deepest = weighs ? kDeepest : bins / kBinsPerNat;
-    u64 deep = 0;
-    clear_histogram(s);
-    each_logit(column, logit_below(best, deepest + 0.5f, heat), me, stride, [&](float logit, int) {
-      const float z = logit / heat;
-      const float depth = (best - z) * kBinsPerNat;
-      if (!(z >= floor && depth < kBins)) return;
-      if (depth < bins) {
-        shared_add(s.histogram[static_cast<int>(depth)], weight(z));
-      } else if (weighs) {
-        deep += weight(z);
-      }
-    });
-    if (deep > 0) shared_add(s.histogram[bins + thread_index()], deep);
-    coarse = find_bin_together(s, share);
-    if (coarse < bins || bins == kBins) break;
-  }
+  // The first histogram has bins of equal width, so that they fill evenly and threads seldom meet in one.
+  clear_histogram(s);
+  each_logit(column, least, me, stride, [&](float logit, int) {
+    const float z = logit / heat;
+    const float depth = (best - z) * kBinsPerNat;
+    if (z >= floor && depth < kBins) shared_add(s.histogram[static_cast<int>(depth)], weight(z));
+  });
+  const int coarse = find_bin_together(s, share);
   if (coarse >= kBins) return -kInfinity;
 
   // The following ones split the range of that bin, until one value is left. Its ends are taken a little too wide: what
@@ -272,7 +254,6 @@ __device__ float least_needed(Shared& s, const Column<F>& column, float heat, fl
   const float slack = 4e-7f * ((best < 0 ? -best : best) + 2 * kDeepest);
   u32 high = order(best - coarse / kBinsPerNat + slack);
   u32 low = order(best - (coarse + 1) / kBinsPerNat - slack);
-  const float least = logit_below(best, (coarse + 1) / kBinsPerNat + kSlack, heat);
   while (low < high) {
     const int shift = at_least(kWarp - leading_zeros(high - low) - kLogBins, 0);
     clear_histogram(s);
@@ -354,9 +335,7 @@ __device__ int draw(Shared& s, const Operands<F>& x, int row, int j, float best_
   const float inside = uniform > 0 ? at_most(uniform, kLargestBelow1) : 0;
   const u32 key = scramble(static_cast<u32>(inside * 0x1p24f));
   u64 winner = 0;
-  const float room = best - floor + kSlack;
-  const float deepest = room < kWidestNoise ? room : kWidestNoise;
-  each_logit(column, logit_below(best, deepest, heat), me, stride, [&](float logit, int id) {
+  each_logit(column, logit_below(best, kWidestNoise, heat), me, stride, [&](float logit, int id) {
     const float z = logit / heat;
     if (z >= floor) {
       const u64 other = candidate(order(z + gumbel(key, id)), id);
