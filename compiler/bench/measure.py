@@ -122,7 +122,9 @@ def _answers(
 ) -> ModeTurn:
     """Submit a group of prompts at once and read the pieces as they arrive."""
     began = time.perf_counter()
-    running = [_submit(engine, mode, prompts[at], params(at)) for at in group]
+    running = [
+        engine.submit(prompts[at].input, params(at), draft=mode.draft, num_speculative_tokens=mode.k) for at in group
+    ]
     pieces = _arrivals(running)
     seconds = time.perf_counter() - began
     answers = []
@@ -140,13 +142,6 @@ def _answers(
             )
         )
     return ModeTurn(tuple(answers), seconds)
-
-
-def _submit(engine: Engine, mode: DecodingMode, prompt: EncodedPrompt, params: SamplingParams) -> Submission:
-    if prompt.question:
-        asked = [{"role": "user", "content": prompt.question}]
-        return engine.submit_chat(asked, params, draft=mode.draft, num_speculative_tokens=mode.k)
-    return engine.submit(prompt.ids, params, draft=mode.draft, num_speculative_tokens=mode.k)
 
 
 def _arrivals(running: Sequence[Submission]) -> list[list[tuple[float, int]]]:

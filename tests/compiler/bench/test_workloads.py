@@ -23,7 +23,8 @@ from peagle.plugins.errors import UsageError
 @pytest.fixture(scope="module")
 def talking(talking_engine: Path) -> Iterator[Engine]:
     """An engine with a chat template."""
-    with Engine.load(talking_engine, check="sizes", prefix_cache_bytes=0) as engine:
+    template = "{% for each in messages %}{{ each.content }}!{% endfor %}"
+    with Engine.load(talking_engine, check="sizes", prefix_cache_bytes=0, chat_template=template) as engine:
         yield engine
 
 
@@ -64,18 +65,17 @@ def test_spaced_prompts_are_distinct_and_reach_over_the_whole_list(count: int, a
 def test_questions_use_the_chat_template_where_there_is_one(talking: Engine, tiny_engine: Engine) -> None:
     question = Prompt("a", "x = 1", "code")
     (asked,) = encode_prompts(talking, "some", [question], 64).prompts
-    assert (asked.question, list(asked.ids)) == (
-        "x = 1",
-        talking.chat_prompt([{"role": "user", "content": "x = 1"}])[1],
-    )
+    assert asked.prompt is question
+    assert asked.input == talking.encoded_chat([{"role": "user", "content": "x = 1"}])
+    assert talking.tokenizer.decode(asked.input.ids) == "x = 1!"
     plain = encode_prompts(tiny_engine, "some", [question], 64)
-    assert (plain.prompts[0].question, list(plain.prompts[0].ids)) == ("", tiny_engine.tokenizer.encode("x = 1"))
+    assert plain.prompts[0].input == tiny_engine.encoded("x = 1")
     assert "no chat template" in plain.notes[0]
 
 
 def test_prompts_above_the_room_are_left_out_and_counted(talking: Engine) -> None:
     found = encode_prompts(talking, "some", [Prompt("short", "x"), Prompt("long", "word " * 5000)], 64)
-    assert [each.id for each in found.prompts] == ["short"]
+    assert [each.prompt.id for each in found.prompts] == ["short"]
     assert found.notes == ("1 of 2 prompts left out: longer than 64 tokens",)
     with pytest.raises(UsageError, match="no prompt of some fits"):
         encode_prompts(talking, "some", [Prompt("long", "word " * 200)], 64)
@@ -90,17 +90,17 @@ def test_random_prompts_are_the_same_every_time_and_end_no_text(tiny_engine: Eng
     make = WORKLOADS["random"].ids
     assert make is not None
     prompts = make(tiny_engine, 32)
-    assert [each.ids for each in prompts] == [each.ids for each in make(tiny_engine, 32)]
-    drawn = {id for each in prompts for id in each.ids}
+    assert [each.input for each in prompts] == [each.input for each in make(tiny_engine, 32)]
+    drawn = {id for each in prompts for id in each.input.ids}
     assert drawn <= {*range(tiny_engine.manifest.shapes.vocab_size)} - {*tiny_engine.manifest.eos_token_ids}
-    assert {len(each.ids) for each in prompts} == {32}
+    assert {len(each.input.ids) for each in prompts} == {32}
 
 
 def test_long_documents_grow_up_to_the_room(talking: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "LONG_TOKENS", (400, 8192))
     make = WORKLOADS["long"].ids
     assert make is not None
-    lengths = [len(each.ids) for each in make(talking, 1600)]
+    lengths = [len(each.input.ids) for each in make(talking, 1600)]
     assert lengths == sorted(lengths)
     assert 1200 < lengths[-1] <= 1600
     assert lengths[0] <= 400
