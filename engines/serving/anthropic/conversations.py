@@ -52,10 +52,10 @@ _THINKING: dict[str, type[Thinking]] = {"enabled": Thinking, "adaptive": Thinkin
 _OUTPUT_FORMAT = FormField("output_config.format", schema="output_config.format.schema")
 
 
-def conversation_of(body: CountBody, style: Style | None, *, is_answered: bool = True) -> Conversation:
+def conversation_of(body: CountBody, style: Style | None) -> Conversation:
     """Return the conversation of a body for a model of this style. Raises ``HttpRefusal`` with the place.
 
-    The answer continues a last message of the assistant, which must be text if the conversation ``is_answered``.
+    An answer would continue a last message of the assistant if that is text.
     """
     turns = Turns()
     if body.system is not None:
@@ -65,15 +65,6 @@ def conversation_of(body: CountBody, style: Style | None, *, is_answered: bool =
     tools, must_call, most_calls = _tool_choice(body.tool_choice).among(_tools(body.tools or []))
     effort = body.output_config.effort if body.output_config else None
     messages, is_open = turns.messages(), bool(body.messages) and body.messages[-1].role == "assistant"
-    continues = is_open and bool(messages) and _is_text(messages[-1])
-    if is_answered and is_open and not continues:
-        place = f"messages[{len(body.messages) - 1}]"
-        raise HttpRefusal(
-            400,
-            f"{place} is from the assistant, but is no text that the answer could continue; fix: end with text, with "
-            "the results of the tools, or with a message of the user",
-            param=place,
-        )
     conversation = Conversation(
         messages,
         tools,
@@ -81,7 +72,7 @@ def conversation_of(body: CountBody, style: Style | None, *, is_answered: bool =
         must_call=must_call,
         most_calls=most_calls,
         add_generation_prompt=not is_open,
-        continue_final_message=continues,
+        continue_final_message=is_open and bool(messages) and _is_text(messages[-1]),
     )
     return styled(conversation, style, CLOSEST.get(effort or "", effort))
 
@@ -94,6 +85,14 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
     if body.max_tokens < 1:
         raise HttpRefusal(400, f"max_tokens must be 1 or more, not {body.max_tokens}", param="max_tokens")
     conversation = conversation_of(body, style)
+    if not conversation.add_generation_prompt and not conversation.continue_final_message:
+        place = f"messages[{len(body.messages) - 1}]"
+        raise HttpRefusal(
+            400,
+            f"{place} is from the assistant, but is no text that the answer could continue; fix: end with text, with "
+            "the results of the tools, or with a message of the user",
+            param=place,
+        )
     given = body.output_config.format if body.output_config else None
     own = None
     if given is not None:

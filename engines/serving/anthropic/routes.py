@@ -41,7 +41,7 @@ async def count_tokens(request: Request) -> Response:
     body = body_of(await read_body(request, state.limits), CountBody)
     state.check_model(body.model)
     shows_thoughts(body)
-    conversation = await run_in_threadpool(conversation_of, body, await answer_style(state), is_answered=False)
+    conversation = await run_in_threadpool(conversation_of, body, await answer_style(state))
     return json_response({"input_tokens": len(await prompt_ids(state, conversation))})
 
 

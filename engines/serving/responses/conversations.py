@@ -76,6 +76,7 @@ def generation_of(
         raise HttpRefusal(400, f"max_output_tokens must be 1 or more, not {most}", param="max_output_tokens")
     _check_includes(body.include or [])
     conversation = conversation_of(body, before, style)
+    _require_question(conversation.messages, len(items_of(body)))
     field, form = one_form(_format(body.text), body.structured_outputs, settings.structured_outputs)
     fields = {"max_tokens": room if most is None else most, "structured_outputs": form}
     return Generation(
@@ -90,13 +91,8 @@ def generation_of(
     )
 
 
-def conversation_of(
-    body: ResponsesBody, before: Sequence[Item], style: Style | None, *, is_answered: bool = True
-) -> Conversation:
-    """Return the conversation of a body that continues the items ``before``. Raises ``HttpRefusal`` with the place.
-
-    It ends with something to answer if it ``is_answered``.
-    """
+def conversation_of(body: ResponsesBody, before: Sequence[Item], style: Style | None) -> Conversation:
+    """Return the conversation of a body that continues the items ``before``. Raises ``HttpRefusal`` with the place."""
     turns = Turns()
     if body.instructions is not None:
         turns.say("system", body.instructions)
@@ -106,8 +102,6 @@ def conversation_of(
         _add(turns, each, f"input[{at}]")
     tools, must_call, most_calls = _tool_choice(body).among(_tools(body.tools or []))
     messages = turns.messages()
-    if is_answered:
-        _require_question(messages, len(items_of(body)))
     conversation = Conversation(
         messages,
         tools,

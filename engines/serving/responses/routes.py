@@ -51,7 +51,7 @@ async def count_input(request: Request) -> Response:
     body = body_of(await read_body(request, state.limits))
     state.check_model(body.model)
     before, style = _items_before(state, body.previous_response_id), await answer_style(state)
-    conversation = await run_in_threadpool(conversation_of, body, before, style, is_answered=False)
+    conversation = await run_in_threadpool(conversation_of, body, before, style)
     tokens = await prompt_ids(state, conversation)
     return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
