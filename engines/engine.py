@@ -29,7 +29,6 @@ from .requests.results import RequestOutput
 from .requests.structured_outputs import StructuredOutputsParams
 from .running.request import Request
 from .running.submission import AsyncSubmission, Delivery, Stream, Submission
-from .scheduling.prefix_cache import BLOCK
 from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .text.answer_styles import Style
 from .text.channels import spoken
@@ -190,17 +189,9 @@ class Engine:
         return self._loop.load
 
     @property
-    def cache_config(self) -> dict[str, str]:
-        """The caches, as vLLM's metric ``cache_config_info`` describes them: blocks of tokens for all requests."""
-        caches, tokens = self.manifest.target.caches, self.load_now.cache_tokens
-        return {
-            "block_size": str(BLOCK),
-            "cache_dtype": (caches[0].dtype if caches else "") or "auto",
-            "enable_prefix_caching": str(self._loop.prefix_cache_bytes > 0),
-            "num_gpu_blocks": str(tokens // BLOCK),
-            "kv_cache_size_tokens": str(tokens),
-            "prefix_cache_bytes": str(self._loop.prefix_cache_bytes),
-        }
+    def prefix_cache_bytes(self) -> int:
+        """The memory for the prefix cache."""
+        return self._loop.prefix_cache_bytes
 
     def require_open(self) -> None:
         """Raise ``EngineClosed`` if the engine was closed, or ``EngineFailed`` if it can no longer run requests."""

@@ -33,9 +33,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
 
     ``hosts`` are the names that requests may use in their ``Host`` header; None allows any.
     """
-    metrics_of_engine = ServerMetrics(
-        settings.model, lambda: engine.load_now, engine.grammars, FACES, engine.cache_config
-    )
+    metrics_of_engine = ServerMetrics(settings.model, engine, FACES)
     faces = dict(FACES)
     state = ServerState(engine, settings, metrics_of_engine, faces, hosts)
     cors = Middleware(

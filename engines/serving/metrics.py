@@ -11,9 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..draft_methods import METHODS
+from ..engine import Engine
 from ..grammars.tally import GrammarTally
 from ..loop import Load
 from ..requests.results import Delta, RequestOutput
+from ..scheduling.prefix_cache import BLOCK
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
 _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -24,18 +26,8 @@ FARTHEST = 20  # positions with a series of their own; later positions share one
 class ServerMetrics:
     """Metrics of one server, all labelled with its model."""
 
-    def __init__(
-        self,
-        model: str,
-        load: Callable[[], Load],
-        grammars: GrammarTally,
-        faces: Iterable[str],
-        cache: dict[str, str],
-    ) -> None:
-        """``load`` and ``grammars`` are read on each scrape; ``faces`` are the names of the APIs.
-
-        ``cache`` are the labels that describe the caches.
-        """
+    def __init__(self, model: str, engine: Engine, faces: Iterable[str]) -> None:
+        """``faces`` are the names of the APIs."""
         self.registry = CollectorRegistry()
         self._model = model
 
@@ -94,10 +86,11 @@ class ServerMetrics:
         )
         self.prompt_length = histogram("request_prompt_tokens", "Prompt tokens per choice.", _TOKENS)
         self.length = histogram("request_generation_tokens", "Generated tokens per choice.", _TOKENS)
-        Info("vllm:cache_config", "The KV caches.", ("model_name",), registry=self.registry).labels(model).info(cache)
+        caches = Info("vllm:cache_config", "The KV caches.", ("model_name",), registry=self.registry)
+        caches.labels(model).info(_cache_labels(engine))
         ProcessCollector(registry=self.registry)
-        self.registry.register(_Load(model, load))
-        self.registry.register(_Forms(model, grammars))
+        self.registry.register(_Load(model, lambda: engine.load_now))
+        self.registry.register(_Forms(model, engine.grammars))
         self.last_token = float("-inf")  # time of the last token, monotonic clock
 
     def note_token(self) -> None:
@@ -178,6 +171,19 @@ class RequestMeter:
             for position in range(accepted):
                 place = str(position) if position < FARTHEST else "beyond"
                 metrics.accepted_per_position.labels(model, lossy, place).inc(rounds)
+
+
+def _cache_labels(engine: Engine) -> dict[str, str]:
+    """Return vLLM's labels for the caches: blocks of tokens for all requests."""
+    caches, tokens = engine.manifest.target.caches, engine.load_now.cache_tokens
+    return {
+        "block_size": str(BLOCK),
+        "cache_dtype": (caches[0].dtype if caches else "") or "auto",
+        "enable_prefix_caching": str(engine.prefix_cache_bytes > 0),
+        "num_gpu_blocks": str(tokens // BLOCK),
+        "kv_cache_size_tokens": str(tokens),
+        "prefix_cache_bytes": str(engine.prefix_cache_bytes),
+    }
 
 
 class _Load(Collector):
