@@ -10,19 +10,21 @@ from ..text.answer_styles import Style
 from .generation import Conversation
 
 EFFORTS = ("low", "medium", "high")  # levels that the template of a "channels" model takes
-CLOSEST = {"minimal": "low", "xhigh": "high", "max": "high"}  # of further levels that APIs have
+_CLOSEST = {"minimal": "low", "xhigh": "high", "max": "high"}
+LEVELS = (*EFFORTS, *_CLOSEST)  # levels that APIs have
 
 
 def styled(conversation: Conversation, style: Style | None, effort: str | None = None) -> Conversation:
     """Return the conversation as the template of this style expects it.
 
-    For a "channels" template, ``effort``, one of ``EFFORTS``, becomes a template variable, and ``reasoning_content`` of
-    a message that called a tool becomes ``thinking``. Other styles return the conversation unchanged.
+    For a "channels" template, the closest of ``EFFORTS`` to ``effort`` becomes a template variable, and
+    ``reasoning_content`` of a message that called a tool becomes ``thinking``. Other styles return the conversation
+    unchanged.
     """
     if style != "channels":
         return conversation
     given = dict(conversation.chat_template_kwargs or {})
-    arguments = given if effort is None else {"reasoning_effort": effort, **given}
+    arguments = given if effort is None else {"reasoning_effort": _CLOSEST.get(effort, effort), **given}
     messages = [_with_thinking(each) for each in conversation.messages]
     return replace(conversation, messages=messages, chat_template_kwargs=arguments or conversation.chat_template_kwargs)
 

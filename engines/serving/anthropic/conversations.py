@@ -15,7 +15,7 @@ from ..forms import FormField, field_of, one_form
 from ..generation import Conversation, Generation, sampling_params
 from ..problems import HttpRefusal
 from ..reading import parse_variant
-from ..reasoning import CLOSEST, styled
+from ..reasoning import styled
 from ..server_fields import given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
@@ -74,7 +74,7 @@ def conversation_of(body: CountBody, style: Style | None) -> Conversation:
         add_generation_prompt=not is_open,
         continue_final_message=is_open and bool(messages) and _is_text(messages[-1]),
     )
-    return styled(conversation, style, CLOSEST.get(effort or "", effort))
+    return styled(conversation, style, effort)
 
 
 def generation_of(body: MessagesBody, style: Style | None, settings: ServerSettings) -> Generation:

@@ -17,7 +17,7 @@ from ..generation import Conversation, Generation, sampling_params
 from ..inert_fields import InertFields
 from ..problems import HttpRefusal
 from ..reading import parse_variant
-from ..reasoning import CLOSEST, EFFORTS, styled
+from ..reasoning import LEVELS, styled
 from ..server_fields import given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
@@ -206,13 +206,13 @@ def _format(text: dict[str, Any] | None) -> tuple[FormField, dict[str, Any]] | N
 
 
 def _effort(reasoning: dict[str, Any] | None, style: Style | None) -> str | None:
-    """Return the level of reasoning as templates know it. Models without levels ignore it."""
+    """Return the level of reasoning, which models without levels ignore. Raises ``HttpRefusal`` for another."""
     left = INERT_IN_REASONING.left_out(reasoning or {}, ("effort",), "reasoning")
     effort: str | None = left.pop("effort", None)
     if left:
         name = next(iter(left))[:100]
         raise HttpRefusal(400, f"invalid request body: unknown field `{name}` in reasoning", param="reasoning")
-    known = (*EFFORTS, *CLOSEST, *(() if style == "channels" else ("none",)))
+    known = (*LEVELS, *(() if style == "channels" else ("none",)))
     if effort is not None and effort not in known:
         raise HttpRefusal(
             400,
@@ -220,7 +220,7 @@ def _effort(reasoning: dict[str, Any] | None, style: Style | None) -> str | None
             param="reasoning.effort",
             code="unsupported_parameter",
         )
-    return None if effort is None else CLOSEST.get(effort, effort)
+    return effort
 
 
 def _check_includes(names: Sequence[str]) -> None:
