@@ -220,12 +220,13 @@ class Engine:
         """Return the visible part of a chat answer, without reasoning if the model marks it."""
         return spoken(answer) if self.answer_style == "channels" else answer
 
-    def prepare_forms(self) -> None:
+    def prepare_forms(self) -> bool:
         """Load the vocabulary for structured outputs, which the first request with one would otherwise wait for.
 
-        Does nothing without the ``[grammar]`` extra. A server calls it in a separate thread after startup.
+        Returns whether that worked: not without the ``[grammar]`` extra, and not for every tokenizer. A server calls it
+        in a separate thread after startup.
         """
-        self._factory.prepare_forms()
+        return self._factory.prepare_forms()
 
     def calls_of(
         self,

@@ -183,9 +183,9 @@ class RequestFactory:
         """Statistics of structured outputs."""
         return self._grammars.tally
 
-    def prepare_forms(self) -> None:
-        """Load the vocabulary for structured outputs."""
-        self._grammars.prepare()
+    def prepare_forms(self) -> bool:
+        """Load the vocabulary for structured outputs, and return whether that worked."""
+        return self._grammars.is_usable
 
     def calls(
         self, tools: Objects, most: int | None, *, disable_additional_properties: bool = True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +97,7 @@ class Grammars:
 
     @cached_property
     def is_usable(self) -> bool:
-        """Return whether the packages are installed and llguidance can read the tokenizer."""
+        """Load the vocabulary now, and return whether that worked. If not, requests with a form report it."""
         try:
             self._vocabulary()
         except EnvironmentProblem:
@@ -108,11 +107,6 @@ class Grammars:
     def require_possible(self, form: StructuredOutputsParams) -> None:
         """Compile a form for the next ``path``. Raises the errors of ``path``."""
         self._guide(self._vocabulary(), form)
-
-    def prepare(self) -> None:
-        """Load the vocabulary now. If that fails, requests with a form report it."""
-        with suppress(EnvironmentProblem):
-            self._vocabulary()
 
     def _vocabulary(self) -> LLTokenizer:
         require("grammar", "structured output")

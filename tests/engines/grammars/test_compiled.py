@@ -69,19 +69,19 @@ def test_who_prepares_waits_for_no_vocabulary_later(tiny_folder: Path, tmp_path:
     copy = folder / "tokenizer.json"
     copy.write_bytes((tiny_folder / "tokenizer.json").read_bytes())
     grammars = Grammars((folder / "tokenizer.json").read_text, END, VOCAB)
-    grammars.prepare()
+    assert grammars.is_usable
     copy.unlink()
     assert grammars.path(StructuredOutputsParams(regex="ab"), END) is not None
 
 
 def test_preparation_failure_is_reported_to_every_requester(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = Grammars((tiny_folder / "gone" / "tokenizer.json").read_text, END, VOCAB)
-    damaged.prepare()
+    assert not damaged.is_usable
     with pytest.raises(EnvironmentProblem, match="cannot be used for grammars"):
         damaged.path(StructuredOutputsParams(regex="ab"), END)
     monkeypatch.setattr(optional_packages, "is_installed", lambda module: module != "llguidance")
     without = Grammars((tiny_folder / "tokenizer.json").read_text, END, VOCAB)
-    without.prepare()
+    assert not without.is_usable
     with pytest.raises(EnvironmentProblem, match="structured output"):
         without.path(StructuredOutputsParams(regex="ab"), END)
 
