@@ -12,7 +12,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..requests.arguments import flag
 from .answer_styles import Style
 from .channels import ENDS
-from .default_calls import in_default_form, mentions_calls
+from .default_calls import in_default_form
 from .messages import Message, messages_of, template_arguments_of, template_of, tools_of
 from .template_files import DEFAULT, read_special_tokens, read_templates
 from .tokenizer import Tokenizer
@@ -105,8 +105,8 @@ class Chat:
             )
         template = self._template(chat_template)
         given, offered = messages_of("messages", messages, is_answered=opens), tools_of("tools", tools)
-        if (offered or mentions_calls(given)) and self.style is None:
-            given = in_default_form(given, offered or [], takes_system=template.takes_system)
+        if self.style is None:
+            given = in_default_form(given, offered or [], takes_system=bool(offered) and template.takes_system)
             offered = None
         text = template.render(
             given,

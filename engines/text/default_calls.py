@@ -49,11 +49,6 @@ def in_default_form(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any],
     return _with_description(written, tools, takes_system=takes_system) if tools else written
 
 
-def mentions_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a conversation has calls of tools or their results."""
-    return any(each["role"] == "tool" or each.get("tool_calls") for each in messages)
-
-
 def _with_description(messages: list[dict[str, Any]], tools: Sequence[Any], *, takes_system: bool) -> list[Any]:
     listed = "\n".join(json.dumps(each, ensure_ascii=False) for each in tools)
     text = _DESCRIPTION.format(tools=listed, example=_EXAMPLE)

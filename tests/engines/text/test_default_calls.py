@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engines.text.chat_template import ChatTemplate
-from peagle.engines.text.default_calls import END_OF_RESULT, RESULT, in_default_form, mentions_calls
+from peagle.engines.text.default_calls import END_OF_RESULT, RESULT, in_default_form
 from peagle.engines.text.messages import messages_of
 from peagle.engines.text.tool_calls import CLOSE, OPEN, ToolCallReader
 from tests.chat_templates import CHATML, GEMMA
@@ -81,11 +81,9 @@ def test_results_and_what_the_user_says_next_are_one_message() -> None:
 
 def test_other_messages_stay_as_they_are() -> None:
     turns = [SYSTEM, HI, {"role": "assistant", "content": "Hello"}, HI, HI]
-    assert not mentions_calls(turns)
     assert converted(turns) == turns
     odd = [HI, {"role": "assistant", "content": "a", "tool_calls": [3, {"function": {"name": []}}]}, HI]
     assert converted(odd) == odd
-    assert mentions_calls(odd)
 
 
 JSON = st.recursive(
