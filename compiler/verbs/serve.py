@@ -244,7 +244,9 @@ def serve(
     names = tuple(map(check_host_name, allowed_host or ()))
     root, tls = check_root_path(root_path), Tls.of(ssl_certfile, ssl_keyfile)
     template = None if chat_template is None else checked_template(chat_template)
-    most = Manifest.read(folder).shapes.max_seq_len
+    manifest = Manifest.read(folder)
+    said = speculation_of(speculative_config, os.environ, manifest)
+    most = manifest.shapes.max_seq_len
     if max_model_len is not None and max_model_len > most:
         raise UsageError(
             f"--max-model-len is {max_model_len}, but this engine was built for at most {most} tokens",
@@ -263,9 +265,8 @@ def serve(
             chat_template=template,
             check=check,
         )
-        said = speculation_of(speculative_config, os.environ, loaded.manifest)
         settings = ServerSettings(
-            model=served_model_name or model_name(loaded.manifest, folder),
+            model=served_model_name or model_name(manifest, folder),
             api_keys=keys,
             limits=Limits(
                 body_bytes=max_body_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -158,11 +159,17 @@ def test_unservable_engine_fails_before_listening(
 
 
 def test_engine_that_fails_to_load_leaves_no_socket_behind(cli: Run, talking_engine: Path, tmp_path: Path) -> None:
-    """The drafts are checked once the engine has been loaded."""
-    path = tmp_path / "s"
-    done = cli("serve", talking_engine, "--uds", path, "--speculative-config", '{"num_speculative_tokens": 99}')
-    assert "num_speculative_tokens 99 is not supported" in done.err
+    engine, path = tmp_path / "engine", tmp_path / "s"
+    shutil.copytree(talking_engine, engine)
+    (engine / "tokenizer.json").unlink()
+    options = ("serve", engine, "--uds", path)
+    done = cli(*options)
+    assert done.code == 3
+    assert "tokenizer.json" in done.err
     assert not path.exists()
+
+    wrong = cli(*options, "--speculative-config", '{"num_speculative_tokens": 99}')
+    assert "num_speculative_tokens 99 is not supported" in wrong.err, "options are checked before the engine is loaded"
 
 
 def test_folder_without_an_engine_is_not_served(cli: Run, tmp_path: Path) -> None:
