@@ -1,4 +1,4 @@
-"""Report of a benchmark as one HTML file with charts: no scripts, no external resources, light and dark."""
+"""Report of a benchmark as one HTML file with charts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from .line_chart import Points, line_chart
+from ..pipeline.reports.html_page import html_page, html_table
+from ..pipeline.reports.line_chart import Points, line_chart
 from .printing import (
     category_rows,
     difference_line,
@@ -22,37 +23,6 @@ from .printing import (
 )
 from .result import BenchResult, write_atomically
 from .summary import LatencyFigures, ModeFigures
-
-_STYLE = """
-:root { color-scheme: light dark; --back: #fff; --text: #1c1c1c; --faint: #5d5d5d; --line: #dcdcdc; --well: #f5f5f5; }
-.c0 { --c: #3b6fb6; } .c1 { --c: #b4460f; } .c2 { --c: #2c7d4f; } .c3 { --c: #8a4fb0; }
-.c4 { --c: #a0760a; } .c5 { --c: #c0396b; } .c6 { --c: #15808a; } .c7 { --c: #6b6b6b; }
-@media (prefers-color-scheme: dark) {
-  :root { --back: #16181b; --text: #e8e8e8; --faint: #a9adb3; --line: #3a3e44; --well: #202327; }
-  .c0 { --c: #7fb0f2; } .c1 { --c: #f2935c; } .c2 { --c: #6cc794; } .c3 { --c: #c69be6; }
-  .c4 { --c: #dcb54c; } .c5 { --c: #f083ab; } .c6 { --c: #5cc7d2; } .c7 { --c: #b5b5b5; }
-}
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1.2rem 1rem 3rem;
-  color: var(--text); background: var(--back); }
-h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; }
-details { margin: .6rem 0; } h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; } p { margin: .5rem 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th { color: var(--faint); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; vertical-align: top; }
-table.facts td:first-child { color: var(--faint); white-space: nowrap; }
-pre { background: var(--well); padding: .7rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
-figure { margin: .6rem 0 1rem; } svg { width: 100%; max-width: 44rem; height: auto; display: block; }
-svg text { font-size: 12px; fill: var(--faint); } .grid { stroke: var(--line); }
-polyline { fill: none; stroke: var(--c); stroke-width: 2; } circle { fill: var(--c); }
-.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .9rem; }
-.legend span::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
-  border-radius: 2px; background: var(--c); vertical-align: -1px; }
-@media (max-width: 36rem) { svg text { font-size: 19px; } }
-.warn { border-left: 4px solid #c0392b; padding-left: .7rem; } .faint { color: var(--faint); }
-"""
 
 _CURVE_END = 96
 _MEANING = """Tokens per second of one user count the tokens after the first one, which comes from the prompt. Gains are
@@ -72,10 +42,9 @@ def page(result: BenchResult) -> str:
     """Return the report of a benchmark as HTML."""
     title = "Benchmark of " + " and ".join(text.partition(":")[0] for name, text in result.origin if _is_subject(name))
     parts = [
-        f"<h1>{escape(title)}</h1>",
         *_verdict(result),
         "<h2>Origin</h2>",
-        _facts(result),
+        html_table((), result.origin, "facts"),
         f"<p>These figures come from this command:</p><pre>{escape(result.command)}</pre>",
         *(f'<p class="faint">{escape(note)}</p>' for note in result.notes),
     ]
@@ -86,12 +55,7 @@ def page(result: BenchResult) -> str:
         "<h2>Meaning of the figures</h2>",
         f"<p>{_MEANING}</p>",
     ]
-    body = "\n".join(part for part in parts if part)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return html_page(title, parts)
 
 
 def _is_subject(name: str) -> bool:
@@ -176,12 +140,5 @@ def _sweep(result: BenchResult) -> Iterator[str]:
             yield line_chart(lines, "requests at once", title)
 
 
-def _facts(result: BenchResult) -> str:
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in result.origin)
-    return f'<table class="facts">{rows}</table>'
-
-
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+    return html_table(head, rows, "figures")

@@ -12,47 +12,35 @@ from ...precision.product_table import described
 from ...precision.recipes import STORED, lead_sentence, rows_of
 from ...resources.speed.page import speed_rows
 from ...resources.speed.round_estimate import SPEED, SpeedEstimate
-from .rate_picture import rate_picture
+from .html_page import html_page, html_table
+from .line_chart import line_chart
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c1c1c; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: #555; padding: .4rem 0; }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; } details { margin: .6rem 0; }
-li { margin: .3rem 0; } code { font-size: .9em; overflow-wrap: anywhere; }
-"""
 _UNNAMED = "other"
 
 
 def report_html(report: Mapping[str, Any], manifest: Manifest, title: str) -> str:
     """Return the page for the content of ``build_report.json`` and the manifest."""
     parts = [
-        f"<h1>{escape(title)}</h1>",
         *_first(manifest),
         f"<p>peagle-compile {escape(str(report['product_version']))}, "
         f"{escape(str(report['num_speculative_tokens'] or 'no'))} drafts per round</p>",
         *_warnings(report["warnings"]),
         "<h2>Engine</h2>",
-        _table(("", ""), _engine(manifest)),
+        html_table((), _engine(manifest), "facts"),
         "<h2>Precision</h2>",
-        _table(("part", "type"), _types(report, manifest.precision)),
+        html_table(("part", "type"), _types(report, manifest.precision)),
         *_calibration(report.get("calibration") or {}),
         *_products(report.get("matmuls") or {}),
         *_losses(report.get("precision") or {}),
         *_speed(report.get("choose_k") or {}),
         *_estimate(report.get(SPEED) or {}),
         "<h2>Time and memory</h2>",
-        _table(("phase", "seconds", "peak memory so far", ""), [_phase(phase) for phase in report["phases"]]),
+        html_table(("phase", "seconds", "peak memory so far", ""), [_phase(phase) for phase in report["phases"]]),
         *_plans(report.get("plans") or {}),
         "<h2>Sizes</h2>",
-        _table(("part", "bytes", ""), [(name, count, size(count)) for name, count in report["bytes"].items()]),
+        html_table(("part", "bytes", ""), [(name, count, size(count)) for name, count in report["bytes"].items()]),
     ]
-    body = "\n".join(parts)
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return html_page(title, parts)
 
 
 def _first(manifest: Manifest) -> list[str]:
@@ -96,7 +84,7 @@ def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:
     rows += [("samples", facts["num_samples"]), ("tokens", facts["num_tokens"]), ("method", method)]
     rows += [("computed on", facts["device"])] if "device" in facts else []
     yield "<h2>Calibration</h2>"
-    yield _table(("", ""), rows)
+    yield html_table((), rows, "facts")
     yield from _saturation(facts.get("saturation") or {})
     yield from _experts(facts.get("experts") or {})
 
@@ -116,7 +104,7 @@ def _saturation(found: Mapping[str, Any]) -> Iterable[str]:
     yield "</p>"
     if found["worst"]:
         rows = [(each["name"], f"{each['share']:.3%}", f"{each['beyond']:.3g}") for each in found["worst"]]
-        yield _table(("input", "values beyond the range", "largest value / range"), rows)
+        yield html_table(("input", "values beyond the range", "largest value / range"), rows)
 
 
 def _experts(found: Mapping[str, Any]) -> Iterable[str]:
@@ -129,7 +117,7 @@ def _experts(found: Mapping[str, Any]) -> Iterable[str]:
     )
     yield f"<details><summary>{summary_text}</summary>"
     rows = [(each["module"], each["expert"], each["tokens"]) for each in found["seldom"]]
-    yield _table(("layer", "expert", "tokens"), rows)
+    yield html_table(("layer", "expert", "tokens"), rows)
     yield "</details>"
 
 
@@ -139,19 +127,19 @@ def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
         return
     yield "<h2>Choice of K</h2>"
     yield f"<p>K = {choice['k']} decodes {choice['speedup']:.2f}x as fast as plain decoding on this machine</p>"
-    rates = [
-        (rate["k"], *(f"{rate[name]:.1f}" for name in ("tokens_per_second", "slowest", "fastest")))
-        for rate in choice["rates"]
-    ]
-    yield rate_picture(choice["rates"], choice["k"])
-    yield _table(("K", "median tokens per second", "slowest", "fastest"), rates)
+    names = {"median": "tokens_per_second", "slowest": "slowest", "fastest": "fastest"}
+    rates = sorted(choice["rates"], key=lambda rate: int(rate["k"]))
+    lines = {name: [(rate["k"], rate[key]) for rate in rates] for name, key in names.items()}
+    yield line_chart(lines, "drafts per round (K)", "tokens per second")
+    rows = [(rate["k"], *(f"{rate[key]:.1f}" for key in names.values())) for rate in rates]
+    yield html_table(("K", "median tokens per second", "slowest", "fastest"), rows, "figures")
 
 
 def _estimate(content: Mapping[str, Any]) -> Iterable[str]:
     """Yield the speed estimate, beside measured rounds if there are any."""
     if content:
         yield "<h2>Speed estimate</h2>"
-        yield _table(("", ""), speed_rows(SpeedEstimate.from_json(content)))
+        yield html_table((), speed_rows(SpeedEstimate.from_json(content)), "facts")
 
 
 def _products(tables: Mapping[str, Any]) -> Iterable[str]:
@@ -164,7 +152,9 @@ def _products(tables: Mapping[str, Any]) -> Iterable[str]:
             roles.setdefault(row.get("role") or _UNNAMED, []).append(row)
         for role, rows in roles.items():
             yield f"<details><summary>{escape(role)}: {len(rows)}</summary>"
-            yield _table(("weight", "stored in", "computed in", "values", "source", ""), [_row(row) for row in rows])
+            yield html_table(
+                ("weight", "stored in", "computed in", "values", "source", ""), [_row(row) for row in rows]
+            )
             yield "</details>"
 
 
@@ -180,7 +170,7 @@ def _losses(precision: Mapping[str, Any]) -> Iterable[str]:
             yield f"<h2>Rounding error of the {escape(half)}</h2>"
             yield f"<details open><summary>{len(losses)} tensors, relative error, largest first</summary>"
             worst = sorted(losses.items(), key=lambda item: -item[1])
-            yield _table(("tensor", "error"), [(name, f"{loss:.3%}") for name, loss in worst])
+            yield html_table(("tensor", "error"), [(name, f"{loss:.3%}") for name, loss in worst])
             yield "</details>"
 
 
@@ -191,16 +181,4 @@ def _phase(phase: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _plans(plans: Mapping[str, Any]) -> list[str]:
     rows = [(name, f"{plan['seconds']:.1f}", size(plan["peak_rss_bytes"])) for name, plan in plans.items()]
-    return [_table(("plan", "seconds", "peak memory of its process"), rows)] if rows else []
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = ["<table>", "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"]
-    lines += ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows]
-    return "\n".join([*lines, "</table>"])
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, int):
-        return f'<td class="number">{value:,}</td>'
-    return f"<td>{escape(str(value))}</td>"
+    return [html_table(("plan", "seconds", "peak memory of its process"), rows)] if rows else []

@@ -94,7 +94,7 @@ def test_page_describes_the_engine_and_its_verification() -> None:
         },
     )
     whole = _Page(report_html(report | {"choose_k": {"k": 2, "speedup": 3.0, "rates": rates}}, manifest, "engine"))
-    assert (whole.tags.count("svg"), whole.tags.count("circle"), whole.open) == (1, 3, [])
+    assert (whole.tags.count("svg"), whole.tags.count("circle"), whole.open) == (1, 3 * 3, [])
     page = whole.text
     for said in (
         "demo (Qwen3ForCausalLM)", "ab" * 32, "cd" * 32, "tensorrt-rtx 1.7.1, lowered for tensorrt", "sm_89, sm_120",

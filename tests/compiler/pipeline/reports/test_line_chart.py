@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.bench.line_chart import line_chart, tick_step
+from peagle.compiler.pipeline.reports.line_chart import line_chart, tick_step
 
 points = st.lists(st.tuples(st.floats(-1e5, 1e5), st.floats(0, 1e6)), min_size=1, max_size=12)
 
