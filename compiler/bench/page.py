@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..pipeline.reports.html_page import html_page, html_table
 from ..pipeline.reports.line_chart import Points, line_chart
+from ..store.atomic_files import replacing
 from .printing import (
     category_rows,
     difference_line,
@@ -21,7 +22,7 @@ from .printing import (
     sweep_rows,
     text_rows,
 )
-from .result import BenchResult, write_atomically
+from .result import BenchResult
 from .summary import LatencyFigures, ModeFigures
 
 _CURVE_END = 96
@@ -35,7 +36,8 @@ decoding."""
 
 def write_page(path: Path, result: BenchResult) -> None:
     """Write the report as one file, atomically."""
-    write_atomically(path, page(result))
+    with replacing(path) as temporary:
+        temporary.write_text(page(result), encoding="utf-8")
 
 
 def page(result: BenchResult) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...plugins.errors import UsageError
-from ..console.exit_cleanup import remove_on_exit
-from ..store.atomic_files import flush, writing
+from ..store.atomic_files import replacing
 from .origin import Rows
 from .summary import ModeFigures
 
@@ -66,7 +64,8 @@ class BenchResult:
     def write_json(self, path: Path) -> None:
         """Write ``bench.json`` atomically. Raises ``UsageError`` for a file that no benchmark wrote."""
         require_replaceable(path)
-        write_atomically(path, json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n")
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def require_replaceable(path: Path) -> None:
@@ -81,16 +80,6 @@ def require_replaceable(path: Path) -> None:
         raise UsageError(
             f"{path} exists and was not written by `peagle-compile bench`", fix="choose another --out, or remove it"
         )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file under another name, and rename it when it is whole."""
-    with writing(path, 0):
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with remove_on_exit(temporary):
-            temporary.write_text(text, encoding="utf-8")
-            flush(temporary)
-            temporary.replace(path)
 
 
 def _finite(value: Any) -> Any:

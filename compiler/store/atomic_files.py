@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...plugins.errors import BuildError, EnvironmentProblem, UsageError
-from ..console.exit_cleanup import defer_stops
+from ..console.exit_cleanup import defer_stops, remove_on_exit
 from .copy_file import nearest
 from .leftovers import remove, retired_path
 
@@ -54,6 +54,17 @@ def move_into_place(ready: Path, final: Path) -> None:
             raise
         flush(final.parent)
         remove(old)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write, which then replaces the file ``path``; an error leaves ``path`` as it was."""
+    with writing(path.parent, 0):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with remove_on_exit(temporary):
+            yield temporary
+            flush(temporary)
+            temporary.replace(path)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,9 +12,9 @@ from ...engines.folder.manifest import Manifest, is_engine
 from ...engines.folder.records import FileEntry
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
-from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress, Quiet
 from ..precision.recipes import MULTIPLIED, lead_sentence
+from ..store.atomic_files import replacing
 from .engine_origin import is_reference
 from .engine_text import TextCheck, compare_text
 from .losslessness import Losslessness, compare_on_and_off
@@ -333,11 +332,9 @@ def _save(folder: Path, verification: Verification) -> Verification:
     The manifest drops its entry before the file changes, so the engine can be loaded at any moment.
     """
     path = folder / FILE_NAME
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with remove_on_exit(temporary):
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
         _set_entry(folder, None)
-        temporary.replace(path)
     _set_entry(folder, FileEntry.of(path))
     return verification
 
