@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from peagle.compiler.hardware.machine import processor_name
 
 # The demo pair is in version control, so its files must stay small enough to commit.
 MAX_FILE_BYTES = 8_000_000
@@ -33,10 +34,4 @@ def publish(folder: Path, write: Callable[[Path], object], limit: int = MAX_FILE
 
 def processor() -> str:
     """Return the CPU's name for a card, e.g. "Intel(R) Xeon(R) Processor, 2 cores"."""
-    cores = f"{os.cpu_count()} cores"
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()}, {cores}"
-    return f"{platform.machine()}, {cores}"
+    return f"{processor_name()}, {os.cpu_count()} cores"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...engines.folder.manifest import Manifest
-from ..hardware.machine import look
+from ..hardware.machine import look, processor_name
+from ..precision.recipes import in_words
 
 Rows = list[tuple[str, str]]
 _PACKAGES = ("peagle-compile", "onnxruntime", "tensorrt", "tensorrt-rtx", "numpy")
@@ -22,7 +23,7 @@ def machine_rows() -> Rows:
     versions = [f"{name} {number}" for name in _PACKAGES if (number := _version(name))]
     return [
         ("time", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
-        ("machine", f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"),
+        ("machine", f"{processor_name()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"),
         *([("GPU", "; ".join(gpus))] if gpus else []),
         ("load", f"{os.getloadavg()[0]:.2f} at the start"),
         ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
@@ -34,7 +35,7 @@ def engine_rows(folders: Sequence[Path], manifests: Sequence[Manifest], threads:
     rows = []
     for at, (folder, manifest) in enumerate(zip(folders, manifests, strict=True), 1):
         parts = [f"{part.origin.id} ({part.origin.revision[:16]})" for part in manifest.parts.values()]
-        built = f"{folder.resolve().name}: {' with '.join(parts)}, {_precision(manifest.precision)}"
+        built = f"{folder.resolve().name}: {' with '.join(parts)}, {in_words(manifest.precision)}"
         backend = f"{manifest.backend.name}, lowered for {manifest.backend.lowering}"
         name = "engine" if len(folders) == 1 else f"engine {at}"
         made = f"by peagle-compile {manifest.product_version}"
@@ -52,22 +53,8 @@ def _threads(manifest: Manifest, threads: int | None) -> list[str]:
     return [f"{count} thread{'s' * (count > 1)}" if count else "a thread per physical core"]
 
 
-def _precision(table: Mapping[str, str]) -> str:
-    return table.get("recipe", "unknown precision")
-
-
 def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
         return ""
-
-
-def _processor() -> str:
-    """Return the name of the processor, or its architecture if the system does not tell it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -1,13 +1,15 @@
-"""Facts about this machine for choosing a backend: its GPUs and the installed TensorRT."""
+"""Facts about this machine: its GPUs and the installed TensorRT, for choosing a backend, and its processor."""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from ...plugins.optional_packages import is_installed
 from ...plugins.tensorrt.import_tensorrt import Product
@@ -52,6 +54,16 @@ def look() -> Machine:
     """Inspect this machine through its driver and its packages; changes nothing and does not load TensorRT."""
     products = {str(product): number for product in _MODULES if (number := _product_version(product))}
     return Machine(_local_gpus(), products)
+
+
+def processor_name() -> str:
+    """Return the name of the processor, or its architecture if the system does not tell it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _product_version(product: Product) -> str:
