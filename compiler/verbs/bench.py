@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ...plugins.errors import UsageError
 from ..console.printing import emit, interruptible, note
 from .flags.completion import one_of, several
 from .flags.help_text import DRAFT, RUN, SAMPLING
-from .flags.shared_flags import Json, Temperature, Threads, requested_drafts
+from .flags.shared_flags import Json, Temperature, Threads, numbers_of, requested_drafts
 from .flags.verbosity import Verbosity, with_verbosity
 from .serve import KEY_VARIABLE
 
@@ -156,7 +155,7 @@ def bench(
         num_speculative_tokens=tuple(
             k for part in _parts(num_speculative_tokens) if (k := requested_drafts(part)) is not None
         ),
-        concurrency=_numbers("--concurrency", concurrency),
+        concurrency=numbers_of("--concurrency", concurrency, "1,2,4"),
         temperature=temperature,
         seed=seed,
         ignore_eos=ignore_eos,
@@ -190,10 +189,3 @@ def bench(
 
 def _parts(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
-
-
-def _numbers(flag: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{flag} {text!r} is not a list of numbers", fix="use for example 1,2,4") from None

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from ...engines.draft_methods import METHODS
-from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
 from .flags.help_text import PRECISION
-from .flags.shared_flags import EngineFolder, Json, Threads
+from .flags.shared_flags import EngineFolder, Json, Threads, numbers_of
 from .flags.verbosity import Verbosity, with_verbosity
 
 
@@ -111,7 +110,7 @@ def verify(
 
     Example: peagle-compile verify demo-engine
     """
-    depths = _depths(num_speculative_tokens)
+    depths = numbers_of("--num-speculative-tokens", num_speculative_tokens, "1,3,5,8")
     parts = tuple(part.strip() for part in only.split(",")) if only is not None else ()
     from ..verify.failures import require_passed
     from ..verify.printing import lines
@@ -138,12 +137,3 @@ def verify(
     else:
         print(columns(lines(verification)))
     require_passed(verification, engine)
-
-
-def _depths(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"--num-speculative-tokens {text!r} is not a list of numbers of 1 or more", fix="use for example 1,3,5,8"
-        ) from None

@@ -142,3 +142,11 @@ def requested_drafts(text: str | None) -> int | Literal["auto"] | None:
             fix="pass the number of drafts per round, for example 4 (0 for plain decoding), or auto; or omit the "
             "option for the engine's own setting",
         ) from None
+
+
+def numbers_of(flag: str, text: str, example: str) -> tuple[int, ...]:
+    """Parse a list of numbers, separated by commas. Raises ``UsageError`` with the ``example``."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{flag} {text!r} is not a list of numbers", fix=f"use for example {example}") from None
