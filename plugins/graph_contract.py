@@ -88,6 +88,7 @@ MAX_DRAFTS = 63  # per round: AcceptPrefix's kernel handles 64 emission columns,
 
 # Dynamic dims and their field in a plan's profile.
 PROFILE_FIELDS = {"B": "rows", "S": "columns", "E": "emitted", "R": "positions", "A": "aux_columns"}
+LEAST_SIZES = {"aux_columns": 0}  # of fields that may be smaller than 1
 PARTIAL_FIELDS = ("positions", "aux_columns")  # empty in the profiles of graphs without these dims
 
 

@@ -21,6 +21,7 @@ from ...engines.folder.records import PlanRecord, Profile
 from ...engines.folder.strict_json import decode
 from ...plugins import errors
 from ...plugins.errors import BuildError, PeagleError, UsageError
+from ...plugins.graph_contract import LEAST_SIZES
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..hardware.gpus import PRODUCTS
 from ..precision.product_table import BuiltProduct
@@ -174,4 +175,7 @@ def raised(record: dict[str, str]) -> PeagleError:
 
 def _complaints(profile: Profile) -> list[str]:
     """List the problems of a profile: each size must be three ascending numbers."""
-    return [f"{what} {getattr(profile, what)} are not three ascending sizes of 1 or more" for what in profile.wrong()]
+    return [
+        f"{what} {getattr(profile, what)} are not three ascending sizes of {LEAST_SIZES.get(what, 1)} or more"
+        for what in profile.wrong()
+    ]

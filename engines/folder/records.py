@@ -11,6 +11,7 @@ from ...plugins.graph_contract import (
     ANCESTORS,
     CANDIDATES,
     HIDDEN,
+    LEAST_SIZES,
     PARTIAL_FIELDS,
     POSITIONS,
     PROFILE_FIELDS,
@@ -91,15 +92,14 @@ class Profile:
     aux_columns: tuple[int, ...] = ()
 
     def wrong(self) -> list[str]:
-        """Return the fields that are not three ascending sizes of 1 or more, or of 0 or more for ``aux_columns``."""
+        """Return the fields that are not three ascending sizes, of 1 or more unless ``LEAST_SIZES`` says otherwise."""
         return [field for field in PROFILE_FIELDS.values() if not self._fits(field)]
 
     def _fits(self, field: str) -> bool:
         sizes = getattr(self, field)
         if field in PARTIAL_FIELDS and not sizes:
             return True
-        least = 0 if field == "aux_columns" else 1
-        return len(sizes) == 3 and least <= sizes[0] <= sizes[1] <= sizes[2]
+        return len(sizes) == 3 and LEAST_SIZES.get(field, 1) <= sizes[0] <= sizes[1] <= sizes[2]
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,10 @@ def test_facts_that_are_none_are_refused() -> None:
         ({"optimization_level": 6}, "0 to 5"),
         ({"workspace_bytes": 0}, "workspace"),
         ({"profiles": (Profile("prefill", (2, 1, 1), (1, 1, 1), (1, 1, 1)),)}, "prefill"),
-        ({"profiles": (Profile("verify", (1, 1), (1, 1, 1), (1, 1, 1)),)}, "rows"),
+        ({"profiles": (Profile("verify", (1, 1), (1, 1, 1), (1, 1, 1)),)}, "sizes of 1 or more"),
         ({"profiles": (Profile("verify", (1, 1, 1), (0, 1, 1), (1, 1, 1)),)}, "columns"),
         ({"profiles": (Profile("verify", (1, 1, 1), (1, 1, 1), (1, 1, 1), (9, 8, 9)),)}, "positions"),
-        ({"profiles": (Profile("further", (1, 1, 1), (1, 1, 1), (2, 2, 2), (), (0, 0, -1)),)}, "aux_columns"),
+        ({"profiles": (Profile("further", (1, 1, 1), (1, 1, 1), (2, 2, 2), (), (0, 0, -1)),)}, "of 0 or more"),
     ],
 )
 def test_an_impossible_request_is_refused_before_a_process_starts(changes: dict[str, Any], word: str) -> None:
