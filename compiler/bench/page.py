@@ -128,11 +128,9 @@ def _speed_by_k(result: BenchResult, figures: Sequence[ModeFigures]) -> str:
 
 
 def _sweep(result: BenchResult) -> Iterator[str]:
-    """Yield table and charts by concurrency, if there is more than one or a price."""
-    priced = any(each.cost_per_million is not None for each in result.figures)
-    if len(result.levels) < 2 and not priced:
-        return
-    yield "<h2>By concurrency</h2>" + _table(*sweep_rows(result.figures))
+    """Yield table and charts by concurrency, if there are any."""
+    if sweep := sweep_rows(result):
+        yield "<h2>By concurrency</h2>" + _table(*sweep)
     if len(result.levels) > 1:
         for title, is_total in (("tokens per second of one user", False), ("tokens per second in all", True)):
             lines: dict[str, list[tuple[float, float]]] = {}

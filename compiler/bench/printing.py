@@ -25,8 +25,8 @@ def report(result: BenchResult) -> str:
         parts += [table(*rows(figures)) for rows in (text_rows, latency_rows)]
         if number == 0:  # acceptance hardly depends on the concurrency; bench.json has all of it
             parts += acceptance_tables(figures)
-    if len(result.levels) > 1 or any(each.cost_per_million is not None for each in result.figures):
-        parts.append(sweep_table(result.figures))
+    if sweep := sweep_rows(result):
+        parts.append(table(*sweep))
     parts += [*map(difference_line, differing(result.figures)), *(f"note: {note}" for note in result.notes)]
     return "\n\n".join(parts)
 
@@ -126,17 +126,17 @@ def category_rows(figures: Sequence[ModeFigures]) -> Cells:
     return head, rows
 
 
-def sweep_table(figures: Sequence[ModeFigures]) -> str:
-    """Return the table by concurrency: tokens per second of a user and in all, and the price of a million tokens."""
-    return table(*sweep_rows(figures))
+def sweep_rows(result: BenchResult) -> Cells | None:
+    """Return head and rows by concurrency, if there is more than one or a price.
 
-
-def sweep_rows(figures: Sequence[ModeFigures]) -> Cells:
-    """Return head and rows by concurrency."""
-    has_price = any(each.cost_per_million is not None for each in figures)
+    They are tokens per second of a user and in all, and the price of a million tokens.
+    """
+    has_price = any(each.cost_per_million is not None for each in result.figures)
+    if len(result.levels) < 2 and not has_price:
+        return None
     head = ["tokens/s by concurrency", "at once", "one user", "in all", *(["price/million"] if has_price else [])]
     rows = []
-    for each in figures:
+    for each in result.figures:
         price = [_number(each.cost_per_million, ".3f")] if has_price else []
         numbers = [_speed(each.user_speed.median), _speed(each.total_speed.median)]
         rows.append([each.mode, str(each.concurrency), *numbers, *price])

@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from queue import SimpleQueue
@@ -19,8 +19,21 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt
 from .measure import ModeTurn, TimedAnswer
 
-ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 _SECONDS = 600  # without a byte from the server
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A value of ``--endpoint``: its path below ``/v1``, and the fields of its body that hold a text."""
+
+    path: str
+    fields: Callable[[str], Mapping[str, Any]]
+
+
+ENDPOINTS = {
+    "chat": Endpoint("chat/completions", lambda text: {"messages": [{"role": "user", "content": text}]}),
+    "completions": Endpoint("completions", lambda text: {"prompt": text}),
+}
 
 
 @dataclass(frozen=True)
@@ -71,21 +84,17 @@ class BenchServer:
         return ModeTurn(tuple(answers), seconds)
 
     def _answer(self, at: int, prompt: Prompt, seed: int) -> TimedAnswer:
-        asked = (
-            {"messages": [{"role": "user", "content": prompt.text}]}
-            if self.endpoint == "chat"
-            else {"prompt": prompt.text}
-        )
+        endpoint = ENDPOINTS[self.endpoint]
         body = {
             "model": self.model,
             "stream": True,
             "stream_options": {"include_usage": True},
             "seed": seed,
             **self.fields,
-            **asked,
+            **endpoint.fields(prompt.text),
         }
         began = time.perf_counter()
-        connection, response = self._send("POST", ENDPOINTS[self.endpoint], body)
+        connection, response = self._send("POST", endpoint.path, body)
         arrived: list[float] = []
         usage: Mapping[str, Any] = {}
         try:
