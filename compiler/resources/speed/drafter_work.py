@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ASSUMED_LAYERS = 4  # of the published P-EAGLE heads (arXiv 2602.01469)
 # Kernels of a pass, counted in plans of TensorRT-RTX 1.7 for the bundled head.
 _LAYER_KERNELS, _OTHER_KERNELS = 11, 12
-_FIRST_COPIES, _FURTHER_COPIES = 2, 4  # on the device, after the first pass and around each further one of a round
+_FIRST_COPIES, _FURTHER_COPIES = 2, 4  # on the device (``PlanChain``), after the first pass and around further ones
 
 
 def drafter_work(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> GraphWork:
