@@ -22,6 +22,7 @@ from .settings import ServerSettings
 from .state import ServerState
 
 KEEP_ALIVE_SECONDS = 30  # until the headers of a connection's next request have arrived, the first one included
+UNREAD_SECONDS = 60  # in which a client reads nothing of what waits for it
 TOLD_AGAIN_SECONDS = 10.0
 FORMS_SECONDS = 1.0
 END_SECONDS = 1.0  # for the last responses, once the time of running requests is over
@@ -144,12 +145,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if the headers of its next request do not arrive in time.
+    """A connection that is closed if the headers of its next request do not arrive in time, or nobody reads a response.
 
-    uvicorn's own timer starts with the first response, and ends with the first byte of the next request.
+    uvicorn's own timer starts with the first response, and ends with the first byte of the next request. It has none
+    for a response, and a closed connection waits until the rest of its last response is read.
     """
 
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -157,12 +160,22 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._late is not None:
-            self._late.cancel()
+        for timer in (self._late, self._unread):
+            if timer is not None:
+                timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._time_headers()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._time_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -175,7 +188,22 @@ class _Connection(H11Protocol):
             self._late.cancel()
             self._late = None
         elif self._late is None and not is_answering:
-            self._late = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+            self._late = self.loop.call_later(self.timeout_keep_alive, self._close)
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._time_reading()
+
+    def _time_reading(self, before: int | None = None) -> None:
+        """Drop the connection if the client has read nothing since ``before``, the bytes that waited for it then."""
+        waiting = self.transport.get_write_buffer_size()
+        if before is not None and waiting >= before:
+            log("dropped a connection", why=f"its client read nothing for {UNREAD_SECONDS} seconds")
+            self.transport.abort()
+        elif waiting:
+            if self._unread is not None:
+                self._unread.cancel()
+            self._unread = self.loop.call_later(UNREAD_SECONDS, self._time_reading, waiting)
 
 
 class LoopErrors:

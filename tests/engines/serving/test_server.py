@@ -106,6 +106,42 @@ def test_connection_without_complete_headers_is_closed(served_engine: Engine, mo
     assert server.wait(10)
 
 
+def test_response_that_nobody_reads_is_dropped(
+    served_engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Be it still running or complete. A client that reads slowly gets all of it."""
+    for name in ("UNREAD_SECONDS", "KEEP_ALIVE_SECONDS"):
+        monkeypatch.setattr(server_module, name, 1)
+    address = bound("127.0.0.1", 0)
+    address.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # else the system takes all of a response
+    server = Server(served_engine, ServerSettings(MODEL), address=address)
+    server.start()
+
+    def ask(client: socket.socket, tokens: int) -> None:
+        body = json.dumps({"prompt": "a", "max_tokens": tokens, "ignore_eos": True, "stream": True, "logprobs": 5})
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall((head + body).encode())
+
+    with socket.socket() as slow, socket.socket() as running, socket.socket() as complete, caplog.at_level("INFO"):
+        ask(running, 1500)
+        ask(complete, 100)
+        ask(slow, 1500)
+        began, told = time.monotonic(), b""
+        while not told.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+            time.sleep(0.004)
+            told += slow.recv(2000)
+        assert time.monotonic() - began > 1
+        while " ".join(caplog.messages).count("read nothing") < 2:
+            time.sleep(0.02)
+        for each in (running, complete):
+            assert b"[DONE]" not in b"".join(iter(lambda client=each: client.recv(1000), b""))
+    server.stop()
+    assert server.wait(10)
+    assert [json.loads(line)["status"] for line in caplog.messages if '"request"' in line] == [200] * 3
+
+
 def test_grammar_vocabulary_loads_after_startup(served_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     read = threading.Event()
     monkeypatch.setattr(server_module, "FORMS_SECONDS", 0.01)
