@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...engines.folder.manifest import Manifest
     from ..console.progress import Progress
     from ..pipeline.assemble_engine import BuildResult
+    from ..resources.speed.round_estimate import SpeedEstimate
 
 _RESUME = "nothing was published; finished steps are cached, and the same command resumes from them"
 
@@ -41,9 +42,15 @@ def build(
     """
     request = replace(request, force=force, ignore_limits=ignore_limits)
     if dry_run and request.source is not None:
+        from ..resources.speed.page import speed_rows
+        from ..resources.speed.round_estimate import SPEED
+
         with verbosity.work() as progress:
-            rows = _plans_of_export(request, progress)
-        emit(dict(rows)) if as_json else print(columns(rows))
+            rows, speed, outcome = _plans_of_export(request, progress)
+        if as_json:
+            emit(dict([*rows, outcome]) | ({SPEED: speed.as_json()} if speed else {}))
+        else:
+            print(columns([*rows, *(speed_rows(speed) if speed else []), outcome]))
         return
     if dry_run:
         require("export", "the dry run")
@@ -78,13 +85,17 @@ def build(
         print(_summary(result))
 
 
-def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[str, str]]:
-    """Return the rows of ``build --from DIR --dry-run``.
+def _plans_of_export(
+    request: CompileRequest, progress: Progress
+) -> tuple[list[tuple[str, str]], SpeedEstimate | None, tuple[str, str]]:
+    """Return the rows of ``build --from DIR --dry-run``, the speed estimate of the export, and the row of the outcome.
 
     Raises ``UsageError`` for what no machine can build, and ``EnvironmentProblem`` if no GPU is known.
     """
     from ..pipeline.build_from_export import check_from, plan_of_any_export, takes
+    from ..pipeline.reports.recorded_contents import export_report
     from ..resources.check import Outcome, builder_needs, disk_needs, refusal_of, tight
+    from ..resources.speed.round_estimate import SpeedEstimate
     from ..store.stages import StageStore
 
     with progress.step("read the export"):
@@ -95,7 +106,7 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
     needs = (*disk_needs(disk), *builder_needs(builder))
     outcome = Outcome.of(problem) if problem else Outcome.of(refusal_of(needs), ignored=request.ignore_limits)
     product = " ".join(filter(None, (platform.title, platform.version)))
-    return [
+    rows = [
         ("plan", f"{manifest.target.origin.id} from {export.path} (dry run; nothing is written)"),
         ("platform", f"{product} for {', '.join(platform.gpus)}, lowering {platform.lowering}"),
         ("precision", manifest.precision.get("recipe", "")),
@@ -104,8 +115,8 @@ def _plans_of_export(request: CompileRequest, progress: Progress) -> list[tuple[
         ("time", f"{size(sum(weights.values()))} to hash; {builder.time()}"),
         ("disk", disk.describe()),
         *(("note", text) for text in tight(needs)),
-        outcome.row(),
     ]
+    return rows, SpeedEstimate.of_report(export_report(export.path)), outcome.row()
 
 
 def _drafts(manifest: Manifest) -> str:

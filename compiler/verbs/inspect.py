@@ -63,7 +63,7 @@ def _export(folder: Path, *, hashes: bool) -> tuple[list[tuple[str, Any]], dict[
         ("drafter", _drafter_of(said.draft)),
         ("max_seq_len", f"{said.max_seq_len} (caches hold {said.cache_length})"),
         ("speculative tokens", f"up to {said.max_num_speculative_tokens}"),
-        *_speed(content.get("speed_estimate") or {}),
+        *_speed(content),
         *((f"{name} checkpoint", revision[:16]) for name, revision in said.checkpoints.items()),
         *((name, size(entry.size)) for name, entry in said.files.items()),
     ]
@@ -133,7 +133,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
         ("max_seq_len", f"{shapes['max_seq_len']} (caches hold {shapes['cache_length']})"),
         *([("KV caches", f"{size(engine['cache_bytes'])} per request")] if engine["cache_bytes"] else []),
         ("vocabulary", f"{shapes['vocab_size']}{heads}"),
-        *_speed(engine["speed_estimate"]),
+        *_speed(engine),
         ("evidence", "; ".join(f"{item['level']}: {item['how']}" for item in engine["evidence"]) or "none"),
         ("reports", ", ".join(engine["reports"]) or "none; `peagle-compile verify` writes verify.json"),
     ]
@@ -162,14 +162,12 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _speed(content: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return rows on the speed estimate of the build report; none if it has none that this version reads."""
+    """Return rows on the speed estimate of a report, if it has one."""
     from ..resources.speed.page import speed_rows
     from ..resources.speed.round_estimate import SpeedEstimate
 
-    try:
-        return [*speed_rows(SpeedEstimate.from_json(content))] if content else []
-    except (KeyError, TypeError, ValueError):
-        return []
+    found = SpeedEstimate.of_report(content)
+    return [*speed_rows(found)] if found else []
 
 
 def _precision(table: dict[str, str]) -> list[tuple[str, Any]]:

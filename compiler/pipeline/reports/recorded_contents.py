@@ -73,9 +73,14 @@ def inspect_export(folder: Path, *, hashes: bool = True) -> tuple[ExportRecord, 
     record = _decoded(ExportRecord, content | {"lowering": content.get("for")}, folder / EXPORT)
     check_export(record.files, folder, hashes=hashes)
     size = sum(entry.size for entry in record.files.values())
-    report = folder / EXPORT_REPORT
-    speed = _read(report).get(SPEED) if report.is_file() else None
+    speed = export_report(folder).get(SPEED)
     return record, {"export": str(folder), **content, "bytes": size} | ({SPEED: speed} if speed else {})
+
+
+def export_report(folder: Path) -> dict[str, Any]:
+    """Return the report of an export; empty if it has none. Raises ``EnvironmentProblem``."""
+    path = folder / EXPORT_REPORT
+    return _read(path) if path.is_file() else {}
 
 
 def check_export(

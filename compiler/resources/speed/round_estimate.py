@@ -119,6 +119,14 @@ class SpeedEstimate:
         read: dict[str, Any] = {each.name: content.get(each.name) for each in fields(cls)}
         return cls(**read | {"rounds": tuple(map(RoundEstimate.from_json, content["rounds"]))})
 
+    @classmethod
+    def of_report(cls, report: Mapping[str, Any]) -> SpeedEstimate | None:
+        """Return the estimate in a report of a build or an export; None if it has none that this version reads."""
+        try:
+            return cls.from_json(report[SPEED]) if report.get(SPEED) else None
+        except (KeyError, TypeError, ValueError):
+            return None
+
     def beside(self, measured: Mapping[int, float]) -> SpeedEstimate:
         """Return the estimate with the measured milliseconds of rounds, by number of drafts."""
         return replace(self, rounds=tuple(replace(each, measured_ms=measured.get(each.k)) for each in self.rounds))

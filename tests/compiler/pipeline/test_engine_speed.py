@@ -69,6 +69,10 @@ def test_an_export_for_a_gpu_has_the_estimate_of_its_dry_run(tiny_pair: Pair, tm
     assert found["device"] == planned["device"] == "b200"
     shown = cli("inspect", tmp_path / "export")
     assert "for b200, not measured" in shown.out
+    ask = ("build", "--from", tmp_path / "export", "--out", tmp_path / "engine", "--dry-run")
+    built = cli(*ask)
+    assert "for b200, not measured" in built.out
+    assert json.loads(cli(*ask, "--json").out)["speed_estimate"] == json.loads(json.dumps(found))
 
 
 def test_a_build_for_a_named_gpu_has_its_estimate(tiny_pair: Pair, tmp_path: Path) -> None:
