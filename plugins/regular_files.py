@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -14,6 +15,16 @@ def read_regular(path: Path, most: int) -> bytes:
         content = file.read(most + 1)  # do not rely on the size that the file reports
     if len(content) > most:
         raise ValueError(f"it has more than {most:,} bytes")
+    return content
+
+
+def read_recorded(path: Path, size: int, sha256: str, most: int) -> bytes:
+    """Return the bytes of a regular file. Raises ``ValueError`` for another size or hash, and like ``read_regular``."""
+    content = read_regular(path, most)
+    if len(content) != size:
+        raise ValueError(f"it has {len(content)} bytes instead of {size}")
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError("its content does not match its hash")
     return content
 
 

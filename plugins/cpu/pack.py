@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from ..errors import EnvironmentProblem
+from ..regular_files import read_recorded, read_regular
 from . import INDEX, LIBRARY
 from .compile import CpuLibrary
 
@@ -42,35 +43,19 @@ def read_pack(folder: Path) -> CpuLibrary:
     """Read and check a pack. Raises ``EnvironmentProblem`` naming the file that is missing, damaged or invalid."""
     path = folder / INDEX
     try:
-        content = json.loads(_read(path, MAX_INDEX_BYTES))
+        content = json.loads(read_regular(path, MAX_INDEX_BYTES))
         if content["format"] != FORMAT:
-            raise _damaged(path, f"its format is {content['format']!r}, but this version reads {FORMAT}")
+            raise ValueError(f"its format is {content['format']!r}, but this version reads {FORMAT}")
         machine, source, compiler = content["machine"], content["source_sha256"], content["compiler"]
         if not _MACHINE.fullmatch(machine) or not _DIGEST.fullmatch(source) or not isinstance(compiler, str):
             raise ValueError("machine, source or compiler is invalid")
         size, sha256 = content["bytes"], content["sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(path, f"it is not an index of CPU kernels ({type(error).__name__}: {error})") from error
-    code = _read(folder / LIBRARY, MAX_CODE_BYTES)
-    if len(code) != size:
-        raise _damaged(folder / LIBRARY, f"it has {len(code)} bytes instead of {size}")
-    if hashlib.sha256(code).hexdigest() != sha256:
-        raise _damaged(folder / LIBRARY, "its content does not match its hash")
-    return CpuLibrary(machine, source, code, compiler)
-
-
-def _read(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
+        path = folder / LIBRARY
+        code = read_recorded(path, size, sha256, MAX_CODE_BYTES)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvironmentProblem(
-            f"cannot read {path}", why=error.strerror or str(error), fix="copy the whole engine again, or rebuild it"
+            f"{path} is missing or damaged",
+            why=f"{type(error).__name__}: {error}",
+            fix="copy the whole engine again, or rebuild it",
         ) from error
-    if len(content) > limit:
-        raise _damaged(path, f"it is larger than {limit} bytes")
-    return content
-
-
-def _damaged(path: Path, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(f"{path} is damaged", why=why, fix="copy the whole engine again, or rebuild it")
+    return CpuLibrary(machine, source, code, compiler)

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import EnvironmentProblem
 from ..op_spec import OpSpec
 from ..ops import OPS
+from ..regular_files import read_recorded, read_regular
 from .compile import Cubin, Usage, compile_nvrtc
 from .sources import digest
 
@@ -82,30 +83,34 @@ def read_pack(folder: Path) -> Pack:
     """Read and check a pack. Raises ``EnvironmentProblem`` naming the file that is missing, damaged or invalid."""
     path = folder / INDEX
     try:
-        content = json.loads(_read(path, MAX_INDEX_BYTES))
+        content = json.loads(read_regular(path, MAX_INDEX_BYTES))
         if content["format"] != FORMAT:
-            raise _damaged(path, f"its format is {content['format']!r}, but this version reads {FORMAT}")
+            raise ValueError(f"its format is {content['format']!r}, but this version reads {FORMAT}")
         cubins = tuple(_cubin(folder, row) for row in content["kernels"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, f"it is not an index of kernels ({type(error).__name__}: {error})") from error
-    if len({(cubin.op, cubin.sm) for cubin in cubins}) < len(cubins):
-        raise _damaged(path, "it lists a kernel twice")
+        if len({(cubin.op, cubin.sm) for cubin in cubins}) < len(cubins):
+            raise ValueError("it lists a kernel twice")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise EnvironmentProblem(
+            f"the compiled kernels in {folder} are missing or damaged",
+            why=f"{type(error).__name__}: {error}",
+            fix="rebuild the engine; if the kernels are those of an installed package, reinstall it; in a checkout, "
+            "run `make kernels`",
+        ) from error
     return Pack(cubins)
 
 
 def _cubin(folder: Path, row: dict[str, Any]) -> Cubin:
-    """Read one row of the index and its file. An invalid row raises ``ValueError``, ``TypeError`` or similar."""
+    """Read one row of the index and its file. Raises ``OSError``, ``ValueError``, ``TypeError`` or similar."""
     op, sm, file, sha256 = row["op"], row["sm"], row["file"], row["sha256"]
     if not isinstance(op, str) or type(sm) is not int or type(row["bytes"]) is not int:
         raise TypeError("op, sm or bytes has the wrong type")
     # A name from the index must not lead out of the folder.
     if not _FILE.fullmatch(file) or not _DIGEST.fullmatch(sha256) or not _DIGEST.fullmatch(row["source_sha256"]):
         raise ValueError(f"{op}: invalid file name or hash")
-    code = _read(folder / file, MAX_CODE_BYTES)
-    if len(code) != row["bytes"]:
-        raise _damaged(folder / file, f"it has {len(code)} bytes instead of {row['bytes']}")
-    if hashlib.sha256(code).hexdigest() != sha256:
-        raise _damaged(folder / file, "its content does not match its hash")
+    try:
+        code = read_recorded(folder / file, row["bytes"], sha256, MAX_CODE_BYTES)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
     return Cubin(op, sm, row["source_sha256"], code, _usage(row["usage"]), str(row["compiler"]))
 
 
@@ -114,30 +119,6 @@ def _usage(rows: dict[str, dict[str, Any]]) -> dict[str, Usage]:
         if any(type(value) is not int for value in row.values()):
             raise TypeError(f"{entry}: usage values must be integers")
     return {entry: Usage(**row) for entry, row in rows.items()}
-
-
-def _read(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"cannot read {path}",
-            why=error.strerror or str(error),
-            fix="compile the kernels again, or rebuild the engine",
-        ) from error
-    if len(content) > limit:
-        raise _damaged(path, f"it is larger than {limit} bytes")
-    return content
-
-
-def _damaged(path: Path, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"the compiled kernels in {path.parent} are damaged ({path.name})",
-        why=why,
-        fix="rebuild the engine; if the kernels are those of an installed package, reinstall it; in a checkout, run "
-        "`make kernels`",
-    )
 
 
 @functools.cache

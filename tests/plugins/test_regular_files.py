@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
-from peagle.plugins.regular_files import read_regular
+from peagle.plugins.regular_files import read_recorded, read_regular
 
 
 def test_read_stops_at_the_size_limit(tmp_path: Path) -> None:
@@ -16,6 +17,18 @@ def test_read_stops_at_the_size_limit(tmp_path: Path) -> None:
     assert read_regular(path, most=11) == b"x" * 11
     with pytest.raises(ValueError, match="more than 10 bytes"):
         read_regular(path, most=10)
+
+
+def test_a_recorded_file_has_its_size_and_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"code")
+    sha256 = hashlib.sha256(b"code").hexdigest()
+    assert read_recorded(path, 4, sha256, most=4) == b"code"
+    with pytest.raises(ValueError, match="4 bytes instead of 5"):
+        read_recorded(path, 5, sha256, most=5)
+    path.write_bytes(b"c0de")
+    with pytest.raises(ValueError, match="does not match its hash"):
+        read_recorded(path, 4, sha256, most=4)
 
 
 def test_a_pipe_is_not_waited_for_and_a_device_not_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "no index": lambda folder: (folder / INDEX).unlink(),
     "no code": lambda folder: (folder / LIBRARY).unlink(),
     "a folder for code": lambda folder: ((folder / LIBRARY).unlink(), (folder / LIBRARY).mkdir()),
+    "a pipe for code": lambda folder: ((folder / LIBRARY).unlink(), os.mkfifo(folder / LIBRARY)),
     "cut code": lambda folder: (folder / LIBRARY).write_bytes(b"machine"),
     "other code": lambda folder: (folder / LIBRARY).write_bytes(b"machine c0de"),
     "empty index": lambda folder: (folder / INDEX).write_bytes(b""),
