@@ -1,8 +1,12 @@
-"""Prompts and policies of every kind, for tests of what no request may notice of another."""
+"""Prompts, sampling and numbers of drafts of every kind, for tests of what no request may notice of another."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 from peagle.engines import SamplingParams
+from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead
 
 PROMPTS = [[5, 9, 30, 7], [11] * 17, [40], list(range(2, 35)), [80, 3]]
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -14,3 +18,23 @@ MIXED = [
     SamplingParams(max_tokens=30, temperature=1.3, top_k=12, top_p=0.9, seed=1),
     SamplingParams(max_tokens=9, ignore_eos=True, temperature=1.0, min_p=0.05, seed=3),
 ]
+
+
+class Dice:
+    """A policy that says any K, the same ones in every run."""
+
+    def __init__(self, seed: int, most: int) -> None:
+        self._dice, self.most = random.Random(seed), most
+
+    @property
+    def counts(self) -> Sequence[int]:
+        return range(self.most + 1)
+
+    def reach(self, ahead: RoundAhead, k: int) -> int:
+        return k
+
+    def learn(self, seen: ObservedRound) -> None:
+        pass
+
+    def choose(self, ahead: RoundAhead) -> int:
+        return self._dice.randint(0, self.most)

@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import target_half
-from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
-from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import UsageError
-from tests.engines.backends.plan_engine import plan_engine, plan_manifest
+from tests.engines.backends.plan_engine import lowered_half, plan_engine, plan_manifest
 from tests.engines.mixed_requests import MIXED, PROMPTS
 from tests.fixtures.commands import Run
 from tests.models import Pair
@@ -161,12 +157,8 @@ def test_no_drafts_and_none_that_are_read(cli: Run, tiny_pair: Pair, tmp_path: P
 def test_target_only_plans_give_the_same_text(looking: Path, tmp_path: Path) -> None:
     """On the backend of TensorRT, over a stand-in, which the host feeds its drafts."""
     manifest, reference = Manifest.read(looking), Engine.load(looking)
-    store, half = StageStore.default(), target_half(Target.open(Path(manifest.target.origin.source)))
-    graph = graph_stages.attach(
-        store, half, graph_stages.trace(store, half, "float32", Quiet()),
-        lowering=LOWERINGS["tensorrt"], cache_length=manifest.shapes.cache_length, progress=Quiet(),
-    )  # fmt: skip
-    graphs = {"target": graph.attached.path / graph_stages.MODEL}
+    half = target_half(Target.open(Path(manifest.target.origin.source)))
+    graphs = {"target": lowered_half(half, "float32", manifest.shapes.cache_length)}
     engine, device = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), looking, slots=3)
     assert told(engine) == told(reference)
     assert device.captures  # of passes: the host waits between them

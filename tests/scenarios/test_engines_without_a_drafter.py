@@ -11,15 +11,11 @@ import pytest
 
 from peagle.compiler.checkpoints import hub
 from peagle.compiler.checkpoints.target import Target
-from peagle.compiler.console.progress import Quiet
-from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.model_half import target_half
-from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
-from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import UsageError
-from tests.engines.backends.plan_engine import plan_engine, plan_manifest
+from tests.engines.backends.plan_engine import lowered_half, plan_engine, plan_manifest
 from tests.engines.mixed_requests import MIXED, PROMPTS
 from tests.fixtures.commands import Run
 from tests.models import CONFIGS, save_target
@@ -220,12 +216,8 @@ def test_any_target_is_fetched_alone(
 def test_target_only_plans_give_the_same_text(plain: Path, tmp_path: Path) -> None:
     """On the backend of TensorRT, over a stand-in: profiles, memory and windows without a drafter."""
     manifest, reference = Manifest.read(plain), Engine.load(plain)
-    store, half = StageStore.default(), target_half(Target.open(Path(manifest.target.origin.source)))
-    graph = graph_stages.attach(
-        store, half, graph_stages.trace(store, half, "float32", Quiet()),
-        lowering=LOWERINGS["tensorrt"], cache_length=manifest.shapes.cache_length, progress=Quiet(),
-    )  # fmt: skip
-    graphs = {"target": graph.attached.path / graph_stages.MODEL}
+    half = target_half(Target.open(Path(manifest.target.origin.source)))
+    graphs = {"target": lowered_half(half, "float32", manifest.shapes.cache_length)}
     engine, _ = plan_engine(tmp_path, plan_manifest(manifest, graphs, tmp_path), plain, slots=3)
     outputs, expected = (each.generate(PROMPTS, MIXED) for each in (engine, reference))
     assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]

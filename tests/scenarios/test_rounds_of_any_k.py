@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from peagle.engines.policy.adaptive import Adaptive
 from peagle.engines.policy.drafts_per_round import ObservedRound, Policy, RoundAhead
 from tests.engines.backends.host_device import HostDevice
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
-from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
+from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED, Dice
 from tests.models import VOCAB, Pair
 
 MOST = 6
@@ -41,26 +40,6 @@ class Cycle:
     def choose(self, ahead: RoundAhead) -> int:
         self.asked += 1
         return self.ks[(self.asked - 1) % len(self.ks)]
-
-
-class Dice:
-    """Says any K."""
-
-    def __init__(self, seed: int) -> None:
-        self._dice, self.most = random.Random(seed), MOST
-
-    @property
-    def counts(self) -> Sequence[int]:
-        return range(self.most + 1)
-
-    def reach(self, ahead: RoundAhead, k: int) -> int:
-        return k
-
-    def learn(self, seen: ObservedRound) -> None:
-        pass
-
-    def choose(self, ahead: RoundAhead) -> int:
-        return self._dice.randint(0, self.most)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +90,7 @@ def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str
     plain = both["onnxruntime"].generate(prompts, params, num_speculative_tokens=0)
     draft = data.draw(st.sampled_from(["peagle-chain", "ngram"]))
     for engine in both.values():
-        outputs = _with(engine, draft=draft, policy=Dice(seed)).generate(prompts, params)
+        outputs = _with(engine, draft=draft, policy=Dice(seed, MOST)).generate(prompts, params)
         assert [(o.token_ids, o.text) for o in outputs] == [(o.token_ids, o.text) for o in plain]
 
 

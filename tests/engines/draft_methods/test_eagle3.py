@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,37 +13,16 @@ from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.engines.backends.onnxruntime.timed_lanes import TimedLanes
 from peagle.engines.draft_methods import eagle3
 from peagle.engines.draft_methods.lanes import Lanes
-from peagle.engines.policy.drafts_per_round import ObservedRound, RoundAhead
 from peagle.engines.running.request import Request
 from peagle.engines.scheduling.shared_rounds import SharedRounds
 from peagle.graphs.drafters import torch_reference
 from peagle.plugins.errors import UsageError
-from tests.engines.mixed_requests import MIXED, PROMPTS
+from tests.engines.mixed_requests import MIXED, PROMPTS, Dice
 from tests.models import Pair
 
 MOST = 6
 LONG = [list(range(2, 80))]  # to the end of the caches
 GREEDY = [SamplingParams(max_tokens=40, ignore_eos=True)] * 4
-
-
-class Dice:
-    """Says any K, the same ones in every run."""
-
-    def __init__(self, seed: int) -> None:
-        self._dice, self.most = random.Random(seed), MOST
-
-    @property
-    def counts(self) -> Sequence[int]:
-        return range(self.most + 1)
-
-    def reach(self, ahead: RoundAhead, k: int) -> int:
-        return k
-
-    def learn(self, seen: ObservedRound) -> None:
-        pass
-
-    def choose(self, ahead: RoundAhead) -> int:
-        return self._dice.randint(0, self.most)
 
 
 class Watched(eagle3.AutoregressiveDrafting):
@@ -92,7 +70,7 @@ def test_eagle3_drafts_match_the_reference_every_round(
     """Whatever K was before, and whichever of the drafts were accepted; several requests, some of which end early."""
     watched = Watched()
     monkeypatch.setattr(SharedRounds, "of", lambda rounds, method: watched.over(rounds._slots))
-    drawn = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, policy=Dice(2))
+    drawn = Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, policy=Dice(2, MOST))
     drawn.generate([*PROMPTS[:4], *LONG], [*GREEDY, SamplingParams(max_tokens=12, temperature=0.9, seed=3)])
     model = torch_reference.load_target(eagle3_pair.target, eagle3_pair.config)
     target, head = eagle3_pair.specs()

@@ -17,9 +17,9 @@ from peagle.engines.backends.onnxruntime import backend, lanes, loaded_graphs, p
 from peagle.engines.backends.onnxruntime.lanes import SessionLanes
 from peagle.plugins.cpu import compile as compiling
 from peagle.plugins.cpu import sources
-from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
+from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED, Dice
 from tests.models import VOCAB, Pair
-from tests.scenarios.test_rounds_of_any_k import Cycle, Dice
+from tests.scenarios.test_rounds_of_any_k import Cycle
 
 K, LENGTH = 4, 96
 
@@ -85,9 +85,7 @@ def test_any_k_in_any_round_gives_the_plain_text(together: Engine, alone: Engine
     )
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
-    dice = Dice(seed)
-    dice.most = K
-    engine = decoding(together, data.draw(st.sampled_from(["peagle", "peagle-chain", "ngram"])), dice)
+    engine = decoding(together, data.draw(st.sampled_from(["peagle", "peagle-chain", "ngram"])), Dice(seed, K))
     texts = [output.token_ids for output in engine.generate(prompts, params)]
     for text, each, policy_of_it in zip(texts, prompts, params, strict=True):
         assert text == alone.generate([each], policy_of_it, num_speculative_tokens=0)[0].token_ids
