@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ....plugins.number_formats import NUMBER_FORMATS
 from ...hardware.cpu_probe import CpuSpeed
-from ...hardware.gpu_speeds import BANDWIDTH_SHARE, KERNEL_SECONDS, gpu_speed
+from ...hardware.gpu_speeds import BANDWIDTH_SHARE, BLOCKS_SHARE, KERNEL_SECONDS, gpu_speed
 from ...hardware.gpus import find_gpu
-from .pass_work import PassWork
+from .pass_work import EXPERTS, PassWork
 from .round_estimate import PassSeconds, TimedDevice
 
 _NARROW = 8  # bits
@@ -19,12 +19,16 @@ def gpu_device(name: str) -> TimedDevice:
     """Return the device of a GPU. Raises ``UsageError`` for an unknown one.
 
     At the floor, a pass takes the time to move its bytes or that of its operations at the datasheet's rates, whichever
-    is longer. Expected is a share of the bandwidth, and a delay before each kernel.
+    is longer. Expected is a share of the bandwidth, another one for the experts that this project's kernels multiply, and
+    a delay before each kernel.
     """
     speed = gpu_speed(name)
 
+    def in_blocks(kind: str) -> bool:  # which this project's kernels multiply
+        return kind not in NUMBER_FORMATS
+
     def rate(kind: str) -> float:
-        if kind not in NUMBER_FORMATS:  # blocks, which this project's kernels multiply
+        if in_blocks(kind):
             return speed.fp32_rate
         narrow = NUMBER_FORMATS[kind].number_type.bits <= _NARROW
         return speed.fp8_rate if narrow and speed.fp8_rate else speed.bf16_rate
@@ -32,16 +36,18 @@ def gpu_device(name: str) -> TimedDevice:
     def seconds(work: PassWork) -> PassSeconds:
         moving = work.total_bytes / speed.bandwidth
         computing = sum(count / rate(kind) for kind, count in work.operations.items())
+        blocks = work.bytes.get(EXPERTS, 0.0) / speed.bandwidth if any(map(in_blocks, work.operations)) else 0.0
         best, worst = (
-            max(moving / share, computing) + work.kernels * delay
-            for share, delay in (
-                (BANDWIDTH_SHARE.best, KERNEL_SECONDS.best),
-                (BANDWIDTH_SHARE.worst, KERNEL_SECONDS.worst),
+            max((moving - blocks) / share + blocks / blocks_share, computing) + work.kernels * delay
+            for share, blocks_share, delay in (
+                (BANDWIDTH_SHARE.best, BLOCKS_SHARE.best, KERNEL_SECONDS.best),
+                (BANDWIDTH_SHARE.worst, BLOCKS_SHARE.worst, KERNEL_SECONDS.worst),
             )
         )
         return PassSeconds(max(moving, computing), best, worst)
 
-    return TimedDevice(find_gpu(name).name, seconds, (speed.source, KERNEL_SECONDS.source, BANDWIDTH_SHARE.source))
+    sources = (speed.source, KERNEL_SECONDS.source, BANDWIDTH_SHARE.source, BLOCKS_SHARE.source)
+    return TimedDevice(find_gpu(name).name, seconds, sources)
 
 
 def cpu_device(speed: CpuSpeed) -> TimedDevice:

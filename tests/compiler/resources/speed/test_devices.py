@@ -46,6 +46,16 @@ def test_blocks_are_multiplied_in_fp32_by_kernels_of_this_project() -> None:
     assert time.floor == pytest.approx(1.0)
 
 
+def test_experts_in_blocks_are_read_more_slowly() -> None:
+    work = PassWork(1, {"experts": 8e9, "mlp": 8e9}, {"mxfp4": 1.0}, 0.0, 0)
+    time = gpu_device("b200").seconds(work)
+    assert time.floor == pytest.approx(2e-3)
+    assert time.best == pytest.approx(1e-3 / 0.78 + 1e-3 / 0.23)
+    assert time.worst == pytest.approx(1e-3 / 0.6 + 1e-3 / 0.17)
+    others = dataclasses.replace(work, operations={"fp8": 1.0})
+    assert gpu_device("b200").seconds(others).best == pytest.approx(2e-3 / 0.78)
+
+
 def test_a_pass_on_a_cpu_by_hand() -> None:
     time = CPU.seconds(PassWork(3, {"mlp": 2e8, "KV cache": 4e7}, {"fp32": 3e8}, 1e8, 0))
     assert time.floor == pytest.approx(2.4e8 / 4e10)
