@@ -190,9 +190,19 @@ def groups(dialogues: int, rows: int, seed: int) -> Iterator[list[int]]:
 
 
 def train(
-    head: Head, lessons: Lessons, rows: int, seconds: float, seed: int, out: Path, report_every: int = REPORT_EVERY
-) -> tuple[int, list[dict[str, object]]]:
-    """Train for `seconds`; return the steps and the curve. The learning rate follows the share of the time."""
+    head: Head,
+    lessons: Lessons,
+    rows: int,
+    seconds: float,
+    seed: int,
+    out: Path,
+    steps: int | None = None,
+    report_every: int = REPORT_EVERY,
+) -> tuple[int, float, list[dict[str, object]]]:
+    """Train for `steps`, or else for `seconds`; return the steps, the seconds and the curve.
+
+    The learning rate follows the share of the steps, or else of the time.
+    """
     optimizer = optimizer_for(head)
     chance = torch.Generator(head.drafter.fc.weight.device).manual_seed(seed)
     parameters = [weight for weight in head.drafter.parameters() if weight.requires_grad]
@@ -202,13 +212,13 @@ def train(
     agreement = loss = None
     to_draft = head.target_to_draft()
     for group in groups(len(lessons.lengths), rows, seed):
-        if spent >= seconds:
+        share = spent / seconds if steps is None else step / steps
+        if share >= 1:
             break
         result = learn(head, lessons.batch(group, to_draft), KEEP, chance, torch.bfloat16)
         result.loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, CLIP)
-        thousandth = min(999, int(spent / seconds * 1000))
-        optimizer.step(min(1.0, (step + 1) / WARM_UP) * wsd(thousandth, 1000, 1, DECAY_SHARE))
+        optimizer.step(min(1.0, (step + 1) / WARM_UP) * wsd(int(share * 1000), 1000, 1, DECAY_SHARE))
         agreement = result.agreement if agreement is None else 0.98 * agreement + 0.02 * result.agreement
         loss = result.loss.detach() if loss is None else 0.98 * loss + 0.02 * result.loss.detach()
         step += 1
@@ -224,7 +234,7 @@ def train(
                 publish(out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES)
         spent = time.monotonic() - began
     publish(out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES)
-    return step, curve
+    return step, spent, curve
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -240,6 +250,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--wave", type=int, default=4096, help="dialogues written together")
     parser.add_argument("--length", type=int, default=448, help="maximum tokens per dialogue")
     parser.add_argument("--seconds", type=float, default=130, help="training time of each head")
+    parser.add_argument("--steps", type=int, help="steps of each head, whatever their time")
     parser.add_argument("--rows", type=int, default=64, help="dialogues in each step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=8, help="processes that look for evaluation prompts")
@@ -276,19 +287,23 @@ def main() -> None:
         head = start_head(exact, shape, taps, placeholder_id(tokenizer), method, draft_ids.cpu(), sample)
         head = head.to(arguments.device)
         out = arguments.out / method
-        steps, curve = train(head, lessons, arguments.rows, arguments.seconds, arguments.seed, out)
+        steps, seconds, curve = train(
+            head, lessons, arguments.rows, arguments.seconds, arguments.seed, out, arguments.steps
+        )
         run = HeadRun(
             method=method,
             target=arguments.target,
             steps=steps,
             rows=arguments.rows,
             seed=arguments.seed,
-            seconds=arguments.seconds,
+            seconds=round(seconds, 1),
             dialogues=len(lessons.lengths),
             tokens=tokens,
             dropped=dropped,
             coverage=float(torch.isin(lessons.answers(), draft_ids).float().mean()),
             corpus_digest=load_corpus().digest,
+            gpu=torch.cuda.get_device_name() if arguments.device == "cuda" else arguments.device,
+            wave=arguments.wave,
         )
         run.save(run_file(arguments.out, method))
         (arguments.out / f"{method}-curve.json").write_text(json.dumps(curve) + "\n")

