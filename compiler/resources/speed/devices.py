@@ -19,8 +19,8 @@ def gpu_device(name: str) -> TimedDevice:
     """Return the device of a GPU. Raises ``UsageError`` for an unknown one.
 
     At the floor, a pass takes the time to move its bytes or that of its operations at the datasheet's rates, whichever
-    is longer. Expected is a share of the bandwidth, another one for the experts that this project's kernels multiply, and
-    a delay before each kernel.
+    is longer. Expected is a share of the bandwidth, another one for experts that this project's kernels multiply, and a
+    delay before each kernel.
     """
     speed = gpu_speed(name)
 
