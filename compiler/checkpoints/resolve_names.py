@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engines.draft_methods import METHODS, DraftMethod, head_titles, names_for_builds
+from ...engines.draft_methods import METHODS, DraftMethod, head_titles, headless_named, names_for_builds
 from ...plugins.errors import UsageError, nearest
 from ..console.progress import Progress
 from . import hub
-from .fetch_source import fetch
+from .fetch_source import Fetched, fetch
 from .json_files import read_json
 from .known_pairs import PAIRS, HubRepo, Local, Pair, Source, Wheel
 
@@ -87,6 +87,22 @@ def resolve_target(
     return Resolved(
         model, draft, found.path, None, None, found.commit, notes=found.notes, held=found.held, method=method
     )
+
+
+def resolve_head(
+    model: str, draft: str, revision: str | None = None, progress: Progress | None = None
+) -> tuple[str, Fetched]:
+    """Resolve ``--draft`` alone, for a target that was resolved as ``model`` before, downloading the head if necessary.
+
+    Returns the head's own name, without owner and folder, and its checkpoint.
+    """
+    if (method := headless_named(draft)) is not None:
+        raise UsageError(
+            f"--draft {draft} has no head", why=f"it is {method.help}, which every engine can use", fix="name a head"
+        )
+    source = _head(model, draft, revision)
+    found = fetch(source, progress)
+    return (source.repo.rpartition("/")[2] if isinstance(source, HubRepo) else found.path.name), found
 
 
 def _add_draft() -> str:

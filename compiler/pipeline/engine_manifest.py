@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...engines.folder.manifest import FORMAT_VERSION, Manifest
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes
@@ -30,15 +31,9 @@ def engine_manifest(
     spec, head, ranges = inputs.target.spec, inputs.head, graphs.ranges
     first, stored = graphs.account().lead_sentence(plans.products() if plans else {}), inputs.target.checkpoint.stored
     parts = {
-        name: Part(
-            origin=origin,
-            file=f"{name}/{PLAN}" if plans else _graph(name, graphs.compiled[name]),
-            inputs=graphs.compiled[name].inputs,
-            outputs=graphs.compiled[name].outputs,
-            caches=tuple(Cache(cache.heads, cache.head_dim, _cache_dtype(name, recipe)) for cache in caches),
-            plan=plans.halves[name].facts.plan if plans else None,
-        )
+        name: replace(part, file=f"{name}/{PLAN}", plan=plans.halves[name].facts.plan) if plans else part
         for name, (origin, caches) in _origins(inputs).items()
+        for part in (part_of(name, name, origin, caches, graphs.compiled[name], recipe),)
     }
     return Manifest(
         product_version=product_version(),
@@ -66,6 +61,26 @@ def engine_manifest(
     )
 
 
+def part_of(
+    half: str, folder: str, origin: Origin, caches: Sequence[CacheSpec], compiled: Compiled, recipe: Recipe
+) -> Part:
+    """Return the record of a half's graph, which is placed in ``folder`` unless it has to lie beside another."""
+    kind = _cache_dtype(half, recipe)
+    return Part(
+        origin=origin,
+        file=f"{compiled.files.folder or folder}/{compiled.files.model}",
+        inputs=compiled.inputs,
+        outputs=compiled.outputs,
+        caches=tuple(Cache(cache.heads, cache.head_dim, kind) for cache in caches),
+    )
+
+
+def origin_of_head(name: str, head: Checkpoint) -> Origin:
+    """Return the origin of a drafter that the command line calls ``name``."""
+    named = head.config.get("architectures") or ["unnamed"]
+    return Origin(name, head.fingerprint, str(head.source), str(named[0]))
+
+
 def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
     """Return the origin of each half, and the caches of its layers."""
     resolved, spec, checkpoint = inputs.resolved, inputs.target.spec, inputs.target.checkpoint
@@ -73,15 +88,8 @@ def _origins(inputs: Inputs) -> dict[str, tuple[Origin, tuple[CacheSpec, ...]]]:
     halves = {"target": (target, spec.caches)}
     if inputs.drafter:
         of_head, head = inputs.drafter
-        name = resolved.draft or resolved.model
-        origin = Origin(name, of_head.fingerprint, str(of_head.source), _architecture(of_head))
-        halves["drafter"] = (origin, head.caches)
+        halves["drafter"] = (origin_of_head(resolved.draft or resolved.model, of_head), head.caches)
     return halves
-
-
-def _graph(half: str, compiled: Compiled) -> str:
-    """Return the path of a graph in the engine."""
-    return f"{compiled.files.folder or half}/{compiled.files.model}"
 
 
 def _cache_dtype(half: str, recipe: Recipe) -> str:
@@ -112,8 +120,3 @@ def of_plans(platform: BuildPlatform, versions: Mapping[str, str]) -> tuple[Evid
         return ()
     how = f"{platform.title} {versions[platform.backend]} built it ahead of time for {', '.join(platform.gpus)}"
     return (Evidence("aot", how if platform.runs_here else f"{how}; not run"),)
-
-
-def _architecture(checkpoint: Checkpoint) -> str:
-    named = checkpoint.config.get("architectures") or ["unnamed"]
-    return str(named[0])

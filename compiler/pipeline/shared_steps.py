@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..checkpoints.checkpoint import CONFIG, take_fingerprints
+from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ..checkpoints.json_files import read_json
 from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import Inputs
@@ -95,15 +95,20 @@ class Graphs:
     def furnish(self, assembly: Assembly) -> None:
         """Place the files that accompany the graphs: configurations, calibrated ranges, tokenizer."""
         for half in self.halves:
-            stored, name, config = half.checkpoint.folder / CONFIG, f"{half.name}/{CONFIG}", half.checkpoint.config
-            if config == read_json(stored, ""):
-                assembly.place_copy(stored, name)
-            else:  # some entries were overridden
-                assembly.place_text(name, json.dumps(config, indent=2) + "\n")
+            place_config(assembly, half.checkpoint, half.name)
         if self.ranges:
             self.ranges.save(assembly.folder / FOLDER)
             assembly.enter(FOLDER)
         assembly.place_tokenizer(self.target.folder)
+
+
+def place_config(assembly: Assembly, checkpoint: Checkpoint, below: str) -> None:
+    """Place the configuration that a half was read with into a sub-folder."""
+    stored, name, config = checkpoint.folder / CONFIG, f"{below}/{CONFIG}", checkpoint.config
+    if config == read_json(stored, ""):
+        assembly.place_copy(stored, name)
+    else:  # some entries were overridden
+        assembly.place_text(name, json.dumps(config, indent=2) + "\n")
 
 
 def compile_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs, store: StageStore | None = None) -> Graphs:

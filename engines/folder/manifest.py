@@ -9,8 +9,9 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import upgrade
 from ..draft_methods import PLAIN, DraftMethod, Passes, method_named, method_of_heads
 from .checks import REBUILD, file_contradictions, part_contradictions, size_contradictions
-from .records import BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
+from .records import AddedDrafter, BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
 from .strict_json import decode
 
 FILE_NAME = "engine.json"
 # The newest supported version; all older ones are supported too. Missing from format 1: engines without a drafter;
 # 2: drafting without a drafter; 3: autoregressive drafters; 4: adaptive K; 5: rounds measured by the build;
-# 6: the name of the draft method, which follows from the rest.
-FORMAT_VERSION = 7
+# 6: the name of the draft method, which follows from the rest; 7: added drafters.
+FORMAT_VERSION = 8
 _NAMES_METHOD = 7
+_ADDS_DRAFTERS = 8
+DRAFTERS = "drafters"  # the folder of added drafters, each in a folder of its name
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _HEADLESS_BEFORE = "ngram"  # the only draft method without a head up to format 6
 
 
@@ -36,7 +40,7 @@ class Manifest:
 
     ``files`` lists every other file by its posix path, including ``verify.json`` once written. ``method`` is the name
     of the draft method; it is derived if an older format lacks it. An engine has a ``drafter`` if its method needs a
-    head.
+    head. ``drafters`` were added after the build, and are chosen by name (``using``).
     """
 
     product_version: str
@@ -51,6 +55,7 @@ class Manifest:
     evidence: tuple[Evidence, ...] = ()
     format_version: int = 1
     method: str = ""
+    drafters: Mapping[str, AddedDrafter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.method:
@@ -66,6 +71,27 @@ class Manifest:
         """The record of ``method``. Raises ``EnvironmentProblem`` if it is unknown."""
         return method_named(self.method)
 
+    def using(self, drafter: str | None) -> Manifest:
+        """Return the manifest of the same engine with the added ``drafter`` in place of its own, or with its own.
+
+        It lists only the files that such an engine reads.
+        """
+        own = {name: entry for name, entry in self.files.items() if not name.startswith(f"{DRAFTERS}/")}
+        if drafter is None:
+            return replace(self, files=own)
+        added = self.drafters[drafter]
+        its = {name: entry for name, entry in self.files.items() if name.startswith(folder_of(drafter))}
+        return replace(
+            self,
+            drafter=added.part,
+            method=added.method,
+            precision={**self.precision, "drafter": added.precision},
+            speculation=added.speculation,
+            shapes=replace(self.shapes, draft_vocab_size=added.draft_vocab_size),
+            files=own | its,
+            evidence=(),
+        )
+
     def write(self, folder: Path) -> None:
         """Write ``engine.json`` atomically."""
         content = dataclasses.asdict(self)
@@ -76,6 +102,8 @@ class Manifest:
             del content["speculation"]["adapts"]  # unknown to older versions
         if self.speculation.measured is None:
             del content["speculation"]["measured"]
+        if not self.drafters:
+            del content["drafters"]
         content["digest"] = _digest(content)
         temporary = folder / f".{FILE_NAME}.{os.getpid()}"
         with temporary.open("w", encoding="utf-8") as file:
@@ -122,6 +150,16 @@ def is_engine(folder: Path) -> bool:
     return (folder / FILE_NAME).is_file()
 
 
+def folder_of(drafter: str) -> str:
+    """Return the folder of an added drafter, relative to its engine, with a slash at the end."""
+    return f"{DRAFTERS}/{drafter}/"
+
+
+def is_drafter_name(name: str) -> bool:
+    """Return whether an added drafter can have this name, which is also that of its folder."""
+    return _NAME.fullmatch(name) is not None
+
+
 def contradictions(manifest: Manifest) -> list[str]:
     """Return the inconsistencies of a manifest whose types are valid."""
     problems = file_contradictions(manifest.files, manifest.parts.values())
@@ -134,6 +172,26 @@ def contradictions(manifest: Manifest) -> list[str]:
     elif manifest.format_version < _oldest_format(manifest.drafter, manifest.speculation):
         lacks = _LACKS[_lacking(manifest)]
         problems.append(f"format_version {manifest.format_version} does not support {lacks}")
+    return problems + _drafter_contradictions(manifest)
+
+
+def _drafter_contradictions(manifest: Manifest) -> list[str]:
+    """Return the inconsistencies of added drafters, each as part of the engine that uses it."""
+    problems = []
+    if manifest.drafters and manifest.format_version < _ADDS_DRAFTERS:
+        problems.append(f"drafters require format {_ADDS_DRAFTERS} or newer")
+    for name, added in manifest.drafters.items():
+        if not is_drafter_name(name):
+            problems.append(f"{name!r} is not the name of a drafter")
+            continue
+        found = contradictions(replace(manifest.using(name), drafters={}))
+        if not added.part.file.startswith(folder_of(name)):
+            found.append(f"its graph is not in {folder_of(name)}")
+        if not manifest.shapes.taps:
+            found.append("the target has no taps")
+        if added.speculation.max_num_speculative_tokens > manifest.speculation.max_num_speculative_tokens:
+            found.append("it drafts more than the caches have room for")
+        problems += [f"drafters[{name!r}]: {problem}" for problem in found]
     return problems
 
 

@@ -193,6 +193,20 @@ class Speculation:
 
 
 @dataclass(frozen=True)
+class AddedDrafter:
+    """A drafter that was added to a finished engine: its draft ``method``, graph and sizes.
+
+    ``precision`` is the number type of its matrices.
+    """
+
+    method: str
+    part: Part
+    speculation: Speculation
+    draft_vocab_size: int
+    precision: str
+
+
+@dataclass(frozen=True)
 class Shapes:
     """Sizes that determine the runtime's allocations."""
 

@@ -1,0 +1,356 @@
+"""Drafters of a finished engine: add one, list them, remove one. The target's files stay as they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...engines.draft_methods import METHODS, Passes, method_of_heads
+from ...engines.folder.manifest import DRAFTERS, FORMAT_VERSION, Manifest, folder_of, is_drafter_name
+from ...engines.folder.records import AddedDrafter, FileEntry, Speculation
+from ...graphs.lowering import lowering_named
+from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
+from ..checkpoints.head_weights import open_head
+from ..checkpoints.json_files import read_json
+from ..checkpoints.resolve_names import resolve_head
+from ..checkpoints.target import Target
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
+from ..console.progress import Progress
+from ..precision.decide_recipe import wide_of, with_drafter
+from ..precision.precision_options import PrecisionOptions
+from ..precision.recipes import Recipe
+from ..request.request import HeadOptions, SizeOptions
+from ..store.atomic_files import flush, flush_tree, writing
+from ..store.leftovers import clear_leftovers, remove, retired_path, temporary_path
+from ..store.locks import locked
+from ..store.made_for import MadeFor
+from ..store.publish import Assembly, temporary_folder
+from ..store.stages import StageStore
+from .check_numbers import prompts_for, require_finite
+from .engine_manifest import origin_of_head, part_of
+from .graph_stages import Compiled, attach, trace
+from .model_half import drafter_half
+from .shared_steps import PipelineRun, bytes_of, place_config
+
+if TYPE_CHECKING:
+    from ...graphs.drafters import DrafterSpec
+
+
+@dataclass(frozen=True)
+class DrafterRequest:
+    """A drafter to add: the ``engine`` folder, and the head as ``--draft`` and its options name it.
+
+    ``name`` is that of the drafter in the engine, by default the head's own. ``num_speculative_tokens`` is K; None
+    adapts it, starting from the head's trained depth.
+    """
+
+    engine: Path
+    draft: str
+    name: str | None = None
+    draft_revision: str | None = None
+    head: HeadOptions = field(default=HeadOptions())
+    num_speculative_tokens: int | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class EngineDrafter:
+    """A drafter of an engine, with the size of its own files in bytes; ``is_built_in``: it came with the build.
+
+    A drafter that came with the build is chosen by the name of its draft method.
+    """
+
+    name: str
+    record: AddedDrafter
+    bytes: int
+    is_built_in: bool = False
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def add_drafter(
+    request: DrafterRequest, progress: Progress | None = None, store: StageStore | None = None
+) -> EngineDrafter:
+    """Build the graph of a head for the target of ``request.engine`` and add it to the engine.
+
+    Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. The engine is unchanged until the drafter works.
+    """
+    began = time.perf_counter()
+    SizeOptions(request.num_speculative_tokens).check(fix="omit it to start from the head's trained depth")
+    request.head.check()
+    run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
+    with run.phases("read", "read the engine and the head"):
+        manifest = _extensible(request.engine)
+        model = manifest.target.origin.id
+        own_name, found = resolve_head(model, request.draft, request.draft_revision, run.progress)
+        name = _free_name(manifest, request, own_name)
+        checkpoint = open_head(found.path)
+        checkpoint = replace(checkpoint, config=request.head.over(checkpoint.config))
+        target = _target_of(request.engine)
+        head = read_head(checkpoint, target.spec)
+        _require_taps(manifest, request, head)
+        speculation, warnings = _speculation(manifest, request, head)
+    with run.phases("hash", "hash the checkpoints"):
+        take_fingerprints([checkpoint], run.progress)
+        if head.shared:
+            target = _with_weights(manifest, head, run.progress)
+    lowering = lowering_named(manifest.backend.lowering)
+    recipe = _recipe(manifest, head)
+    half = drafter_half(checkpoint, head, target.with_taps(head.taps), recipe, lowering)
+    made_for = MadeFor("drafter add", model, request.draft, recipe.name, lowering.name)
+    run = replace(run, store=replace(run.store, made_for=made_for))
+    with run.phases("trace drafter"):
+        traced = trace(run.store, half, recipe.dtype, run.progress)
+    with run.phases("attach drafter"):
+        compiled = attach(
+            run.store, half, traced,
+            lowering=lowering, cache_length=manifest.shapes.cache_length, progress=run.progress,
+        )  # fmt: skip
+    origin = origin_of_head(request.draft, checkpoint)
+    added = AddedDrafter(
+        method=method_of_heads(Passes.ONE_PER_DRAFT if head.strategy == "autoregressive" else Passes.ONE).name,
+        part=part_of("drafter", f"{DRAFTERS}/{name}", origin, head.caches, compiled, recipe),
+        speculation=speculation,
+        draft_vocab_size=head.draft_vocab_size,
+        precision=recipe.drafter,
+    )
+    size = _publish(run, request, name, added, compiled, checkpoint)
+    return EngineDrafter(
+        name, added, size, warnings=(*found.notes, *warnings), seconds=round(time.perf_counter() - began, 1)
+    )
+
+
+def list_drafters(engine: Path) -> list[EngineDrafter]:
+    """Return the drafters of an engine: the one that it was built with, if any, and then those added, by name.
+
+    Raises ``EnvironmentProblem`` for a folder that is no engine.
+    """
+    manifest = Manifest.read(engine)
+    built_in = []
+    if manifest.drafter:
+        record = AddedDrafter(
+            manifest.method,
+            manifest.drafter,
+            manifest.speculation,
+            manifest.shapes.draft_vocab_size,
+            manifest.precision.get("drafter", ""),
+        )
+        size = sum(each.size for name, each in manifest.files.items() if name.startswith(manifest.drafter.file))
+        built_in.append(EngineDrafter(manifest.method, record, size, is_built_in=True))
+    return built_in + [
+        EngineDrafter(name, record, sum(each.size for each in _files_of(manifest, name).values()))
+        for name, record in sorted(manifest.drafters.items())
+    ]
+
+
+def remove_drafter(engine: Path, name: str) -> EngineDrafter:
+    """Remove an added drafter and its files from an engine, and return what it was.
+
+    A process that has loaded the drafter goes on with it. Raises ``UsageError`` for a drafter that cannot be removed.
+    """
+    with writing(engine, 0), locked(_checked(engine)):
+        manifest = Manifest.read(engine)
+        gone = next((each for each in list_drafters(engine) if each.name == name), None)
+        if gone is None or gone.is_built_in:
+            added = ", ".join(sorted(manifest.drafters)) or "none"
+            raise UsageError(
+                f"{engine} has no added drafter {name}",
+                why=f"it was built with the drafter for {name}" if gone else f"its added drafters are: {added}",
+                fix="name a drafter that was added; `peagle-compile drafter list` shows them",
+            )
+        drafters = {each: record for each, record in manifest.drafters.items() if each != name}
+        files = {each: entry for each, entry in manifest.files.items() if each not in _files_of(manifest, name)}
+        replace(manifest, drafters=drafters, files=files).write(engine)
+        folder = engine / folder_of(name)
+        aside = retired_path(temporary_path(folder))
+        folder.rename(aside)  # at once, so that no half of it stays under its name
+        remove(aside)
+        with suppress(OSError):  # others are left
+            folder.parent.rmdir()
+    return gone
+
+
+def _checked(engine: Path) -> Path:
+    """Return the folder. Raises ``EnvironmentProblem`` if it is no engine."""
+    Manifest.read(engine)
+    return engine
+
+
+def _extensible(engine: Path) -> Manifest:
+    """Return the manifest of an engine that can have further drafters. Raises ``UsageError`` for another."""
+    manifest = Manifest.read(engine)
+    fix = f"build an engine with this head: `peagle-compile build --model {manifest.target.origin.id} --draft HEAD`"
+    if manifest.backend.gpus:
+        raise UsageError(
+            f"no drafter can be added to {engine}, an engine for {manifest.backend.name}",
+            why="only engines for ONNX Runtime can have drafters that were not built with them",
+            fix=fix,
+        )
+    if not manifest.shapes.taps:
+        raise UsageError(
+            f"no drafter can be added to {engine}",
+            why="it was built without a head, so its target has no outputs that a drafter could read",
+            fix=f"{fix}; any number of heads that read the same layers can be added to it",
+        )
+    return manifest
+
+
+def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
+    """Return the name of the new drafter. Raises ``UsageError`` for one that is invalid or in use."""
+    name = own if request.name is None else request.name
+    if not is_drafter_name(name):
+        raise UsageError(
+            f"a drafter cannot be named {name!a}",
+            why="a name has 1 to 64 letters, digits, dots, dashes and underscores, and begins with a letter or digit",
+            fix="choose another --name",
+        )
+    if name in METHODS:
+        raise UsageError(
+            f"a drafter cannot be named {name}",
+            why="that is the name of a draft method, which requests choose by the same option",
+            fix="choose another --name",
+        )
+    if name in manifest.drafters:
+        raise UsageError(
+            f"{request.engine} already has a drafter named {name}",
+            why=f"it was added from {manifest.drafters[name].part.origin.id}",
+            fix=f"choose another --name, or first run `peagle-compile drafter remove {request.engine} {name}`",
+        )
+    return name
+
+
+def _target_of(engine: Path) -> Target:
+    """Return the target as its configuration describes it, without weights."""
+    config = read_json(engine / "target" / CONFIG, "every engine has it")
+    return Target.of(Checkpoint(engine / "target", config, {}, {}, "plain"))
+
+
+def _require_taps(manifest: Manifest, request: DrafterRequest, head: DrafterSpec) -> None:
+    """Raise ``UsageError`` for a head that reads other layers than those that the target's graph outputs."""
+    taps = manifest.shapes.taps
+    if head.taps == taps:
+        return
+    model = manifest.target.origin.id
+    raise UsageError(
+        f"the head {request.draft} does not fit {request.engine}",
+        why=f"it reads the target's layers {_listed(head.taps)} (its taps), but the engine's target outputs "
+        f"{_listed(taps)}, which was decided when it was built",
+        fix=f"build an engine with this head: `peagle-compile build --model {model} --draft {request.draft}`",
+    )
+
+
+def _listed(taps: tuple[int, ...]) -> str:
+    return ", ".join(map(str, taps))
+
+
+def _speculation(
+    manifest: Manifest, request: DrafterRequest, head: DrafterSpec
+) -> tuple[Speculation, tuple[str, ...]]:
+    """Return the number of drafts per round, within the room of the engine's caches, and warnings."""
+    room, asked = manifest.speculation.max_num_speculative_tokens, request.num_speculative_tokens
+    if asked is not None and not 1 <= asked <= room:
+        raise UsageError(
+            f"--num-speculative-tokens {asked} is not between 1 and {room}",
+            why=f"the engine's caches have room for {room} drafts per round",
+            fix="omit it, or rebuild the engine with a larger --num-speculative-tokens",
+        )
+    depth, warnings = head.trained_depth or ASSUMED_DEPTH, []
+    if head.trained_depth is None:
+        warnings.append(f"the head does not state its trained number of drafts; assuming {ASSUMED_DEPTH}")
+    if depth > room and asked is None:
+        warnings.append(f"the head was trained for {depth} drafts, but the engine's caches have room for {room}")
+    most = min(max(depth, asked or 0), room)
+    return Speculation(asked or most, most, head.trained_depth, adapts=asked is None), tuple(warnings)
+
+
+def _with_weights(manifest: Manifest, head: DrafterSpec, progress: Progress) -> Target:
+    """Open the target's checkpoint, from which the head takes weights that it does not store.
+
+    Raises ``EnvironmentProblem`` if it is missing or has changed.
+    """
+    origin = manifest.target.origin
+    fix = f"restore {origin.source}, or use a head that stores these weights"
+    why = f"the head takes {' and '.join(head.shared)} from the target"
+    try:
+        target = Target.open(Path(origin.source))
+    except PeagleError as error:
+        raise EnvironmentProblem(
+            f"the checkpoint of the target cannot be opened: {error.what}", why=why, fix=fix
+        ) from error
+    take_fingerprints([target.checkpoint], progress)
+    if target.checkpoint.fingerprint != origin.revision:
+        raise EnvironmentProblem(f"{origin.source} was changed after the build", why=why, fix=fix)
+    return target
+
+
+def _recipe(manifest: Manifest, head: DrafterSpec) -> Recipe:
+    """Return the engine's recipe with the types that a build would choose for this head."""
+    lowering = lowering_named(manifest.backend.lowering)
+    recipe = Recipe.recorded(manifest.precision, wide_of(None, lowering) or "")
+    return with_drafter(replace(recipe, drafter=recipe.wide), PrecisionOptions(), lowering, head)
+
+
+def _publish(
+    run: PipelineRun,
+    request: DrafterRequest,
+    name: str,
+    added: AddedDrafter,
+    compiled: Compiled,
+    checkpoint: Checkpoint,
+) -> int:
+    """Place the drafter in the engine, try it, and list it in the manifest; return the bytes of its files."""
+    engine, folder = request.engine, request.engine / folder_of(name)
+    size = sum(bytes_of({name: compiled.attached}).values())
+    with writing(engine, size), locked(engine):
+        clear_leftovers(engine)
+        with temporary_folder(engine / DRAFTERS) as temporary, run.phases("assemble"):
+            assembly = Assembly(temporary)
+            assembly.place_stage(compiled.attached, f"{DRAFTERS}/{name}", run.progress)
+            place_config(assembly, checkpoint, f"{DRAFTERS}/{name}")
+            assembly.check(run.progress)
+            manifest = _extensible(engine)  # another process may have changed it
+            _free_name(manifest, replace(request, name=name), name)
+            flush_tree(temporary)
+            folder.parent.mkdir(exist_ok=True)
+            remove(folder)  # of an addition that was killed before the manifest listed it
+            (temporary / folder_of(name)).rename(folder)
+            flush(folder.parent, engine)
+        manifest = replace(
+            manifest,
+            drafters={**manifest.drafters, name: added},
+            files=dict(sorted({**manifest.files, **assembly.files}.items())),
+            format_version=FORMAT_VERSION,
+        )
+        try:
+            with run.phases("check numbers"):
+                _require_numbers(manifest.using(name), request)
+            manifest.write(engine)
+        except BaseException:
+            remove(folder)
+            with suppress(OSError):  # it holds other drafters
+                folder.parent.rmdir()
+            raise
+    return sum(entry.size for entry in assembly.files.values())
+
+
+def _require_numbers(manifest: Manifest, request: DrafterRequest) -> None:
+    """Raise ``BuildError`` unless the engine can run with the drafter, and its drafts are computed from numbers."""
+    from ...engines.backends.opening import open_backend
+    from ...engines.engine import Engine
+    from ...engines.text.tokenizer import Tokenizer
+
+    folder = request.engine
+    tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)
+    with Engine(folder, manifest, open_backend(folder, manifest, 1, None), tokenizer) as engine:
+        k = manifest.speculation.max_num_speculative_tokens
+        logits = engine.draft_logits(prompts_for(engine, 1)[0], k)
+    require_finite("drafter", [logits], manifest, Path(request.draft))
+
+
+def _files_of(manifest: Manifest, name: str) -> Mapping[str, FileEntry]:
+    return {each: entry for each, entry in manifest.files.items() if each.startswith(folder_of(name))}
