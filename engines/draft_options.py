@@ -1,46 +1,145 @@
-"""Draft options of a call, validated against the engine's limits, with the engine's defaults for missing ones."""
+"""Draft options of a call, validated against the engine's limits, with the engine's defaults for missing ones.
+
+An engine can have several drafters in memory. Each has a policy of its own, since each is accepted at its own rate.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..plugins.errors import UsageError
 from .draft_methods import METHODS, PLAIN, DraftMethod
-from .folder.manifest import Manifest
+from .folder.manifest import BUILT_IN, Manifest
 from .policy.adaptive import Adaptive
 from .policy.drafts_per_round import AUTO, Fixed, NumSpeculativeTokens, Policy, spaced_counts
 from .policy.prior import measured
 from .requests.arguments import integer, refusal
+from .running.request import Drafter
 
 _REBUILD = "rebuild the engine with a head or with `--draft ngram`"
 
 
-def decoding(
-    manifest: Manifest,
-    method: DraftMethod,
-    policy: Policy,
-    adaptive: Policy,
-    draft: str | None,
-    k: NumSpeculativeTokens | None,
-) -> tuple[DraftMethod, Policy]:
-    """Return the draft method and policy of a call's ``draft`` and ``k``, by default ``method`` and ``policy``.
+@dataclass(frozen=True)
+class Decoding:
+    """The draft method and the policy of a call, and the drafter of a method that needs one, with its name.
 
-    ``adaptive`` is the policy for ``auto``. Raises ``UsageError`` for a ``draft`` that the engine does not support, for
-    more drafts than it has room for, and for drafts combined with plain decoding.
+    ``drafter`` is None for the backend's own.
     """
-    if draft is not None:
-        method = usable_method(manifest, draft)
-    if k is not None:
-        policy = adaptive if is_auto(k) else Fixed(drafts_of(manifest, k))
-    if draft is not None and not method.drafts:
-        if k and not is_auto(k):
+
+    method: DraftMethod
+    policy: Policy
+    drafter: Drafter | None = None
+    drafter_name: str = ""
+
+
+@dataclass(frozen=True)
+class DraftDefaults:
+    """How calls draft with one drafter of an engine, or without any, unless they say otherwise.
+
+    ``manifest`` is that of the engine with this drafter, ``adaptive`` the policy for ``auto``. ``drafter`` is None for
+    the backend's own.
+    """
+
+    manifest: Manifest
+    method: DraftMethod
+    policy: Policy
+    adaptive: Policy
+    drafter: Drafter | None = None
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        drafter: Drafter | None = None,
+        *,
+        draft: str | None = None,
+        policy: Policy | None = None,
+        prepares_rounds: bool = False,
+    ) -> DraftDefaults:
+        """Return the defaults of the build, except for a given method (``draft``) and ``policy``.
+
+        Raises ``UsageError`` for a ``draft`` that the engine does not support.
+        """
+        method = manifest.draft_method if draft is None else usable_method(manifest, draft)
+        adaptive = adaptive_policy(manifest, prepares_rounds=prepares_rounds)
+        chosen = adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
+        if draft is not None and not method.drafts:
+            chosen = Fixed(0)
+        return cls(manifest, method, policy or chosen, adaptive, drafter)
+
+    def decoding(self, draft: str | None, k: NumSpeculativeTokens | None) -> Decoding:
+        """Return how a call with these options decodes; None is the default.
+
+        Raises ``UsageError`` for a ``draft`` that the engine does not support, for more drafts than it has room for,
+        and for drafts combined with plain decoding.
+        """
+        method, policy = self.method, self.policy
+        if draft is not None:
+            method = usable_method(self.manifest, draft)
+        if k is not None:
+            policy = self.adaptive if is_auto(k) else Fixed(drafts_of(self.manifest, k))
+        if draft is not None and not method.drafts:
+            if k and not is_auto(k):
+                raise UsageError(
+                    f"draft is {draft}, but num_speculative_tokens is {k}",
+                    why=f"{draft} is plain decoding, which has no drafts",
+                    fix="remove one of the two",
+                )
+            policy = Fixed(0)
+        method = method if policy.most else PLAIN
+        if not method.needs_head:
+            return Decoding(method, policy)
+        return Decoding(method, policy, self.drafter, self.manifest.drafter_name)
+
+
+class LoadedDrafters:
+    """The drafters of an engine that are in memory, by name, its own first. Calls choose one of them, or a method."""
+
+    def __init__(self, own: DraftDefaults) -> None:
+        self.own = own
+        self._others: dict[str, DraftDefaults] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all loaded drafters."""
+        return tuple(filter(None, (self.own.manifest.drafter_name, *self._others)))
+
+    def add(self, defaults: DraftDefaults) -> None:
+        """Let calls choose a further drafter."""
+        self._others = {**self._others, defaults.manifest.drafter_name: defaults}  # others read it meanwhile
+
+    def remove(self, name: str) -> None:
+        """Let no call choose this drafter any more; those that did keep it. Raises ``UsageError``."""
+        if name == self.own.manifest.drafter_name:
             raise UsageError(
-                f"draft is {draft}, but num_speculative_tokens is {k}",
-                why=f"{draft} is plain decoding, which has no drafts",
-                fix="remove one of the two",
+                f"the drafter {name} cannot be unloaded",
+                why="the engine was loaded with it",
+                fix=f"let requests do without it (draft {PLAIN.name}), or load the engine with another as draft",
             )
-        policy = Fixed(0)
-    return method if policy.most else PLAIN, policy
+        if name not in self._others:
+            raise UsageError(f"no drafter {name} is loaded", why=f"loaded are: {', '.join(self.names) or 'none'}")
+        self._others = {each: defaults for each, defaults in self._others.items() if each != name}
+
+    def decoding(self, draft: str | None, k: NumSpeculativeTokens | None) -> Decoding:
+        """Return how a call with these options decodes: ``draft`` is the name of a drafter or of a draft method.
+
+        Raises the errors of ``DraftDefaults.decoding``, and ``UsageError`` for a drafter that is not loaded.
+        """
+        if not isinstance(draft, str) or draft in METHODS:
+            return self.own.decoding(draft, k)
+        manifest = self.own.manifest
+        if draft == manifest.drafter_name:
+            return self.own.decoding(manifest.method, k)
+        if draft in self._others:
+            return self._others[draft].decoding(None, k)
+        if draft == BUILT_IN or draft in manifest.drafters:
+            raise UsageError(
+                f"draft is {draft}, but that drafter is not loaded",
+                why=f"loaded are: {', '.join(self.names) or 'none'}",
+                fix="load it first (Engine.load_drafter, or POST /v1/drafters of a server), or remove draft",
+            )
+        return self.own.decoding(draft, k)
 
 
 def is_auto(k: Any) -> bool:
@@ -85,7 +184,9 @@ def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
     own = manifest.draft_method
     usable = [each.name for each in METHODS.values() if not each.needs_head or _has_head(own, each)]
     if not isinstance(draft, str) or draft not in METHODS:
-        raise refusal("draft", f"{', '.join(usable)}, or None for the engine's own method", draft)
+        raise refusal(
+            "draft", f"{', '.join([*usable, *manifest.drafters])}, or None for the engine's own method", draft
+        )
     method = METHODS[draft]
     if draft not in usable:
         head = f"a head for {METHODS[method.heads].title}"

@@ -11,12 +11,12 @@ from typing import Any, Unpack, get_args
 
 import numpy as np
 
-from ..plugins.errors import UsageError
+from ..plugins.errors import EnvironmentProblem, UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
-from .draft_options import drafts_of
+from .draft_options import DraftDefaults, drafts_of, usable_method
 from .folder.checks import Check, check_files, files_to_hash
-from .folder.manifest import Manifest
+from .folder.manifest import BUILT_IN, Manifest
 from .free_memory import free_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
@@ -47,6 +47,7 @@ class Engine:
     the engine at the end of the block. An engine that is garbage-collected first finishes its requests.
 
     ``draft`` is the default draft method, and ``policy`` chooses K for each round; both default to those of the build.
+    Further drafters can be loaded and unloaded while requests run (``load_drafter``).
     ``max_seq_len`` can limit requests below the engine's own limit. ``chat_template`` replaces the folder's.
     ``checked`` says what of the files was compared with the manifest on load: ``"hashes"`` of all files, ``"sizes"``,
     or ``"auto"``: all but the hashes of large weights.
@@ -83,6 +84,7 @@ class Engine:
             max_seq_len=self._max_seq_len,
             chat_template=chat_template,
         )
+        self._changes = threading.Lock()  # of the loaded drafters
         self._loop = Loop(backend, most, max_queue_size, max_prefill_tokens, prefix_cache_bytes)
         weakref.finalize(self, self._loop.retire).atexit = False
 
@@ -99,6 +101,8 @@ class Engine:
         prefix_cache_bytes: int | None = None,
         max_seq_len: int | None = None,
         chat_template: str | None = None,
+        draft: str | None = None,
+        drafters: Sequence[str] = (),
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
@@ -118,6 +122,9 @@ class Engine:
                 restored entries equal computed ones to the bit, which this project's CPU kernels ensure, and else 0.
             max_seq_len: The maximum number of tokens of a request, below the one of the build; None takes that.
             chat_template: The text of a Jinja template that replaces the engine's own.
+            draft: The drafter to load, by its name in `peagle-compile drafter list`, or a draft method as the default
+                of calls. None takes the drafter and the method of the build.
+            drafters: Names of further drafters to load, as ``load_drafter`` does.
 
         Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
         damaged, too new, for another backend, or too large for this machine.
@@ -135,7 +142,7 @@ class Engine:
             folder = Path(path)
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
-        manifest = Manifest.read(folder)
+        manifest, default = _with_drafter(Manifest.read(folder), draft)
         longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
         check_files(manifest.files, folder, hashes=False)
         hashed = files_to_hash(manifest.files, check)
@@ -147,6 +154,7 @@ class Engine:
             manifest,
             backend,
             tokenizer,
+            draft=default,
             max_queue_size=queue,
             max_prefill_tokens=prefill,
             prefix_cache_bytes=_usual_prefix_bytes(backend, manifest) if kept is None else kept,
@@ -154,7 +162,10 @@ class Engine:
             chat_template=template,
             checked="hashes" if hashed.keys() == manifest.files.keys() else check,
         )
-        method, policy = engine._factory.decoding()
+        for each in drafters:
+            engine.load_drafter(each)
+        decoding = engine._factory.decoding()
+        method, policy = decoding.method, decoding.policy
         if method.strategy is not None and method.strategy.enqueues_only:
             for k in policy.counts:
                 backend.warm(method.strategy.round, k)
@@ -182,6 +193,50 @@ class Engine:
     def max_seq_len(self) -> int:
         """The maximum number of tokens of a request, prompt and new tokens together."""
         return self._max_seq_len
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The names of the loaded drafters, which calls can choose (``draft``); the engine's own is the first."""
+        return self._factory.drafters.names
+
+    def load_drafter(self, name: str) -> None:
+        """Load a drafter of the engine folder while requests run; does nothing if it is loaded.
+
+        ``name`` is one of `peagle-compile drafter list`, which may have been added after the engine was loaded. Any
+        thread may call this. Raises ``UsageError`` for an unknown name, and ``EnvironmentProblem`` for a folder that
+        was replaced since, a damaged drafter, and one that needs too much memory.
+        """
+        with self._changes:
+            self.require_open()
+            if name in self.drafters:
+                return
+            now = Manifest.read(self.folder)
+            if now.target != self.manifest.target:
+                raise EnvironmentProblem(
+                    f"the engine in {self.folder} was replaced after it was loaded",
+                    why="its target is another one, for which a drafter of this folder may not fit",
+                    fix="load the engine again",
+                )
+            manifest, method = _with_drafter(now, name)
+            if method is not None:
+                raise UsageError(
+                    f"{name} is a draft method, not a drafter", fix="calls can name it as draft without loading it"
+                )
+            its = {each: entry for each, entry in manifest.files.items() if each not in self.manifest.files}
+            check_files(its, self.folder, hashes=False)
+            check_files(files_to_hash(its, "auto"), self.folder)
+            drafter = self._backend.load_drafter(manifest)
+            self._factory.drafters.add(DraftDefaults.of(manifest, drafter))
+
+    def unload_drafter(self, name: str) -> None:
+        """Unload a drafter: calls can no longer choose it, and requests that did finish with it.
+
+        Its memory is free when the last of them has ended. Raises ``UsageError`` for a drafter that is not loaded, and
+        for the one that the engine was loaded with.
+        """
+        with self._changes:
+            self._factory.drafters.remove(name)
+            self._loop.misfits.forget(name)
 
     @property
     def load_now(self) -> Load:
@@ -272,9 +327,9 @@ class Engine:
         ``params`` is one policy for all prompts or a list with one each. ``num_speculative_tokens`` is K of every
         round: 0 is plain decoding, and ``"auto"`` adapts K to what pays off, which is the default unless the build was
         given a K. The text is the same for every K and for every ``draft``: ``"ngram"`` looks drafts up in the text,
-        ``"none"`` is K = 0, ``"peagle"`` and ``"eagle3"`` name the built-in head, and None uses the engine's own
-        method. Raises ``UsageError`` for a prompt that is empty, too long or out of range, an invalid K, or drafts that
-        the engine has no room for.
+        ``"none"`` is K = 0, ``"peagle"`` and ``"eagle3"`` use the engine's own head, the name of a loaded drafter uses
+        that one, and None uses the engine's own method. Raises ``UsageError`` for a prompt that is empty, too long or
+        out of range, an invalid K, or drafts that the engine has no room for.
         """
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))
@@ -284,7 +339,7 @@ class Engine:
             self._factory.request(
                 self._factory.encoded(f"prompts[{i}]", prompt, each),
                 each,
-                *how,
+                how,
                 Delivery(in_pieces=False, at_end=ended.release),
             )
             for i, (prompt, each) in enumerate(zip(listed, policies, strict=True))
@@ -443,6 +498,17 @@ class Engine:
         submission = Submission(request.prompt, request.delivery)
         self._loop.submit([request], waits=waits)
         return submission
+
+
+def _with_drafter(manifest: Manifest, draft: str | None) -> tuple[Manifest, str | None]:
+    """Return the manifest of the engine with the drafter that ``draft`` names, and the draft method if it names one.
+
+    Raises ``UsageError`` for a name that is neither.
+    """
+    if isinstance(draft, str) and (draft in manifest.drafters or (draft == BUILT_IN and manifest.drafter)):
+        return manifest.using(draft), None
+    own = manifest.using(BUILT_IN)
+    return own, None if draft is None else usable_method(manifest, draft).name
 
 
 def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:

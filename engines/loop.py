@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from ..plugins.errors import EnvironmentProblem
 from .backends.base import Backend
 from .errors import EngineClosed, EngineFailed, QueueFull, require_process
-from .policy.misfit import MisfitWatch
+from .policy.misfit import Misfits
 from .running.request import Request
 from .running.submission import wait_for
 from .scheduling.prefix_cache import PrefixCache
@@ -77,11 +77,11 @@ class Loop:
         prefix_cache_bytes: int = 0,
     ) -> None:
         self.limit = backend.num_slots + max_queue_size
-        self.slots, self._max_seq_len, self._misfit = backend.num_slots, max_seq_len, MisfitWatch()
+        self.slots, self._max_seq_len, self.misfits = backend.num_slots, max_seq_len, Misfits()
         self.prefix_cache_bytes = prefix_cache_bytes
         prefixes = PrefixCache(prefix_cache_bytes, backend.kept_bytes)
         self._new_scheduler: Callable[[], Scheduler] = lambda: Scheduler(
-            backend, max_seq_len, max_prefill_tokens, prefixes, self._misfit
+            backend, max_seq_len, max_prefill_tokens, prefixes, self.misfits
         )
         self._scheduler: Scheduler | None = None
         self._inbox: SimpleQueue[Request | _ExclusiveCall | None] = SimpleQueue()  # None: close
@@ -164,7 +164,7 @@ class Loop:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for the users of the engine."""
-        return (self._misfit.warning,) if self._misfit.warning else ()
+        return self.misfits.warnings
 
     @property
     def is_closed(self) -> bool:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from ..plugins.errors import UsageError
-from .draft_methods import DraftMethod
-from .draft_options import adaptive_policy, decoding, usable_method
+from .draft_options import Decoding, DraftDefaults, LoadedDrafters
 from .folder.manifest import Manifest
 from .grammars.call_grammar import call_form, without_schemas
 from .grammars.compiled import Grammars
 from .grammars.tally import GrammarTally
-from .policy.drafts_per_round import Fixed, NumSpeculativeTokens, Policy
+from .policy.drafts_per_round import NumSpeculativeTokens, Policy
 from .requests.arguments import text_of, token_ids_of
 from .requests.params import SamplingParams, params_of
 from .requests.random_numbers import draw_seed
@@ -90,18 +89,16 @@ class RequestFactory:
         """
         self._manifest, self._tokenizer = manifest, tokenizer
         self._max_seq_len = max_seq_len
-        self._method = manifest.draft_method if draft is None else usable_method(manifest, draft)
-        self._adaptive = adaptive_policy(manifest, prepares_rounds=prepares_rounds)
-        chosen = self._adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
-        self._policy = policy or chosen
+        own = DraftDefaults.of(manifest, draft=draft, policy=policy, prepares_rounds=prepares_rounds)
+        self.drafters = LoadedDrafters(own)
         self._grammars = Grammars(tokenizer.as_json, tokenizer.eos_token_ids, manifest.shapes.vocab_size)
         self.conversations = Chat(folder, tokenizer, max_seq_len, chat_template)
 
     def decoding(
         self, draft: str | None = None, num_speculative_tokens: NumSpeculativeTokens | None = None
-    ) -> tuple[DraftMethod, Policy]:
-        """Return the draft method and the policy for a call's options."""
-        return decoding(self._manifest, self._method, self._policy, self._adaptive, draft, num_speculative_tokens)
+    ) -> Decoding:
+        """Return the draft method, policy and drafter for a call's options."""
+        return self.drafters.decoding(draft, num_speculative_tokens)
 
     def ids(self, name: str, ids: Sequence[int], kept: int | None = None) -> tuple[int, ...]:
         """Return token ids that fit the vocabulary and the caches; with ``kept``, the last ones of ``ids``.
@@ -150,7 +147,7 @@ class RequestFactory:
         """Return the request for a single prompt."""
         (each,) = params_of(params, 1)
         encoded = prompt if isinstance(prompt, EncodedInput) else self.encoded("prompt", prompt, each)
-        return self.request(encoded, each, *self.decoding(**drafts))
+        return self.request(encoded, each, self.decoding(**drafts))
 
     def conversation(
         self,
@@ -164,7 +161,7 @@ class RequestFactory:
         """Return the request for a conversation."""
         decoded = self.decoding(draft, num_speculative_tokens)
         (each,) = params_of(params, 1)
-        return self.request(self.encoded_chat(messages, each, **options), each, *decoded)
+        return self.request(self.encoded_chat(messages, each, **options), each, decoded)
 
     def written(
         self,
@@ -221,8 +218,7 @@ class RequestFactory:
         self,
         prompt: EncodedInput,
         params: SamplingParams,
-        method: DraftMethod,
-        policy: Policy,
+        decoding: Decoding,
         delivery: Delivery | None = None,
     ) -> Request:
         """Return the request for one prompt."""
@@ -248,9 +244,11 @@ class RequestFactory:
             seed,
             transcript,
             room,
-            method,
-            policy,
+            decoding.method,
+            decoding.policy,
             delivery or Delivery(),
             choice=choice,
             prompt_logprobs=None if scored is None else PromptLogprobs(ids, scored, manifest.shapes.vocab_size),
+            drafter=decoding.drafter,
+            drafter_name=decoding.drafter_name,
         )

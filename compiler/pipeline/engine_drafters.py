@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.draft_methods import METHODS, Passes, method_of_heads
-from ...engines.folder.manifest import DRAFTERS, FORMAT_VERSION, Manifest, folder_of, is_drafter_name
+from ...engines.folder.manifest import BUILT_IN, DRAFTERS, FORMAT_VERSION, Manifest, folder_of, is_drafter_name
 from ...engines.folder.records import AddedDrafter, FileEntry, Speculation
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
@@ -60,15 +60,11 @@ class DrafterRequest:
 
 @dataclass(frozen=True)
 class EngineDrafter:
-    """A drafter of an engine, with the size of its own files in bytes; ``is_built_in``: it came with the build.
-
-    A drafter that came with the build is chosen by the name of its draft method.
-    """
+    """A drafter of an engine, with the size of its own files in bytes."""
 
     name: str
     record: AddedDrafter
     bytes: int
-    is_built_in: bool = False
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -141,7 +137,7 @@ def list_drafters(engine: Path) -> list[EngineDrafter]:
             manifest.precision.get("drafter", ""),
         )
         size = sum(each.size for name, each in manifest.files.items() if name.startswith(manifest.drafter.file))
-        built_in.append(EngineDrafter(manifest.method, record, size, is_built_in=True))
+        built_in.append(EngineDrafter(BUILT_IN, record, size))
     return built_in + [
         EngineDrafter(name, record, sum(each.size for each in _files_of(manifest, name).values()))
         for name, record in sorted(manifest.drafters.items())
@@ -156,12 +152,12 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
     with writing(engine, 0), locked(_checked(engine)):
         manifest = Manifest.read(engine)
         gone = next((each for each in list_drafters(engine) if each.name == name), None)
-        if gone is None or gone.is_built_in:
+        if gone is None or name == BUILT_IN:
             added = ", ".join(sorted(manifest.drafters)) or "none"
             raise UsageError(
-                f"{engine} has no added drafter {name}",
-                why=f"it was built with the drafter for {name}" if gone else f"its added drafters are: {added}",
-                fix="name a drafter that was added; `peagle-compile drafter list` shows them",
+                f"the drafter {name} of {engine} cannot be removed",
+                why="the engine was built with it" if gone else f"there is none; those that were added are: {added}",
+                fix="name a drafter that was added",
             )
         drafters = {each: record for each, record in manifest.drafters.items() if each != name}
         files = {each: entry for each, entry in manifest.files.items() if each not in _files_of(manifest, name)}
@@ -203,16 +199,16 @@ def _extensible(engine: Path) -> Manifest:
 def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
     """Return the name of the new drafter. Raises ``UsageError`` for one that is invalid or in use."""
     name = own if request.name is None else request.name
+    if name in (BUILT_IN, *METHODS):
+        raise UsageError(
+            f"a drafter cannot be named {name}",
+            why="that is the name of the drafter of the build, or of a draft method, which the same option chooses",
+            fix="choose another --name",
+        )
     if not is_drafter_name(name):
         raise UsageError(
             f"a drafter cannot be named {name!a}",
             why="a name has 1 to 64 letters, digits, dots, dashes and underscores, and begins with a letter or digit",
-            fix="choose another --name",
-        )
-    if name in METHODS:
-        raise UsageError(
-            f"a drafter cannot be named {name}",
-            why="that is the name of a draft method, which requests choose by the same option",
             fix="choose another --name",
         )
     if name in manifest.drafters:
@@ -248,9 +244,7 @@ def _listed(taps: tuple[int, ...]) -> str:
     return ", ".join(map(str, taps))
 
 
-def _speculation(
-    manifest: Manifest, request: DrafterRequest, head: DrafterSpec
-) -> tuple[Speculation, tuple[str, ...]]:
+def _speculation(manifest: Manifest, request: DrafterRequest, head: DrafterSpec) -> tuple[Speculation, tuple[str, ...]]:
     """Return the number of drafts per round, within the room of the engine's caches, and warnings."""
     room, asked = manifest.speculation.max_num_speculative_tokens, request.num_speculative_tokens
     if asked is not None and not 1 <= asked <= room:

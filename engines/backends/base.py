@@ -9,8 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from ..draft_methods.lanes import Emission, Lanes
+from ..folder.manifest import Manifest
 from ..requests.params import SamplingParams
 from ..running.logprobs import PromptLogprobs
+from ..running.request import Drafter
 from ..running.token_choice import TokenChoice
 
 Steps = Callable[[Lanes, int], None]  # one round over lanes, with this K
@@ -77,11 +79,25 @@ class Backend(Protocol):
         """Prepare rounds of these steps while every slot is idle, so that the first one is as fast as the others."""
         ...
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
+    def load_drafter(self, manifest: Manifest) -> Drafter:
+        """Load the drafter of ``manifest``, which describes this backend's engine with that drafter.
+
+        Any thread may call this, while others run requests. Raises ``EnvironmentProblem``.
+        """
+        ...
+
+    def admit(
+        self,
+        slot: int,
+        params: SamplingParams,
+        numbers: np.ndarray,
+        choice: TokenChoice | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
         """Choose the tokens of ``slot`` by ``params`` and ``numbers``, f32 [max_seq_len + 1].
 
         Entry p decides the token at absolute position p. If ``choice`` is given, it chooses the tokens on the host, in
-        rounds without ``replay``.
+        rounds without ``replay``. Its drafter is the backend's own unless one of ``load_drafter`` is given.
         """
         ...
 

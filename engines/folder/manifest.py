@@ -29,6 +29,7 @@ FILE_NAME = "engine.json"
 FORMAT_VERSION = 8
 _NAMES_METHOD = 7
 _ADDS_DRAFTERS = 8
+BUILT_IN = "built-in"  # the name of the drafter that an engine was built with
 DRAFTERS = "drafters"  # the folder of added drafters, each in a folder of its name
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _HEADLESS_BEFORE = "ngram"  # the only draft method without a head up to format 6
@@ -71,13 +72,27 @@ class Manifest:
         """The record of ``method``. Raises ``EnvironmentProblem`` if it is unknown."""
         return method_named(self.method)
 
-    def using(self, drafter: str | None) -> Manifest:
-        """Return the manifest of the same engine with the added ``drafter`` in place of its own, or with its own.
+    @property
+    def most_drafts(self) -> int:
+        """The maximum number of drafts per round, of any of its drafters."""
+        most = self.speculation.max_num_speculative_tokens
+        return max(most, (self.shapes.cache_length - self.shapes.max_seq_len) // 2) if self.drafters else most
+
+    @property
+    def drafter_name(self) -> str:
+        """The name of its drafter: ``BUILT_IN``, or that of the added one that it uses; empty without a drafter."""
+        if self.drafter is None:
+            return ""
+        folder, _, rest = self.drafter.file.partition("/")
+        return rest.partition("/")[0] if folder == DRAFTERS else BUILT_IN
+
+    def using(self, drafter: str) -> Manifest:
+        """Return the manifest of the engine as it runs with a drafter: ``BUILT_IN``, or the name of an added one.
 
         It lists only the files that such an engine reads.
         """
         own = {name: entry for name, entry in self.files.items() if not name.startswith(f"{DRAFTERS}/")}
-        if drafter is None:
+        if drafter == BUILT_IN:
             return replace(self, files=own)
         added = self.drafters[drafter]
         its = {name: entry for name, entry in self.files.items() if name.startswith(folder_of(drafter))}
@@ -157,7 +172,7 @@ def folder_of(drafter: str) -> str:
 
 def is_drafter_name(name: str) -> bool:
     """Return whether an added drafter can have this name, which is also that of its folder."""
-    return _NAME.fullmatch(name) is not None
+    return _NAME.fullmatch(name) is not None and name != BUILT_IN
 
 
 def contradictions(manifest: Manifest) -> list[str]:

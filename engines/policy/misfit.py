@@ -1,4 +1,4 @@
-"""Detects a drafter that does not match its target: almost no drafts are accepted.
+"""Detects drafters that do not match their target: almost no drafts are accepted.
 
 A head with random weights has about one in a thousand first drafts accepted; one trained for its target, a third or
 more. Texts sampled at a high temperature are not counted, because they are unpredictable.
@@ -13,9 +13,13 @@ _LOG = logging.getLogger("peagle.policy")
 
 
 class MisfitWatch:
-    """Counts the first drafts of all texts, and logs one warning if almost none are accepted."""
+    """Counts the first drafts of all texts, and logs one warning if almost none are accepted.
 
-    def __init__(self) -> None:
+    ``drafter`` is the name of the drafter in the engine.
+    """
+
+    def __init__(self, drafter: str = "") -> None:
+        self._named = f"the drafter {drafter}" if drafter else "the drafter"
         self.drafts = self.accepted = 0
         self.warning = ""
 
@@ -31,8 +35,28 @@ class MisfitWatch:
             self.warning = ""
         elif not self.warning:
             self.warning = (
-                f"only {self.accepted} of {self.drafts} first drafts were accepted: the drafter does not match this "
-                "target or its precision. The output is correct, but drafts give no speedup. Build the engine "
+                f"only {self.accepted} of {self.drafts} first drafts were accepted: {self._named} does not match "
+                "this target or its precision. The output is correct, but drafts give no speedup. Build the engine "
                 "with the head that was trained for this target, or with --draft none"
             )
             _LOG.warning("%s", self.warning)
+
+
+class Misfits:
+    """The watches of an engine's drafters, by their names."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, MisfitWatch] = {}
+
+    def of(self, drafter: str) -> MisfitWatch:
+        """Return the watch of a drafter."""
+        return self._watches.setdefault(drafter, MisfitWatch(drafter))
+
+    def forget(self, drafter: str) -> None:
+        """Forget what was counted for a drafter, which is no longer in use."""
+        self._watches.pop(drafter, None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings about drafters, in the order in which they were first used."""
+        return tuple(each.warning for each in [*self._watches.values()] if each.warning)

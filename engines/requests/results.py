@@ -143,7 +143,7 @@ class RequestOutput:
     ``cached_tokens`` prompt tokens were taken from the prefix cache. ``stop_reason`` is the stop string or the id in
     ``stop_token_ids`` that ended the text. ``prompt_logprobs``, if requested, has an entry per prompt token; the first
     is None. ``warnings`` are those of the engine that concern the request, such as a drafter that does not match its
-    target. ``draft`` names the draft method.
+    target. ``draft`` names the draft method, and ``drafter`` the drafter that it used, if it needs one.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -162,6 +162,7 @@ class RequestOutput:
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     warnings: tuple[str, ...] = ()
     draft: str = ""
+    drafter: str = ""
 
     @property
     def time_to_first_token(self) -> float:

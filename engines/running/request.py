@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from ...plugins.errors import EnvironmentProblem, PeagleError
 from ..draft_methods import DraftMethod
@@ -17,11 +18,21 @@ from .submission import Delivery
 from .token_choice import TokenChoice
 
 
+class Drafter(Protocol):
+    """A drafter that a backend has loaded beside its own; its memory is free when nothing refers to it any more."""
+
+    @property
+    def key(self) -> str:
+        """A text that drafters with other cache entries do not have."""
+        ...
+
+
 @dataclass(eq=False)
 class Request:
     """One prompt and its state. ``seed`` is the one in effect, drawn at random if the parameters have none.
 
-    ``room`` is the maximum number of new tokens. ``method`` drafts, and ``policy`` chooses K. ``deadline`` and
+    ``room`` is the maximum number of new tokens. ``method`` drafts, and ``policy`` chooses K. A method with a head uses
+    the ``drafter`` (None: the backend's own), which the engine calls ``drafter_name``. ``deadline`` and
     ``submitted`` are times of ``time.perf_counter``. ``launched`` counts passes whose tokens have not been read, and
     ``ahead`` the maximum number of tokens of those. ``cached`` is the number of prompt tokens from the prefix cache.
     Of waiting requests, those with the lowest ``priority`` start first.
@@ -47,6 +58,8 @@ class Request:
     failure: PeagleError | None = None  # set instead of a result
     choice: TokenChoice | None = None  # chooses or inspects its tokens on the host
     prompt_logprobs: PromptLogprobs | None = None  # collects the prompt's logprobs, if requested
+    drafter: Drafter | None = None
+    drafter_name: str = ""
 
     def __post_init__(self) -> None:
         self.acceptance.tolerance = self.params.acceptance_tolerance
@@ -79,6 +92,12 @@ class Request:
         if self.prompt_logprobs is not None and end == len(delta.token_ids):
             delta = replace(delta, prompt_logprobs=self.prompt_logprobs.told())
         return delta
+
+    @property
+    def salt(self) -> str | None:
+        """What sets its cache entries apart: those of clients of another salt, and of another drafter."""
+        own = self.params.cache_salt
+        return own if self.drafter is None else f"{self.drafter.key} {own or ''}"
 
     @property
     def num_written(self) -> int:
@@ -124,4 +143,5 @@ class Request:
             warnings=warnings,
             prompt_logprobs=self.prompt_logprobs.told() if self.prompt_logprobs else (),
             draft=self.method.name,
+            drafter=self.drafter_name,
         )

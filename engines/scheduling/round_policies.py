@@ -54,7 +54,8 @@ def choose_drafts(slots: Sequence[Request | None]) -> list[RoundPolicy]:
         others = (each.most for each in policies.values() if each is not policy and isinstance(each, Fixed))
         grammars = [request.choice.grammar if request.choice else None for _, request in mine]
         rows = [_row(request, grammar, policy) for (_, request), grammar in zip(mine, grammars, strict=True)]
-        ahead = RoundAhead(rows, len(running), max(others, default=0), on_host)
+        least = min(max(others, default=0), policy.most)  # those of another drafter may have room for more
+        ahead = RoundAhead(rows, len(running), least, on_host)
         k = policy.choose(ahead)
         chosen.append(RoundPolicy(policy, [slot for slot, _ in mine], grammars, ahead, k, policy.reach(ahead, k)))
         for grammar in filter(None, grammars):

@@ -16,7 +16,7 @@ from operator import attrgetter
 import numpy as np
 
 from ..backends.base import Backend
-from ..policy.misfit import MisfitWatch
+from ..policy.misfit import Misfits
 from ..requests.random_numbers import uniform_stream
 from ..requests.results import FinishReason
 from ..running.request import Request
@@ -43,10 +43,10 @@ class Scheduler:
         max_seq_len: int,
         max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         prefixes: PrefixCache | None = None,
-        misfit: MisfitWatch | None = None,
+        misfits: Misfits | None = None,
     ) -> None:
         self.admits = True
-        self._prefixes, self._misfit = prefixes or PrefixCache(0, 0), misfit or MisfitWatch()
+        self._prefixes, self._misfits = prefixes or PrefixCache(0, 0), misfits or Misfits()
         self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
         self._waiting: list[Request] = []  # the next one first
         self._slots: list[Request | None] = [None] * backend.num_slots
@@ -168,13 +168,14 @@ class Scheduler:
             for k in request.policy.counts:
                 self._backend.warm(strategy.round, k)
         request.prefill_began = time.perf_counter()
-        self._backend.admit(free, request.params, uniform_stream(request.seed, self._max_seq_len + 1), request.choice)
+        numbers = uniform_stream(request.seed, self._max_seq_len + 1)
+        self._backend.admit(free, request.params, numbers, request.choice, request.drafter)
         self._reading = PromptReading(request, free, first_k(request, self.num_running))
         drafts = request.method.needs_head
         # Caches contain no logits, so prompts with prompt_logprobs are read completely.
         found = []
         if not request.prompt_logprobs:
-            found = self._prefixes.find(request.prompt, drafts=drafts, salt=request.params.cache_salt)
+            found = self._prefixes.find(request.prompt, drafts=drafts, salt=request.salt)
         if found:
             self._backend.restore(free, found)
             self._reading.position = request.cached = len(found) * BLOCK
@@ -196,7 +197,7 @@ class Scheduler:
             text,
             lambda start, end: self._backend.keep(slot, start, end),
             drafts=request.method.needs_head,
-            salt=request.params.cache_salt,
+            salt=request.salt,
         )
 
     def _launch_round(self) -> None:
@@ -235,7 +236,7 @@ class Scheduler:
                 drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
                 request.acceptance.add_round(drafted, count - 1, seconds)
                 if _shows_fit(request):
-                    self._misfit.add(drafted, count - 1)
+                    self._misfits.of(request.drafter_name).add(drafted, count - 1)
             else:
                 request.decode_began = time.perf_counter()
             request.extend(tokens[row, :count].tolist(), accepted=count - 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +12,12 @@ import numpy as np
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
+from ...running.request import Drafter
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptEntries, Steps
 from .kernels import library_of
 from .lanes import SessionLanes
+from .loaded_drafter import LoadedDrafter
 from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, open_session, tensors_of
 from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
 from .pending_columns import PendingColumns
@@ -63,9 +64,10 @@ class OnnxRuntimeBackend:
     prepares_rounds = False
 
     def __init__(self, folder: Path, manifest: Manifest, *, num_slots: int, threads: int | None) -> None:
-        self.manifest, self.num_slots = manifest, num_slots
+        self.manifest, self.num_slots, self._folder = manifest, num_slots, folder
         self.prefill_columns = self.scored_columns = manifest.shapes.max_seq_len
         count, library = threads or default_threads(manifest), library_of(folder, manifest)
+        self._opens = count, library
         drafter = _checked_session(folder, manifest, "drafter", count, library) if manifest.drafter else None
         self._sessions = Sessions(
             _checked_session(folder, manifest, "target", count, library),
@@ -78,14 +80,13 @@ class OnnxRuntimeBackend:
         )
         self._caches = CacheArrays(manifest, num_slots)
         self.kept_bytes = row_bytes(manifest) // manifest.shapes.cache_length
-        self._most_emitted = manifest.speculation.max_num_speculative_tokens + 1
+        self._most_emitted = manifest.most_drafts + 1
         # The project's kernels accept rows of several columns, and the result of a row depends on no other row.
         self._takes_rows = library is not None and manifest.backend.lowering == _OWN_KERNELS
         self.keeps_exactly = self._takes_rows
         self._lanes = self._idle_lanes()
         self._first: Emitted | None = None
         self._is_warm = False
-        self._prompt_rows: OrderedDict[tuple[int, int, int], PromptRow] = OrderedDict()  # least recently used first
         if _rounds(manifest) and (library is None or not self._columns_are_their_own()):
             self._sessions = replace(self._sessions, least_columns=_LEAST_COLUMNS)
             self._lanes = self._idle_lanes()
@@ -106,13 +107,35 @@ class OnnxRuntimeBackend:
             self._is_warm = True
             self._caches.touch_drafter()
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
-        """Store the sampling policy, numbers and choice of the slot."""
-        self._lanes.admit(slot, params, numbers, choice)
+    def load_drafter(self, manifest: Manifest) -> LoadedDrafter:
+        """Open the session of another drafter and allocate its caches."""
+        part = manifest.drafter
+        if part is None:
+            raise ValueError("the manifest has no drafter")
+        session = _checked_session(self._folder, manifest, "drafter", *self._opens)
+        sessions = replace(
+            self._sessions, drafter=session, hidden=hidden_size(session), candidates=candidates_of(session)
+        )
+        caches = self._caches.with_drafter(part, self.num_slots)
+        caches.touch_drafter()
+        return LoadedDrafter(sessions, caches, self.num_slots, part.origin.revision)
+
+    def admit(
+        self,
+        slot: int,
+        params: SamplingParams,
+        numbers: np.ndarray,
+        choice: TokenChoice | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        """Store the sampling policy, numbers, choice and drafter of the slot."""
+        if drafter is not None and not isinstance(drafter, LoadedDrafter):
+            raise TypeError(f"cannot draft with a {type(drafter).__name__}: it comes from another backend")
+        self._lanes.admit(slot, params, numbers, choice, drafter)
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
         """Run the steps over one row as wide as the chunk, on the slot's own caches."""
-        row = self._prompt_row(self._lanes.arrays(slot), chunk)
+        row = self._prompt_row(self._lanes.drafter(slot), self._lanes.arrays(slot), chunk)
         row.held = self._lanes.held(slot)
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
         steps(lanes, k)
@@ -172,25 +195,24 @@ class OnnxRuntimeBackend:
         return row.draft_logits(k)
 
     def _idle_lanes(self) -> SessionLanes:
-        return SessionLanes(
-            self._sessions, self._caches, self.num_slots, self._most_emitted, takes_rows=self._takes_rows
-        )
+        self._own = LoadedDrafter(self._sessions, self._caches, self.num_slots)
+        return SessionLanes(self._own, self.num_slots, self._most_emitted, takes_rows=self._takes_rows)
 
-    def _prompt_row(self, arrays: SlotArrays, chunk: Chunk) -> PromptRow:
+    def _prompt_row(self, drafter: LoadedDrafter, arrays: SlotArrays, chunk: Chunk) -> PromptRow:
         """Return a row for the chunk. A row that has read a chunk of this width into the same cache row is already
         bound."""
-        width, rows = len(chunk.ids), self._prompt_rows
+        width, rows = len(chunk.ids), drafter.prompt_rows
         key = arrays.row, width, width if chunk.logprobs else 0
         if key not in rows:
             while rows and width + sum(columns for _, columns, _ in rows) > _KEPT_COLUMNS:
                 rows.popitem(last=False)
-            rows[key] = self._row(SlotArrays(self._caches, arrays.row), width, emitted=key[-1])
+            rows[key] = self._row(drafter, SlotArrays(drafter.caches, arrays.row), width, emitted=key[-1])
         rows.move_to_end(key)
         rows[key].choose_as(arrays)
         return rows[key]
 
-    def _row(self, arrays: SlotArrays, columns: int, emitted: int = 0) -> PromptRow:
-        return PromptRow(self._sessions, arrays, columns, max(emitted, self._most_emitted))
+    def _row(self, drafter: LoadedDrafter, arrays: SlotArrays, columns: int, emitted: int = 0) -> PromptRow:
+        return PromptRow(drafter.sessions, arrays, columns, max(emitted, self._most_emitted))
 
     def _columns_are_their_own(self) -> bool:
         """Test on this machine whether one column gives the same bits as it gives next to others.
@@ -205,7 +227,7 @@ class OnnxRuntimeBackend:
     def _greedy_row(self, ids: Sequence[int], emitted: int, draft_len: int, start: int = 0) -> PromptRow:
         """Run slot 0 greedily over all of ``ids``, which begin at ``start``, while nothing else runs."""
         self.begin()
-        row = self._row(SlotArrays(self._caches, 0), len(ids), emitted)
+        row = self._row(self._own, SlotArrays(self._caches, 0), len(ids), emitted)
         row.window.fill(ids, start, draft_len)
         return row
 

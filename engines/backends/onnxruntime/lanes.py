@@ -5,13 +5,16 @@ window is wider than 1; each row then has its own passes and arrays.
 
 Rows that share passes occupy the first rows of the caches without a gap, so a batch is a prefix of every array. When a
 row is freed, the last row moves into it. A row whose prompt is being read comes after the active ones, so that no round
-overwrites the beginning of its cache. Windows are padded to the widest one. Their lengths say which columns are valid;
-cache entries of the others lie after the valid ones and are overwritten later.
+overwrites the beginning of its cache. All rows share a target pass, and adjacent rows with the same drafter share a
+pass of it. Windows are padded to the widest one. Their lengths say which columns are valid; cache entries of the others
+lie after the valid ones and are overwritten later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -31,8 +34,9 @@ from ...requests.params import SamplingParams
 from ...running.token_choice import TokenChoice
 from ..base import Chunk
 from ..draft_tree import DraftTree, chain_ancestors
+from .loaded_drafter import LoadedDrafter
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
-from .memory import Arrays, CacheArrays, RowWindow, SlotArrays
+from .memory import Arrays, RowWindow, SlotArrays
 from .pass_arrays import PassArrays
 from .pending_columns import PendingColumns, read_pending
 from .sessions import HELD, Emitted, Sessions
@@ -40,19 +44,18 @@ from .slot_row import SlotRow
 
 _LENGTHS = WINDOW[1:]  # one number per row
 _TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
-_DRAFTERS = (*DRAFTER_INPUTS, *NEXT, *CANDIDATES)
 _DEEPEST = 6  # maximum depth of a draft tree: the positions that the drafter predicts
 
 
 class RowGroup:
-    """Adjacent cache rows that share their passes, with their arrays and bindings."""
+    """Adjacent cache rows that share their target passes, with their arrays and bindings."""
 
     def __init__(self, sessions: Sessions, first: int, rows: int, columns: int, emitted: int, most_held: int) -> None:
         """Allocate arrays for ``rows`` rows from ``first`` on; a drafter pass includes up to ``most_held`` deferred
         columns."""
         self.first, self.most_held = first, most_held
         self.target = PassArrays(_TARGETS, rows, columns, emitted, sessions)
-        self.drafter = PassArrays(_DRAFTERS, rows, most_held + 2 * emitted, emitted, sessions)
+        self._of_drafters = first, rows, most_held + 2 * emitted, emitted
         self.policies: list[SlotArrays | None] = [None] * rows  # the policy that each row of the arrays holds
         self.shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
         self.chains: set[int] = set()  # rows whose ancestors array, in this shape, is that of a chain
@@ -63,19 +66,26 @@ class RowGroup:
         """The arrays of the last target pass."""
         return self.target.of(*self.shape)
 
+    def drafting(self, drafter: LoadedDrafter) -> PassArrays:
+        """Return the arrays of the drafter's passes over these rows."""
+        return drafter.arrays(*self._of_drafters)
+
 
 class SessionLanes:
-    """Runs a round as one pass per graph over all requests, or over each request.
+    """Runs a round as one pass per graph over all requests (for drafters: over all that use it), or over each request.
 
     Rows without a request are skipped.
     """
 
-    def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, emitted: int, *, takes_rows: bool) -> None:
+    def __init__(self, own: LoadedDrafter, slots: int, emitted: int, *, takes_rows: bool) -> None:
         """Allocate arrays for rounds that emit up to ``emitted`` tokens per row.
 
-        With ``takes_rows``, a pass covers all rows; otherwise each row has its own passes and its slot's cache row.
+        ``own`` drafts for requests that name no other drafter. With ``takes_rows``, a pass covers all rows; otherwise
+        each row has its own passes and its slot's cache row.
         """
-        self._sessions, self._caches, self._slots, self.takes_rows = sessions, caches, slots, takes_rows
+        self._own, self._slots, self.takes_rows = own, slots, takes_rows
+        self._sessions, self._caches = own.sessions, own.caches  # read for what all drafters share
+        sessions = self._sessions
         self._columns = columns = max(emitted, sessions.least_columns)
         self._requests: dict[int, SlotRow] = {}  # by slot
         self._busy: list[SlotRow] | None = None  # active requests; None: not computed yet
@@ -83,20 +93,30 @@ class SessionLanes:
         self._groups = [RowGroup(sessions, first, rows, columns, emitted, held) for first in firsts]
         self._emitted, self._drafted = 1, [0] * slots
         self.limits: Sequence[int] = ()  # maximum number of verified drafts, by slot
-        self._chain = sessions.chain(slots)
 
     def begin(self) -> None:
         """Make every slot idle."""
         self._requests.clear()
         self._busy = None
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
+    def admit(
+        self,
+        slot: int,
+        params: SamplingParams,
+        numbers: np.ndarray,
+        choice: TokenChoice | None = None,
+        drafter: LoadedDrafter | None = None,
+    ) -> None:
         """Assign a cache row to the slot: the one after those in use, or its own."""
         self.retire(slot)
-        row = len(self._requests) if self.takes_rows else slot
-        held = PendingColumns(self._sessions.most_held)
-        self._requests[slot] = SlotRow(SlotArrays(self._caches, row), RowWindow(self._columns), row, held)
-        self._requests[slot].arrays.admit(params, numbers, choice)
+        row, drafter = len(self._requests) if self.takes_rows else slot, drafter or self._own
+        arrays, held = SlotArrays(drafter.caches, row), PendingColumns(self._sessions.most_held)
+        self._requests[slot] = SlotRow(drafter, arrays, RowWindow(self._columns), row, held)
+        arrays.admit(params, numbers, choice)
+
+    def drafter(self, slot: int) -> LoadedDrafter:
+        """Return the slot's drafter."""
+        return self._requests[slot].drafter
 
     def arrays(self, slot: int) -> SlotArrays:
         """Return the slot's cache row and policy, for passes over it alone."""
@@ -133,10 +153,11 @@ class SessionLanes:
     def _move(self, request: SlotRow, row: int) -> int:
         """Move a request to another row and return the row that it leaves."""
         known = int(request.window.start[0]) if request.is_busy else request.known
-        for cache in (*self._caches.target.values(), *self._caches.drafter.values()):
+        caches = request.drafter.caches
+        for cache in (*caches.target.values(), *caches.drafter.values()):
             cache[row, :, :known] = cache[request.row, :, :known]  # later positions are written before they are read
         left, request.row, self._busy = request.row, row, None
-        request.arrays = request.arrays.moved_to(self._caches, row)
+        request.arrays = request.arrays.moved_to(caches, row)
         return left
 
     def windows(self) -> list[RowWindow]:
@@ -178,43 +199,40 @@ class SessionLanes:
             request.close_up()
 
     def draft(self, k: int) -> None:
-        """Run the drafter over all rows, for the columns that it has not read."""
-        self._draft_all(k, size=0)
+        """Run each drafter over its rows, for the columns that it has not read."""
+        for group, drafter, rows in self._by_drafter():
+            self._draft_all(group, drafter, rows, k, size=0)
 
     def draft_tree(self, k: int) -> None:
         """Run the drafter like ``draft``, but build trees of ``k`` drafts in the rows whose tokens the graph chooses.
 
         Rows that run one by one get chains, because their kernels do not support trees.
         """
-        if self.takes_rows and self._sessions.is_told and self._sessions.candidates:
-            self._draft_all(min(k, _DEEPEST), size=k)
-        else:
-            self.draft(k)
+        for group, drafter, rows in self._by_drafter():
+            if self.takes_rows and self._sessions.is_told and drafter.sessions.candidates:
+                self._draft_all(group, drafter, rows, min(k, _DEEPEST), size=k)
+            else:
+                self._draft_all(group, drafter, rows, k, size=0)
 
-    def _draft_all(self, k: int, size: int) -> None:
-        for group, rows in self._grouped():
+    def _draft_all(self, group: RowGroup, drafter: LoadedDrafter, rows: Sequence[SlotRow], k: int, size: int) -> None:
+        for request in rows:
+            if request.held.count > group.most_held:
+                _read_held(request)
+        columns = max(request.fed_columns for request in rows)
+        if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):
+            self._draft(group, drafter, rows, k, size)
+        else:  # a row is so near its end that the columns of another do not fit
             for request in rows:
-                if request.held.count > group.most_held:
-                    self._read_held(request)
-            columns = max(request.fed_columns for request in rows)
-            if all(request.fed_start + columns + k - 1 <= self._caches.length for request in rows):
-                self._draft(group, rows, k, size)
-            else:  # a row is so near its end that the columns of another do not fit
-                for request in rows:
-                    self._draft(group, [request], k, size)
-
-    def _read_held(self, request: SlotRow) -> None:
-        following, caches = int(request.window.input_ids[0, 0]), _rows_of(self._caches.drafter, [request])
-        read_pending(self._sessions.drafter, request.held, following, caches, self._chain, request.row)
+                self._draft(group, drafter, [request], k, size)
 
     def extend(self) -> None:
-        """Run an autoregressive drafter over the last drafts of all rows, to get the next ones."""
-        if self._chain is None:
-            return
-        for _, rows in self._grouped():
+        """Run autoregressive drafters over the last drafts of their rows, to get the next ones."""
+        for _, drafter, rows in self._by_drafter():
+            if drafter.chain is None:
+                continue
             drafts = [request.following[0][-1] for request in rows]
             positions = [request.following[1] + len(request.following[0]) - 2 for request in rows]
-            made = self._chain.extend(rows[0].row, drafts, positions, _rows_of(self._caches.drafter, rows))
+            made = drafter.chain.extend(rows[0].row, drafts, positions, _rows_of(drafter.caches.drafter, rows))
             for request, draft in zip(rows, made, strict=True):
                 request.following = [*request.following[0], draft], request.following[1]
 
@@ -225,7 +243,7 @@ class SessionLanes:
             for at, request in enumerate(rows):
                 count = request.committed
                 if not request.held.has_room(count):
-                    self._read_held(request)
+                    _read_held(request)
                 start, columns = int(request.window.start[0]), request.columns
                 request.held.add(ids[at, columns], features[at, columns], start)
 
@@ -265,11 +283,17 @@ class SessionLanes:
         return self._busy
 
     def _grouped(self) -> Iterator[tuple[RowGroup, list[SlotRow]]]:
-        """Yield the active requests by the group that shares passes."""
+        """Yield the active requests by the group that shares target passes."""
         if self.takes_rows:
             yield from ((group, rows) for group in self._groups if (rows := self._rows()))
         else:
             yield from ((self._groups[request.row], [request]) for request in self._rows())
+
+    def _by_drafter(self) -> Iterator[tuple[RowGroup, LoadedDrafter, list[SlotRow]]]:
+        """Yield the active requests by the group and the drafter that share a drafter pass: adjacent rows."""
+        for group, rows in self._grouped():
+            for drafter, run_of_rows in groupby(rows, key=attrgetter("drafter")):
+                yield group, drafter, list(run_of_rows)
 
     def _lay_out(self, group: RowGroup, at: int, request: SlotRow) -> None:
         """Write a request's window, policy and numbers to a row of the target's arrays."""
@@ -308,10 +332,10 @@ class SessionLanes:
             group.bindings[key] = bound
         return group.bindings[key]
 
-    def _draft(self, group: RowGroup, rows: Sequence[SlotRow], k: int, size: int) -> None:
+    def _draft(self, group: RowGroup, drafter: LoadedDrafter, rows: Sequence[SlotRow], k: int, size: int) -> None:
         """Run the drafter over adjacent rows, for trees of ``size`` drafts, or for chains if it is 0."""
         columns = max(*(request.fed_columns for request in rows), 1)
-        arrays, made = group.drafter.of(len(rows), columns, k + 1), group.made
+        arrays, made = group.drafting(drafter).of(len(rows), columns, k + 1), group.made
         arrays["tokens"][:] = -1
         for at, request in enumerate(rows):
             held, end, from_row = request.held.count, request.fed_columns, request.row - group.first
@@ -324,31 +348,41 @@ class SessionLanes:
                 arrays[name][at] = length
             arrays["num_tokens"][at], arrays["tokens"][at, 0] = 1, request.tokens[-1]
             request.held.clear()
-        run(self._sessions.drafter, self._drafter_binding(group, rows, columns, k))
-        laid_out = self._laid_out(group, rows, columns, k)
+        run(drafter.sessions.drafter, self._drafter_binding(group, drafter, rows, columns, k))
+        laid_out = self._laid_out(group, drafter, len(rows), columns, k)
         for at, request in enumerate(rows):
             request.following = laid_out["next_input_ids"][at].tolist(), int(laid_out["next_start"][at])
             is_tree = size > 0 and request.arrays.choice is None
             ids, scores = (arrays[name][at].tolist() if is_tree else [] for name in CANDIDATES)
             request.tree = DraftTree.grown(ids, scores, size) if is_tree else None
 
-    def _laid_out(self, group: RowGroup, rows: Sequence[SlotRow], columns: int, k: int) -> Arrays:
+    def _laid_out(self, group: RowGroup, drafter: LoadedDrafter, rows: int, columns: int, k: int) -> Arrays:
         """Return the arrays that a drafter pass writes the next windows to."""
-        arrays = group.drafter.of(len(rows), columns, self._sessions.emitted(k))
+        arrays = group.drafting(drafter).of(rows, columns, drafter.sessions.emitted(k))
         return {name: arrays[name] for name in NEXT}
 
-    def _drafter_binding(self, group: RowGroup, rows: Sequence[SlotRow], columns: int, k: int) -> Any:
-        key = "drafter", (rows[0].row, len(rows), columns, k)
-        if key not in group.bindings:
-            arrays, caches = group.drafter.of(len(rows), columns, k + 1), _rows_of(self._caches.drafter, rows)
+    def _drafter_binding(
+        self, group: RowGroup, drafter: LoadedDrafter, rows: Sequence[SlotRow], columns: int, k: int
+    ) -> Any:
+        first, count = rows[0].row, len(rows)
+        key = first, count, columns, k
+        if key not in drafter.bindings:
+            arrays = group.drafting(drafter).of(count, columns, k + 1)
+            caches = _rows_of(drafter.caches.drafter, rows)
             inputs = {name: arrays[name] for name in DRAFTER_INPUTS} | caches
-            outputs = self._laid_out(group, rows, columns, k) | {written(n): c for n, c in caches.items()}
-            outputs |= {name: arrays[name] for name in CANDIDATES if self._sessions.candidates}
-            if self._chain:
-                place = rows[0].row, len(rows)
-                inputs, outputs = inputs | self._chain.reads(*place), outputs | self._chain.writes(*place)
-            group.bindings[key] = bind(self._sessions.drafter, inputs, outputs)
-        return group.bindings[key]
+            outputs = self._laid_out(group, drafter, count, columns, k) | {written(n): c for n, c in caches.items()}
+            outputs |= {name: arrays[name] for name in CANDIDATES if drafter.sessions.candidates}
+            if chain := drafter.chain:
+                inputs, outputs = inputs | chain.reads(first, count), outputs | chain.writes(first, count)
+            drafter.bindings[key] = bind(drafter.sessions.drafter, inputs, outputs)
+        return drafter.bindings[key]
+
+
+def _read_held(request: SlotRow) -> None:
+    """Run the drafter over the columns that it has not read."""
+    drafter, following = request.drafter, int(request.window.input_ids[0, 0])
+    caches = _rows_of(drafter.caches.drafter, [request])
+    read_pending(drafter.sessions.drafter, request.held, following, caches, drafter.chain, request.row)
 
 
 def _rows_of(caches: Arrays, rows: Sequence[SlotRow]) -> Arrays:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,7 @@ _WIDE = "float32"  # type of the graphs' features and logits
 
 
 class CacheArrays:
-    """Key and value caches of every graph, for all slots."""
+    """Key and value caches of the target and of one drafter, for all slots."""
 
     def __init__(self, manifest: Manifest, slots: int) -> None:
         """Reserve the caches. Raises ``EnvironmentProblem`` if their full size exceeds this machine's memory."""
@@ -39,6 +40,17 @@ class CacheArrays:
             self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
         except MemoryError as error:  # a process limit
             raise _no_room(row_bytes(manifest), slots, length, str(error)) from error
+
+    def with_drafter(self, drafter: Part, slots: int) -> CacheArrays:
+        """Return the same caches of the target with new ones of another drafter. Raises ``EnvironmentProblem``."""
+        other = copy(self)
+        row = self.length * sum(cache.position_bytes(_WIDE) for cache in drafter.caches)
+        check_room(row, slots, self.length)
+        try:
+            other.drafter = _allocate(drafter, slots, self.length)
+        except MemoryError as error:
+            raise _no_room(row, slots, self.length, str(error)) from error
+        return other
 
     def touch_drafter(self) -> None:
         """Allocate the drafter's first pages now instead of in the first drafting round of each slot.

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..draft_tree import DraftTree
+from .loaded_drafter import LoadedDrafter
 from .memory import RowWindow, SlotArrays
 from .pending_columns import PendingColumns
 
 
 @dataclass
 class SlotRow:
-    """A request that has a slot."""
+    """A request that has a slot, and the drafter that it keeps until its end."""
 
+    drafter: LoadedDrafter
     arrays: SlotArrays
     window: RowWindow
     row: int

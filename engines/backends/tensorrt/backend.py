@@ -21,6 +21,7 @@ from ...folder.manifest import Manifest
 from ...folder.records import PREFILL, VERIFY
 from ...policy.drafts_per_round import spaced_counts
 from ...requests.params import SamplingParams, policy_of
+from ...running.request import Drafter
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptEntries, Steps
 from .device import CudaDevice, Device, find_gpu
@@ -123,8 +124,25 @@ class TensorRTBackend:
                 self._device.record().wait()
                 self._capture(kept, steps, k)
 
-    def admit(self, slot: int, params: SamplingParams, numbers: np.ndarray, choice: TokenChoice | None = None) -> None:
+    def load_drafter(self, manifest: Manifest) -> Drafter:
+        """Refuse: plans are built for one drafter. Raises ``UsageError``."""
+        del manifest
+        raise UsageError(
+            f"no drafter can be loaded beside that of an engine for {self.manifest.backend.name}",
+            why="only engines for ONNX Runtime can have several drafters",
+            fix="build an engine with that drafter",
+        )
+
+    def admit(
+        self,
+        slot: int,
+        params: SamplingParams,
+        numbers: np.ndarray,
+        choice: TokenChoice | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
         """Upload the slot's policy and its table of random numbers, padded with zeros."""
+        del drafter  # there are no others
         self._lanes.choices[slot] = choice
         self._policies[slot] = policy = policy_of(params)
         length, size = self._memory.numbers_length, itemsize("float32")

@@ -141,7 +141,7 @@ def test_all_rounds_that_a_policy_may_choose_are_captured_before_the_first(
     backend = engine._backend
     assert isinstance(backend, TensorRTBackend)
     engine.generate([[5]], SamplingParams(max_tokens=2), num_speculative_tokens="auto")
-    counts = engine._factory.decoding(num_speculative_tokens="auto")[1].counts
+    counts = engine._factory.decoding(num_speculative_tokens="auto").policy.counts
     kinds = len(counts) * len(backend._lanes.row_sizes) * len(backend._reach.lengths)
     assert len(counts) <= 6
     assert device.captures == kinds
