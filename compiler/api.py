@@ -1,4 +1,4 @@
-"""``peagle.build``, ``export``, ``quantize``, ``verify`` and ``bench``: verbs of the command line as functions.
+"""``peagle.build``, ``export``, ``quantize``, ``add_drafter``, ``verify`` and ``bench``: verbs as functions.
 
 Each takes the options of its verb under the names of the flags (``--max-seq-len`` is ``max_seq_len``), returns its
 result, raises the errors that the command line reports, and prints nothing. ``tests/compiler/test_api.py`` keeps the
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..engines.policy.drafts_per_round import NumSpeculativeTokens
     from .bench.result import BenchResult
     from .pipeline.assemble_engine import BuildResult
+    from .pipeline.engine_drafters import EngineDrafter
     from .pipeline.export import ExportResult
     from .pipeline.quantize import QuantizeResult
     from .request.request import CompileRequest
@@ -202,6 +203,72 @@ def quantize(
     from .pipeline.quantize import quantize as run
 
     return run(_request(QUANTIZE, given, force=force, ignore_limits=ignore_limits), progress)
+
+
+def add_drafter(
+    engine: StrPath,
+    draft: StrPath,
+    *,
+    name: str | None = None,
+    num_speculative_tokens: int | None = None,
+    draft_revision: str | None = None,
+    taps: Texts | Sequence[int] = (),
+    mask_token_id: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> EngineDrafter:
+    """Build the graph of a draft head and add it to an engine, as ``peagle-compile drafter add`` does.
+
+    Args:
+        engine: The engine folder, for ONNX Runtime. The files of its target are not touched.
+        draft: The head: a folder, OWNER/NAME of the Hugging Face Hub, or a short name.
+        name: Name of the drafter in the engine; the head's own by default.
+        num_speculative_tokens: Tokens drafted per round; adaptive by default, starting from the head's trained depth.
+        draft_revision: Branch, tag or commit of the head.
+        taps: Target layers whose inputs the head reads; overrides the head's configuration.
+        mask_token_id: Placeholder token id of the head; overrides its configuration.
+        force: Run every step again instead of reusing cached results.
+        progress: Receiver of progress reports.
+
+    Returns:
+        The drafter: its ``name``, its ``record`` in the manifest, its ``bytes``, and ``warnings``.
+
+    Raises:
+        UsageError: The head does not fit the engine, or the name is taken.
+        EnvironmentProblem: The engine or the target's checkpoint cannot be used.
+        BuildError: The head is invalid, or a step failed. The engine is unchanged.
+    """
+    from .pipeline.engine_drafters import DrafterRequest
+    from .pipeline.engine_drafters import add_drafter as run
+    from .request.request import HeadOptions
+
+    layers = tuple(taps.split(",")) if isinstance(taps, str) else tuple(map(str, taps))
+    head = HeadOptions(layers, mask_token_id)
+    request = DrafterRequest(Path(engine), str(draft), name, draft_revision, head, num_speculative_tokens, force)
+    return run(request, progress)
+
+
+def list_drafters(engine: StrPath) -> list[EngineDrafter]:
+    """Return the drafters of an engine: the one of the build (``"built-in"``), if any, and those added, by name.
+
+    Raises:
+        EnvironmentProblem: The folder is not an engine.
+    """
+    from .pipeline.engine_drafters import list_drafters as run
+
+    return run(Path(engine))
+
+
+def remove_drafter(engine: StrPath, name: str) -> EngineDrafter:
+    """Remove an added drafter from an engine with its files, and return what it was.
+
+    Raises:
+        UsageError: The engine has no added drafter of that name.
+        EnvironmentProblem: The folder is not an engine, or cannot be written.
+    """
+    from .pipeline.engine_drafters import remove_drafter as run
+
+    return run(Path(engine), name)
 
 
 def verify(

@@ -5,6 +5,7 @@ An engine can have several drafters in memory. Each has a policy of its own, sin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,11 +80,11 @@ class DraftDefaults:
             method = usable_method(self.manifest, draft)
         if k is not None:
             policy = self.adaptive if is_auto(k) else Fixed(drafts_of(self.manifest, k))
-        if draft is not None and not method.drafts:
+        if not method.drafts and (draft is not None or policy.most):
             if k and not is_auto(k):
                 raise UsageError(
-                    f"draft is {draft}, but num_speculative_tokens is {k}",
-                    why=f"{draft} is plain decoding, which has no drafts",
+                    f"draft is {method.name}, but num_speculative_tokens is {k}",
+                    why=f"{method.name} is plain decoding, which has no drafts",
                     fix="remove one of the two",
                 )
             policy = Fixed(0)
@@ -94,10 +95,14 @@ class DraftDefaults:
 
 
 class LoadedDrafters:
-    """The drafters of an engine that are in memory, by name, its own first. Calls choose one of them, or a method."""
+    """The drafters of an engine that are in memory, by name, its own first. Calls choose one of them, or a method.
+
+    If ``unfit`` is set, it returns the names of drafters that calls do not use unless they choose them.
+    """
 
     def __init__(self, own: DraftDefaults) -> None:
         self.own = own
+        self.unfit: Callable[[], Collection[str]] | None = None
         self._others: dict[str, DraftDefaults] = {}
 
     @property
@@ -126,6 +131,11 @@ class LoadedDrafters:
 
         Raises the errors of ``DraftDefaults.decoding``, and ``UsageError`` for a drafter that is not loaded.
         """
+        if draft is None and self.unfit is not None and self.own.method.needs_head:
+            unfit = self.unfit()
+            fitting = (each for each in (self.own, *self._others.values()) if each.manifest.drafter_name not in unfit)
+            chosen = next(fitting, None)
+            return self.own.decoding(PLAIN.name, 0) if chosen is None else chosen.decoding(None, k)
         if not isinstance(draft, str) or draft in METHODS:
             return self.own.decoding(draft, k)
         manifest = self.own.manifest

@@ -103,6 +103,7 @@ class Engine:
         chat_template: str | None = None,
         draft: str | None = None,
         drafters: Sequence[str] = (),
+        auto_draft: bool = False,
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
@@ -125,6 +126,8 @@ class Engine:
             draft: The drafter to load, by its name in `peagle-compile drafter list`, or a draft method as the default
                 of calls. None takes the drafter and the method of the build.
             drafters: Names of further drafters to load, as ``load_drafter`` does.
+            auto_draft: Whether calls that name no draft use another loaded drafter, or none, instead of one of which
+                almost no drafts are accepted.
 
         Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
         damaged, too new, for another backend, or too large for this machine.
@@ -164,6 +167,8 @@ class Engine:
         )
         for each in drafters:
             engine.load_drafter(each)
+        if flag("auto_draft", auto_draft):
+            engine._factory.drafters.unfit = lambda: engine._loop.misfits.names
         decoding = engine._factory.decoding()
         method, policy = decoding.method, decoding.policy
         if method.strategy is not None and method.strategy.enqueues_only:

@@ -85,7 +85,7 @@ def chat(
         acceptance_tolerance=acceptance_tolerance,
     )
     k = requested_drafts(num_speculative_tokens)
-    loaded = Engine.load(engine, threads=threads, check=check)
+    loaded = Engine.load(engine, threads=threads, check=check, draft=draft)
     dialogue = Dialogue(loaded, None if system is None else argument_text("--system", system), max_tokens)
     dialogue.check()
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json:

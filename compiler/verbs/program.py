@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from .build import build
 from .cache import cache, list_cache, prune_cache
 from .chat import chat
 from .doctor import doctor
+from .drafter import drafter, drafter_add, drafter_list, drafter_remove
 from .export import export
 from .flags.help_text import Verb, first_sentence, program
 from .inspect import inspect
@@ -36,9 +38,15 @@ app = program(
 )
 for verb in (build, export, quantize, run, chat, serve, sagemaker, triton, verify, bench, inspect, models, doctor):
     app.command(cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=first_sentence(verb.__doc__))(verb)
-for name, part in (("list", list_cache), ("prune", prune_cache)):
-    cache.command(name, cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=first_sentence(part.__doc__))(part)
-app.add_typer(cache, name="cache")
+_GROUPS: dict[str, tuple[typer.Typer, dict[str, Callable[..., None]]]] = {
+    "drafter": (drafter, {"add": drafter_add, "list": drafter_list, "remove": drafter_remove}),
+    "cache": (cache, {"list": list_cache, "prune": prune_cache}),
+}
+for title, (group, parts) in _GROUPS.items():
+    for name, part in parts.items():
+        text = first_sentence(part.__doc__)
+        group.command(name, cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=text)(part)
+    app.add_typer(group, name=title)
 
 
 def _version(is_asked: bool) -> None:

@@ -122,7 +122,7 @@ def run(
         more["structured_outputs"] = {"json": file_text("--json-schema", json_schema)}
     params = SamplingParams(**flags, **more)
     k = requested_drafts(num_speculative_tokens)
-    loaded = Engine.load(engine, threads=threads, check=check)
+    loaded = Engine.load(engine, threads=threads, check=check, draft=draft)
     if chat:
         first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]
         messages = [*first, {"role": "user", "content": full_prompt}]

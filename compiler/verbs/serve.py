@@ -17,7 +17,7 @@ from ..console import interrupts
 from ..console.sizes import size_option
 from .flags.from_variables import find_in_container
 from .flags.help_text import DRAFT, RUN
-from .flags.shared_flags import Check, Threads
+from .flags.shared_flags import Check, DraftAsked, Threads
 
 if TYPE_CHECKING:
     from ...engines.serving.server import Server
@@ -115,6 +115,26 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    draft: DraftAsked = None,
+    load_drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Load this drafter too, so that requests can choose it with draft. Can be repeated; POST /v1/drafters "
+            "does the same later.",
+            show_default=False,
+            rich_help_panel=DRAFT,
+        ),
+    ] = None,
+    auto_draft: Annotated[
+        bool,
+        typer.Option(
+            "--auto-draft",
+            help="For requests without draft: if almost no drafts of the drafter are accepted, use another loaded one, "
+            "or none.",
+            rich_help_panel=DRAFT,
+        ),
+    ] = False,
     speculative_config: Annotated[
         str | None,
         typer.Option(
@@ -209,9 +229,9 @@ def serve(
 ) -> None:
     """Start an HTTP server with OpenAI's and Anthropic's APIs and a built-in chat page.
 
-    Endpoints: /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages, /v1/models, /tokenize, /detokenize,
-    /health, /metrics, /load, /version, /openapi.json, and SageMaker's /ping and /invocations. Logs are JSON lines on
-    standard error.
+    Endpoints: /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages, /v1/models, /v1/drafters, /tokenize,
+    /detokenize, /health, /metrics, /load, /version, /openapi.json, and SageMaker's /ping and /invocations. Logs are
+    JSON lines on standard error.
 
     SIGTERM or Ctrl-C stops the server once running and queued requests have finished or --drain-timeout has passed; a
     second signal stops it immediately. Without ENGINE, the server follows the SageMaker contract: it loads the engine
@@ -264,6 +284,9 @@ def serve(
             max_seq_len=max_model_len,
             chat_template=template,
             check=check,
+            draft=draft,
+            drafters=load_drafter or (),
+            auto_draft=auto_draft,
         )
         settings = ServerSettings(
             model=served_model_name or model_name(manifest, folder),

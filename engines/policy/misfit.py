@@ -57,6 +57,11 @@ class Misfits:
         self._watches.pop(drafter, None)
 
     @property
+    def names(self) -> frozenset[str]:
+        """The names of the drafters that do not match their target."""
+        return frozenset(name for name, each in [*self._watches.items()] if each.warning)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings about drafters, in the order in which they were first used."""
         return tuple(each.warning for each in [*self._watches.values()] if each.warning)

@@ -18,6 +18,7 @@ from .access import PAGE_FILES, REFUSAL, Access
 from .answering import json_response
 from .api_face import face_of
 from .browsers import AllowedHosts
+from .drafters import DRAFTERS
 from .faces import FACES
 from .health import health
 from .metrics import ServerMetrics
@@ -49,6 +50,7 @@ def create_app(engine: Engine, settings: ServerSettings, hosts: AllowedHosts | N
             Route("/", page, include_in_schema=False),
             Route(f"{PAGE_FILES}{{name:path}}", page_file, include_in_schema=False),
             *(route for face in faces.values() for route in face.routes),
+            *DRAFTERS,
             Route("/health", health),
             Route("/metrics", metrics),
             Route("/load", load),

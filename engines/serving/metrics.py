@@ -59,6 +59,15 @@ class ServerMetrics:
         }
         for each, method in product(self.by_method.values(), METHODS):
             each.labels(model, method)
+        self.by_drafter = {
+            name: counter(f"drafter_{name}", text, "drafter", owner="peagle")
+            for name, text in (
+                ("requests", "Finished requests, by drafter."),
+                ("rounds", "Rounds with drafts, by drafter."),
+                ("draft_tokens", "Drafted tokens, by drafter."),
+                ("accepted_tokens", "Accepted draft tokens, by drafter."),
+            )
+        }
         self.accepted_per_position = counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens, by position.", "lossy", "position"
         )
@@ -160,6 +169,9 @@ class RequestMeter:
         of_method = {"requests": 1, "draft_tokens": acceptance.drafted, "accepted_tokens": acceptance.accepted}
         for name, count in of_method.items():
             metrics.by_method[name].labels(model, output.draft).inc(count)
+        if output.drafter:
+            for name, count in (of_method | {"rounds": acceptance.rounds}).items():
+                metrics.by_drafter[name].labels(model, output.drafter).inc(count)
         metrics.rounds.labels(model).inc(acceptance.rounds + acceptance.undrafted)
         metrics.later_rounds.labels(model).inc(acceptance.later_rounds)
         metrics.later_accepted.labels(model).inc(acceptance.later_accepted)
@@ -200,7 +212,7 @@ class _Load(Collector):
             ("peagle:num_slots", "Maximum number of concurrent requests.", load.slots),
             ("vllm:kv_cache_usage_perc", "KV cache usage, 1 is full.", load.cache_share),
             ("peagle:kv_cache_tokens", "Tokens in the KV caches.", load.cached_tokens),
-            ("peagle:drafter_misfit", "1 if the drafter does not match its target.", len(load.warnings)),
+            ("peagle:drafter_misfit", "Number of drafters that do not match the target.", len(load.warnings)),
         )
         for name, text, value in gauges:
             family = GaugeMetricFamily(name, text, labels=["model_name"])

@@ -11,10 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .compiler.api import add_drafter as add_drafter
     from .compiler.api import bench as bench
     from .compiler.api import build as build
     from .compiler.api import export as export
+    from .compiler.api import list_drafters as list_drafters
     from .compiler.api import quantize as quantize
+    from .compiler.api import remove_drafter as remove_drafter
     from .compiler.api import verify as verify
     from .compiler.console.progress import Progress as Progress
     from .compiler.console.progress import show_progress as show_progress
@@ -32,7 +35,16 @@ if TYPE_CHECKING:
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {
-    "compiler.api": ("bench", "build", "export", "quantize", "verify"),
+    "compiler.api": (
+        "add_drafter",
+        "bench",
+        "build",
+        "export",
+        "list_drafters",
+        "quantize",
+        "remove_drafter",
+        "verify",
+    ),
     "compiler.console.progress": ("Progress", "show_progress"),
     "engines": ("Engine", "SamplingParams"),
     "plugins.errors": ("BuildError", "EnvironmentProblem", "PeagleError", "UsageError", "VerificationError"),
@@ -47,10 +59,13 @@ __all__ = [
     "SamplingParams",
     "UsageError",
     "VerificationError",
+    "add_drafter",
     "bench",
     "build",
     "export",
+    "list_drafters",
     "quantize",
+    "remove_drafter",
     "show_progress",
     "verify",
 ]

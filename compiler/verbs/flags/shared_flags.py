@@ -71,8 +71,8 @@ NumSpeculativeTokens = Annotated[
 DraftAsked = Annotated[
     str | None,
     typer.Option(
-        metavar="METHOD",
-        help="Draft method: "
+        metavar="NAME",
+        help="Drafter of the engine, by its name in `drafter list`; or a draft method: "
         + ", ".join(f"{each.name} ({each.help})" for each in METHODS.values() if not each.needs_head)
         + "; or, if the engine has the head, "
         + ", ".join(f"{each.name} ({each.help})" for each in METHODS.values() if each.needs_head)
