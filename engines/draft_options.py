@@ -65,8 +65,6 @@ class DraftDefaults:
         method = manifest.draft_method if draft is None else usable_method(manifest, draft)
         adaptive = adaptive_policy(manifest, prepares_rounds=prepares_rounds)
         chosen = adaptive if manifest.speculation.adapts else Fixed(manifest.speculation.num_speculative_tokens)
-        if draft is not None and not method.drafts:
-            chosen = Fixed(0)
         return cls(manifest, method, policy or chosen, adaptive, drafter)
 
     def decoding(self, draft: str | None, k: NumSpeculativeTokens | None) -> Decoding:

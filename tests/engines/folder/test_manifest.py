@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.folder.checks import LARGE, Check, check_files, check_gpu, check_runtime, files_to_hash
-from peagle.engines.folder.manifest import FILE_NAME, FORMAT_VERSION, Manifest
+from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, FORMAT_VERSION, Manifest
 from peagle.engines.folder.records import (
+    AddedDrafter,
     BackendRecord,
     Cache,
     Evidence,
@@ -265,7 +266,7 @@ def test_adaptive_k_is_stored_and_fixed_k_stays_readable_by_old_versions(engine:
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
     measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
     with_rounds = Speculation(5, 8, None, adapts=True, measured=measured)
-    for version, adapting in ((5, Speculation(5, 8, None, adapts=True)), (6, with_rounds), (7, with_rounds)):
+    for version, adapting in ((5, Speculation(5, 8, None, adapts=True)), (6, with_rounds), (7, with_rounds), (8, with_rounds)):
         dataclasses.replace(manifest, speculation=adapting, format_version=version).write(engine)
         assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, version)
     assert version == FORMAT_VERSION
@@ -384,6 +385,67 @@ def test_manifest_is_written_atomically(engine: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ TensorRT plans
+
+
+GRAPH = "drafters/code/model.onnx"
+
+
+def with_drafter(folder: Path, name: str = "code", file: str = GRAPH, **changes: Any) -> Manifest:
+    """The engine's manifest with an added drafter; ``changes`` are of its record."""
+    honest = Manifest.read(folder)
+    added = AddedDrafter("peagle", replace(honest.drafter, file=file), Speculation(3, 4, 4), 60, "int8")
+    files = honest.files | {file: FileEntry(3, "1" * 64)}
+    return replace(
+        honest, drafters={name: replace(added, **changes)}, files=files, format_version=FORMAT_VERSION, method="peagle"
+    )
+
+
+def test_added_drafters_are_read_back_and_engines_without_any_do_not_mention_them(engine: Path) -> None:
+    assert "drafters" not in json.loads((engine / FILE_NAME).read_text())
+    manifest = with_drafter(engine)
+    manifest.write(engine)
+    assert Manifest.read(engine) == manifest
+
+
+def test_engine_with_a_drafter_is_that_engine_with_its_graph_sizes_and_files(engine: Path) -> None:
+    manifest = with_drafter(engine)
+    using, own = manifest.using("code"), manifest.using(BUILT_IN)
+    added = manifest.drafters["code"]
+    assert (using.drafter, using.speculation) == (added.part, added.speculation)
+    assert using.shapes == replace(manifest.shapes, draft_vocab_size=60)
+    assert using.precision == {"recipe": "fp32", "drafter": "int8"}
+    assert using.evidence == ()
+    assert (using.drafter_name, own.drafter_name) == ("code", BUILT_IN)
+    assert {*using.files} - {*own.files} == {GRAPH}
+    assert replace(own, files=manifest.files) == manifest
+    assert (using.most_drafts, own.most_drafts) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"name": "../code"}, "'../code' is not the name of a drafter"),
+        ({"name": BUILT_IN}, "is not the name of a drafter"),
+        ({"name": "other"}, "drafters['other']: its graph is not in drafters/other/"),
+        ({"file": "drafter/other.onnx"}, "its graph is not in drafters/code/"),
+        ({"method": "eagle3"}, "method eagle3 needs another kind of drafter"),
+        ({"method": "ngram"}, "method ngram must not have a drafter"),
+        ({"draft_vocab_size": 0}, "shapes.draft_vocab_size must be at least 1"),
+        ({"speculation": Speculation(3, 9, 9)}, "it drafts more than the caches have room for"),
+        ({"speculation": Speculation(5, 4, 4)}, "between 1 and max_num_speculative_tokens"),
+    ],
+)
+def test_added_drafter_that_cannot_be_true_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
+    with_drafter(engine, **changes).write(engine)
+    assert complaint in refusal(engine).why
+
+
+def test_added_drafters_need_their_format_and_a_target_with_taps(engine: Path) -> None:
+    manifest = with_drafter(engine)
+    replace(manifest, format_version=7).write(engine)
+    assert "drafters require format 8" in refusal(engine).why
+    replace(manifest, shapes=replace(manifest.shapes, taps=())).write(engine)
+    assert "drafters['code']: the target has no taps" in refusal(engine).why
 
 
 def with_plans(folder: Path, **changes: Any) -> Manifest:

@@ -1,0 +1,237 @@
+"""Drafters of a finished engine: one is added without a touch of the target, and one that does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from peagle.compiler.pipeline.build import build
+from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, list_drafters, remove_drafter
+from peagle.compiler.request.request import HeadOptions
+from peagle.compiler.request.verb_options import BUILD
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.folder.checks import check_files
+from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, FORMAT_VERSION, Manifest
+from peagle.engines.folder.records import FileEntry, Speculation
+from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
+from tests.engines.folder.test_manifest import FILES, manifest_of, with_plans
+from tests.models import Pair
+
+
+@pytest.fixture
+def engine(tiny_folder: Path, tmp_path: Path) -> Path:
+    """The tiny engine, whose caches have room for 6 drafts."""
+    return Path(shutil.copytree(tiny_folder, tmp_path / "engine"))
+
+
+@pytest.fixture
+def head(tiny_pair: Pair, tmp_path: Path) -> Path:
+    """A copy of its head, to be changed as a test likes."""
+    return Path(shutil.copytree(tiny_pair.head, tmp_path / "other"))
+
+
+def content_of(folder: Path) -> dict[str, FileEntry]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): FileEntry.of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def configure(head: Path, **entries: Any) -> None:
+    """Change entries of a head's configuration."""
+    path = head / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+def change(head: Path, **weights: Any) -> None:
+    """Change weights of a head; None removes one."""
+    path = head / "model.safetensors"
+    changed = load_file(path) | {name.replace("__", "."): value for name, value in weights.items()}
+    save_file({name: value for name, value in changed.items() if value is not None}, path)
+
+
+def refused(engine: Path, head: Path | str, kind: type[PeagleError] = UsageError, **options: Any) -> str:
+    """The error of an addition, which leaves no trace."""
+    before = content_of(engine)
+    with pytest.raises(kind) as caught:
+        add_drafter(DrafterRequest(engine, str(head), **options))
+    assert content_of(engine) == before
+    assert not (engine / "drafters").exists()
+    return str(caught.value)
+
+
+def test_added_drafter_has_files_of_its_own_and_no_other_changes(engine: Path, eagle3_pair: Pair) -> None:
+    before = content_of(engine)
+    added = add_drafter(DrafterRequest(engine, str(eagle3_pair.head), "new"))
+    after = content_of(engine)
+    assert {name for name, entry in before.items() if after[name] != entry} == {FILE_NAME}
+    assert {name.rpartition("/")[0] for name in after.keys() - before.keys()} == {"drafters/new"}
+    assert added.bytes == sum(entry.size for name, entry in after.items() if name not in before)
+    manifest = Manifest.read(engine)
+    check_files(manifest.files, engine)
+    assert {*manifest.files} == {*after} - {FILE_NAME}
+    assert manifest.drafters == {"new": added.record}
+    assert (added.record.method, added.record.speculation.num_speculative_tokens) == ("eagle3", 6)
+    assert [(each.name, each.record.method) for each in list_drafters(engine)] == [
+        (BUILT_IN, "peagle"),
+        ("new", "eagle3"),
+    ]
+
+
+def test_text_is_the_same_with_the_added_drafter(engine: Path, eagle3_pair: Pair) -> None:
+    add_drafter(DrafterRequest(engine, str(eagle3_pair.head), "new", num_speculative_tokens=3))
+    params = [SamplingParams(max_tokens=12, temperature=each, seed=7, ignore_eos=True) for each in (0.0, 1.0)]
+    with Engine.load(engine, threads=1, draft="new") as loaded:
+        plain, drafted = ([loaded.generate([[5, 9]], each, draft=how)[0] for each in params] for how in ("none", None))
+    assert [each.token_ids for each in plain] == [each.token_ids for each in drafted]
+    assert {(each.draft, each.drafter) for each in drafted} == {("eagle3", "new")}
+    assert all(each.acceptance.drafted for each in drafted)
+
+
+def test_older_engine_takes_a_drafter(engine: Path, head: Path) -> None:
+    replace(Manifest.read(engine), format_version=7).write(engine)
+    add_drafter(DrafterRequest(engine, str(head)))
+    assert Manifest.read(engine).format_version == FORMAT_VERSION
+    assert [*Manifest.read(engine).drafters] == ["other"]
+
+
+def test_drafts_are_limited_by_the_room_of_the_caches(engine: Path, head: Path) -> None:
+    configure(head, num_speculative_tokens=9)
+    added = add_drafter(DrafterRequest(engine, str(head)))
+    assert added.record.speculation.max_num_speculative_tokens == 6
+    assert "trained for 9 drafts, but the engine's caches have room for 6" in added.warnings[0]
+
+
+@pytest.mark.parametrize("k", [0, 7])
+def test_impossible_number_of_drafts_is_refused(engine: Path, head: Path, k: int) -> None:
+    said = refused(engine, head, num_speculative_tokens=k)
+    assert f"--num-speculative-tokens {k} is not between 1 and 6" in said
+
+
+def test_head_that_reads_other_layers_is_refused(engine: Path, head: Path, tiny_pair: Pair) -> None:
+    taps = Manifest.read(engine).shapes.taps
+    configure(head, eagle_aux_hidden_state_layer_ids=[taps[0] - 1, *taps[1:]])
+    said = refused(engine, head)
+    assert f"it reads the target's layers {taps[0] - 1}, {taps[1]}, {taps[2]} (its taps)" in said
+    assert f"`peagle-compile build --model {tiny_pair.target} --draft {head}`" in said
+    added = add_drafter(DrafterRequest(engine, str(head), head=HeadOptions(taps=tuple(map(str, taps)))))
+    assert added.name == "other"
+
+
+def test_engine_that_was_built_without_a_head_takes_none(engine: Path, head: Path) -> None:
+    manifest = Manifest.read(engine)
+    shapes = replace(manifest.shapes, taps=(), draft_vocab_size=0)
+    files = {name: entry for name, entry in manifest.files.items() if not name.startswith("drafter/")}
+    shutil.rmtree(engine / "drafter")
+    replace(
+        manifest, drafter=None, method="none", speculation=Speculation(0, 0, None), shapes=shapes, files=files
+    ).write(engine)
+    said = refused(engine, head)
+    assert "it was built without a head, so its target has no outputs that a drafter could read" in said
+
+
+def test_engine_of_plans_takes_no_drafter(head: Path, tmp_path: Path) -> None:
+    plans = tmp_path / "plans"
+    plans.mkdir()
+    manifest_of({name: FileEntry(1, "0" * 64) for name in FILES}).write(plans)
+    with_plans(plans).write(plans)
+    assert "an engine for tensorrt-rtx" in refused(plans, head)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ngram", "the name of the drafter of the build, or of a draft method"),
+        (BUILT_IN, "the name of the drafter of the build, or of a draft method"),
+        ("../target", "a name has 1 to 64 letters"),
+        ("", "a name has 1 to 64 letters"),
+        ("x" * 65, "a name has 1 to 64 letters"),
+    ],
+)
+def test_unusable_name_is_refused(engine: Path, head: Path, name: str, said: str) -> None:
+    assert said in refused(engine, head, name=name)
+
+
+def test_name_is_given_once(engine: Path, head: Path) -> None:
+    add_drafter(DrafterRequest(engine, str(head)))
+    with pytest.raises(UsageError, match="already has a drafter named other") as caught:
+        add_drafter(DrafterRequest(engine, str(head)))
+    assert f"peagle-compile drafter remove {engine} other" in str(caught.value)
+
+
+def test_draft_method_is_no_head(engine: Path) -> None:
+    assert "--draft ngram has no head" in refused(engine, "ngram")
+
+
+def test_drafter_whose_numbers_overflow_is_not_added(engine: Path, head: Path) -> None:
+    norm = load_file(head / "model.safetensors")["norm.weight"]
+    change(head, norm__weight=np.full_like(norm, 3e38), lm_head__weight=None)
+    said = refused(engine, head, BuildError)
+    assert "NaN or infinite" in said
+
+
+def test_head_takes_missing_weights_from_the_targets_checkpoint(engine: Path, head: Path) -> None:
+    change(head, embed_tokens__weight=None)
+    add_drafter(DrafterRequest(engine, str(head)))
+    with Engine.load(engine, threads=1, draft="other") as loaded:
+        assert loaded.generate([[5]], SamplingParams(max_tokens=4))[0].drafter == "other"
+
+
+def test_changed_checkpoint_of_the_target_is_no_source_of_weights(pair: Pair, head: Path, tmp_path: Path) -> None:
+    out = tmp_path / "engine"
+    build(BUILD.request(model=str(pair.target), draft=str(pair.head), out=out, max_seq_len=64))
+    configure(pair.target, some_entry=1)
+    add_drafter(DrafterRequest(out, str(head), "whole"))  # needs nothing of it
+    remove_drafter(out, "whole")
+    change(head, embed_tokens__weight=None)
+    said = refused(out, head, EnvironmentProblem)
+    assert "was changed after the build" in said
+    assert "the head takes embed_tokens.weight from the target" in said
+    shutil.rmtree(pair.target)
+    assert "cannot be opened" in refused(out, head, EnvironmentProblem)
+
+
+def test_removed_drafter_leaves_the_engine_as_it_was(engine: Path, head: Path, eagle3_pair: Pair) -> None:
+    before = content_of(engine)
+    add_drafter(DrafterRequest(engine, str(head)))
+    add_drafter(DrafterRequest(engine, str(eagle3_pair.head), "new"))
+    assert remove_drafter(engine, "other").name == "other"
+    manifest = Manifest.read(engine)
+    check_files(manifest.files, engine)
+    assert [*manifest.drafters] == ["new"]
+    remove_drafter(engine, "new")
+    after = content_of(engine)
+    assert {name for name in before if before[name] != after.pop(name)} <= {FILE_NAME}
+    assert not after
+    assert not (engine / "drafters").exists()
+
+
+@pytest.mark.parametrize(("name", "said"), [(BUILT_IN, "built with it"), ("gone", "those that were added are: none")])
+def test_only_added_drafters_can_be_removed(engine: Path, name: str, said: str) -> None:
+    before = content_of(engine)
+    with pytest.raises(UsageError, match=said):
+        remove_drafter(engine, name)
+    assert content_of(engine) == before
+
+
+def test_folder_that_is_no_engine_is_refused(tmp_path: Path, head: Path) -> None:
+    for call in (
+        lambda: add_drafter(DrafterRequest(tmp_path, str(head))),
+        lambda: list_drafters(tmp_path),
+        lambda: remove_drafter(tmp_path, "other"),
+    ):
+        with pytest.raises(EnvironmentProblem, match="is not an engine folder"):
+            call()
+
+
+def test_leftovers_of_a_killed_addition_do_no_harm(engine: Path, head: Path) -> None:
+    (engine / "drafters" / "other").mkdir(parents=True)
+    (engine / "drafters" / "other" / "model.onnx").write_text("half a graph")
+    check_files(Manifest.read(engine).files, engine)
+    add_drafter(DrafterRequest(engine, str(head)))
+    check_files(Manifest.read(engine).files, engine)

@@ -1,0 +1,168 @@
+"""Which drafter and which draft method a call gets: the one that it names, else the engine's, or one that fits."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, remove_drafter
+from peagle.engines import Engine, EnvironmentProblem, SamplingParams, UsageError
+from peagle.engines.folder.manifest import BUILT_IN
+from peagle.engines.policy import misfit
+from tests.engines.mixed_requests import GREEDY
+
+CODE = "def area(width, height):\n    return"
+
+
+@pytest.fixture
+def folder(drafters_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the engine with drafters, to be changed as a test likes."""
+    return Path(shutil.copytree(drafters_folder, tmp_path / "engine"))
+
+
+@pytest.fixture(scope="module")
+def loaded(drafters_folder: Path) -> Iterator[Engine]:
+    """Its own drafter and both of the others."""
+    with Engine.load(drafters_folder, max_batch_size=2, threads=1, drafters=["twin", "noisy"]) as engine:
+        yield engine
+
+
+def used(engine: Engine, draft: str | None = None, **options: Any) -> tuple[str, str]:
+    """The draft method and the drafter of a request."""
+    output = engine.generate([CODE], SamplingParams(max_tokens=8, ignore_eos=True), draft=draft, **options)[0]
+    return output.draft, output.drafter
+
+
+@pytest.mark.parametrize(
+    ("draft", "expected"),
+    [
+        (None, ("peagle", BUILT_IN)),
+        (BUILT_IN, ("peagle", BUILT_IN)),
+        ("peagle", ("peagle", BUILT_IN)),
+        ("peagle-chain", ("peagle-chain", BUILT_IN)),
+        ("twin", ("peagle", "twin")),
+        ("noisy", ("peagle", "noisy")),
+        ("ngram", ("ngram", "")),
+        ("none", ("none", "")),
+    ],
+)
+def test_call_gets_the_drafter_or_method_that_it_names(
+    loaded: Engine, draft: str | None, expected: tuple[str, str]
+) -> None:
+    assert used(loaded, draft) == expected
+
+
+def test_plain_decoding_uses_no_drafter(loaded: Engine) -> None:
+    assert used(loaded, "twin", num_speculative_tokens=0) == ("none", "")
+
+
+def test_each_drafter_has_its_own_limit_of_drafts(loaded: Engine) -> None:
+    assert used(loaded, "twin", num_speculative_tokens=8) == ("peagle", "twin")
+    with pytest.raises(UsageError, match="num_speculative_tokens must be"):
+        used(loaded, "noisy", num_speculative_tokens=4)
+
+
+def test_engine_that_is_loaded_with_a_drafter_uses_it_by_default(drafters_folder: Path) -> None:
+    with Engine.load(drafters_folder, threads=1, draft="noisy") as engine:
+        assert engine.drafters == ("noisy",)
+        assert engine.num_speculative_tokens == 3
+        assert used(engine) == ("peagle", "noisy")
+        with pytest.raises(UsageError, match="draft is built-in, but that drafter is not loaded") as caught:
+            used(engine, BUILT_IN)
+        assert "POST /v1/drafters" in str(caught.value)
+        engine.load_drafter(BUILT_IN)
+        assert used(engine, BUILT_IN, num_speculative_tokens=8) == ("peagle", BUILT_IN)
+
+
+@pytest.mark.parametrize("draft", ["ngram", "none"])
+def test_engine_that_is_loaded_with_a_method_uses_it_by_default(drafters_folder: Path, draft: str) -> None:
+    with Engine.load(drafters_folder, threads=1, draft=draft) as engine:
+        assert used(engine) == (draft, "")
+        assert used(engine, BUILT_IN) == ("peagle", BUILT_IN)
+        if draft == "none":
+            with pytest.raises(UsageError, match="draft is none, but num_speculative_tokens is 2"):
+                used(engine, num_speculative_tokens=2)
+
+
+def test_drafter_that_is_added_to_a_running_engine_can_be_loaded(folder: Path) -> None:
+    with Engine.load(folder, threads=1) as running:
+        add_drafter(DrafterRequest(folder, "demo", "late"))
+        running.load_drafter("late")
+        running.load_drafter("late")  # it is there
+        assert running.drafters == (BUILT_IN, "late")
+        remove_drafter(folder, "late")
+        assert used(running, "late") == ("peagle", "late")
+        running.unload_drafter("late")
+        with pytest.raises(UsageError, match="draft must be"):
+            used(running, "late")
+
+
+def test_unloaded_drafter_is_used_to_the_end_of_its_requests_and_then_freed(drafters_folder: Path) -> None:
+    with Engine.load(drafters_folder, threads=1) as engine:
+        engine.load_drafter("twin")
+        held = weakref.ref(engine._factory.drafters._others["twin"].drafter)  # type: ignore[arg-type]
+        params = SamplingParams(max_tokens=60, ignore_eos=True)
+        first, second = (engine.submit(CODE, params, draft="twin", num_speculative_tokens=4) for _ in range(2))
+        engine.unload_drafter("twin")
+        assert held() is not None
+        plain = engine.generate([CODE], params, draft="none")[0]
+        for each in (first, second):
+            output = each.result()
+            assert (output.drafter, output.token_ids) == ("twin", plain.token_ids)
+            assert output.acceptance.accepted
+        del each, first, second
+        used(engine)  # the loop has let go of its last request by then
+        gc.collect()
+        assert held() is None
+
+
+def test_drafters_that_cannot_be_loaded_or_unloaded_are_named(loaded: Engine, drafters_folder: Path) -> None:
+    with pytest.raises(UsageError, match="draft must be .*twin.*, or None"):
+        loaded.load_drafter("unknown")
+    with pytest.raises(UsageError, match="ngram is a draft method, not a drafter"):
+        loaded.load_drafter("ngram")
+    with pytest.raises(UsageError, match="no drafter unknown is loaded"):
+        loaded.unload_drafter("unknown")
+    with pytest.raises(UsageError, match="the drafter built-in cannot be unloaded"):
+        loaded.unload_drafter(BUILT_IN)
+    with pytest.raises(UsageError, match="draft must be"):
+        Engine.load(drafters_folder, draft="unknown")
+
+
+def test_damaged_drafter_is_not_loaded_and_others_do_not_care(folder: Path) -> None:
+    graph = folder / "drafters" / "twin" / "model.onnx"
+    graph.write_bytes(graph.read_bytes()[::-1])
+    with Engine.load(folder, threads=1) as running:
+        with pytest.raises(EnvironmentProblem, match="was changed after the build"):
+            running.load_drafter("twin")
+        assert used(running) == ("peagle", BUILT_IN)
+
+
+def test_drafter_of_another_target_in_the_same_folder_is_not_loaded(
+    drafters_folder: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine.load(drafters_folder, threads=1) as running:
+        monkeypatch.setattr(running, "folder", tiny_folder)
+        with pytest.raises(EnvironmentProblem, match="was replaced after it was loaded"):
+            running.load_drafter("any")
+
+
+def test_drafter_without_accepted_drafts_is_left_for_another_or_none(
+    drafters_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the call names none, and only of an engine that may choose."""
+    monkeypatch.setattr(misfit, "LEAST_RATE", 2.0)  # whatever is accepted is too little
+    monkeypatch.setattr(misfit, "LEAST_DRAFTS", 4)
+    options: dict[str, Any] = {"num_speculative_tokens": 2}
+    for chooses in (True, False):
+        with Engine.load(drafters_folder, threads=1, drafters=["twin"], auto_draft=chooses) as engine:
+            taken = [engine.generate([CODE], GREEDY, **options)[0].drafter for _ in range(3)]
+            assert taken == ([BUILT_IN, "twin", ""] if chooses else [BUILT_IN] * 3)
+            assert used(engine, BUILT_IN) == ("peagle", BUILT_IN)
+            assert [BUILT_IN in each for each in engine.load_now.warnings][0]
