@@ -187,6 +187,17 @@ def drafting_methods(manifest: Manifest) -> list[DraftMethod]:
     return sorted(usable, key=lambda each: each is not own)
 
 
+def engine_with(manifest: Manifest, draft: str | None) -> tuple[Manifest, str | None]:
+    """Return the manifest of the engine with the drafter that ``draft`` names, and the draft method if it names one.
+
+    Raises ``UsageError`` for a name that is neither.
+    """
+    if isinstance(draft, str) and (draft in manifest.drafters or (draft == BUILT_IN and manifest.drafter)):
+        return manifest.using(draft), None
+    own = manifest.using(BUILT_IN)
+    return own, None if draft is None else usable_method(manifest, draft).name
+
+
 def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
     """Return the method that ``draft`` names. Raises ``UsageError`` if the engine cannot use it."""
     own = manifest.draft_method

@@ -14,9 +14,9 @@ import numpy as np
 from ..plugins.errors import EnvironmentProblem, UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
-from .draft_options import DraftDefaults, drafts_of, usable_method
+from .draft_options import DraftDefaults, drafts_of, engine_with
 from .folder.checks import Check, check_files, files_to_hash
-from .folder.manifest import BUILT_IN, Manifest
+from .folder.manifest import Manifest
 from .free_memory import free_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
@@ -145,7 +145,7 @@ class Engine:
             folder = Path(path)
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
-        manifest, default = _with_drafter(Manifest.read(folder), draft)
+        manifest, default = engine_with(Manifest.read(folder), draft)
         longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
         check_files(manifest.files, folder, hashes=False)
         hashed = files_to_hash(manifest.files, check)
@@ -222,7 +222,7 @@ class Engine:
                     why="its target is another one, for which a drafter of this folder may not fit",
                     fix="load the engine again",
                 )
-            manifest, method = _with_drafter(now, name)
+            manifest, method = engine_with(now, name)
             if method is not None:
                 raise UsageError(
                     f"{name} is a draft method, not a drafter", fix="calls can name it as draft without loading it"
@@ -503,17 +503,6 @@ class Engine:
         submission = Submission(request.prompt, request.delivery)
         self._loop.submit([request], waits=waits)
         return submission
-
-
-def _with_drafter(manifest: Manifest, draft: str | None) -> tuple[Manifest, str | None]:
-    """Return the manifest of the engine with the drafter that ``draft`` names, and the draft method if it names one.
-
-    Raises ``UsageError`` for a name that is neither.
-    """
-    if isinstance(draft, str) and (draft in manifest.drafters or (draft == BUILT_IN and manifest.drafter)):
-        return manifest.using(draft), None
-    own = manifest.using(BUILT_IN)
-    return own, None if draft is None else usable_method(manifest, draft).name
 
 
 def _usual_prefix_bytes(backend: Backend, manifest: Manifest) -> int:

@@ -150,6 +150,9 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
             rows.append(("  matmuls", described(engine["matmuls"][name])))
         if engine["operators"][name]:
             rows.append(("  operators", _counts(engine["operators"][name])))
+    for name, each in engine["drafters"].items():
+        title, origin = method_named(each["method"]).title, each["part"]["origin"]
+        rows += [(f"drafter {name}", f"{origin['id']} ({title})"), ("  revision", origin["revision"][:16])]
     rows += [
         (f"kernel {kernel['op']}", _kernel(kernel)) if "op" in kernel else ("CPU kernels", _cpu_kernels(kernel))
         for kernel in engine["kernels"]

@@ -9,8 +9,8 @@ import typer
 
 from ...plugins.errors import UsageError
 from ..console.printing import columns, emit, interruptible
-from .flags.help_text import RUN
-from .flags.shared_flags import EngineFolder, Json, Threads
+from .flags.help_text import DRAFT, RUN
+from .flags.shared_flags import DraftAsked, EngineFolder, Json, Threads
 from .flags.verbosity import Verbosity, with_verbosity
 
 
@@ -33,6 +33,16 @@ def triton(
     instances: Annotated[int, typer.Option(min=1, help="Copies of the engine per GPU.")] = 1,
     gpus: Annotated[
         str | None, typer.Option(metavar="IDS", help="GPU indices, such as 0,1. (default: 0)", show_default=False)
+    ] = None,
+    draft: DraftAsked = None,
+    load_drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Load this drafter too, so that requests can choose it with draft. Can be repeated.",
+            show_default=False,
+            rich_help_panel=DRAFT,
+        ),
     ] = None,
     threads: Threads = None,
     link: Annotated[
@@ -72,6 +82,8 @@ def triton(
         request_timeout=request_timeout,
         instances=instances,
         gpus=_ids(gpus),
+        draft=draft or "",
+        drafters=tuple(load_drafter or ()),
     )
     with verbosity.work() as progress:
         written = write_repository(engine, repository, options, progress, force=force)

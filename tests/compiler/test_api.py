@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import subprocess
 import sys
 import types
@@ -19,6 +20,7 @@ from peagle.compiler import api
 from peagle.compiler.bench.options import BenchOptions
 from peagle.compiler.console.progress import Advance, Quiet
 from peagle.compiler.request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
+from peagle.compiler.verbs import drafter as drafter_verbs
 from peagle.compiler.verbs.bench import bench as bench_verb
 from peagle.compiler.verbs.verify import verify as verify_verb
 from peagle.compiler.verify.verify_path import VerifyOptions
@@ -52,8 +54,8 @@ def test_arguments_have_the_types_and_defaults_of_the_options(verb: str) -> None
             assert parameter.default == entry.default, name
 
 
-def test_every_argument_of_build_verify_and_bench_is_documented() -> None:
-    for function in (api.build, api.verify, api.bench):
+def test_every_argument_of_a_function_without_reference_to_another_is_documented() -> None:
+    for function in (api.build, api.add_drafter, api.verify, api.bench):
         described = inspect.getdoc(function) or ""
         assert [name for name in inspect.signature(function).parameters if f"\n    {name}: " not in described] == []
 
@@ -76,6 +78,29 @@ def test_bench_has_its_verbs_arguments_and_defaults() -> None:
     assert {name: value for name, value in own.items() if hasattr(options, name)} == {
         name: getattr(options, name) for name in own if hasattr(options, name)
     }
+
+
+def test_drafters_have_their_verbs_arguments_and_defaults() -> None:
+    for function, verb in (
+        (api.add_drafter, drafter_verbs.drafter_add),
+        (api.list_drafters, drafter_verbs.drafter_list),
+        (api.remove_drafter, drafter_verbs.drafter_remove),
+    ):
+        flags = {*inspect.signature(verb).parameters} - {"as_json", "quiet", "verbose", "log"}
+        assert {*inspect.signature(function).parameters} - {"progress"} == flags
+
+
+def test_a_drafter_is_added_listed_and_removed(
+    tiny_folder: Path, eagle3_pair: Pair, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = Path(shutil.copytree(tiny_folder, tmp_path / "engine"))
+    taps = peagle.Engine.load(engine, threads=1).manifest.shapes.taps
+    added = peagle.add_drafter(str(engine), eagle3_pair.head, name="new", taps=taps, mask_token_id=None)
+    assert [each.name for each in peagle.list_drafters(engine)] == ["built-in", added.name]
+    with pytest.raises(peagle.UsageError, match="--taps x: invalid layer ids"):
+        peagle.add_drafter(engine, eagle3_pair.head, name="other", taps="x")
+    assert peagle.remove_drafter(engine, "new").record == added.record
+    assert capfd.readouterr() == ("", "")
 
 
 def test_bench_returns_its_figures_and_writes_only_named_files(

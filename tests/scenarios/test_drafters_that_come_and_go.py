@@ -30,7 +30,7 @@ def bodies() -> list[dict[str, Any]]:
     return [
         {
             "prompt": rng.choice(PROMPTS),
-            "max_tokens": rng.choice([4, 12, 24]),
+            "max_tokens": rng.choice([4, 12]),
             "temperature": rng.choice([0, 0.9]),
             "seed": rng.randrange(3),
             "ignore_eos": True,
@@ -70,7 +70,8 @@ def test_texts_stay_the_same_while_drafters_come_and_go(drafters_folder: Path, t
         server.start()
         try:
             asked = bodies()
-            plain = {json.dumps(each): complete(each | {"draft": "none"}) for each in asked}
+            different = {json.dumps(each): each for each in asked}
+            plain = {key: complete(each | {"draft": "none"}) for key, each in different.items()}
             choices: list[list[str | None]] = [[None, BUILT_IN, "noisy", "ngram", "none"]] * 4
             choices[1] = choices[2] = ["late", "late", BUILT_IN, "noisy"]
             changes: dict[int, Callable[[], None]] = {1: come, 3: go}

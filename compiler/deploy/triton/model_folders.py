@@ -26,6 +26,8 @@ def model_folders(options: RepositoryOptions, manifest: Manifest) -> dict[str, d
         "instances": options.instances,
         "places": options.instances * max(1, len(options.gpus)),
         "kind": options.kind(manifest),
+        "draft": options.draft,
+        "drafters": ",".join(options.drafters),
     }
     return {
         options.name: _model("engine", values, module="engine_model", model="EngineModel"),

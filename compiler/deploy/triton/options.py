@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ....engines.draft_options import engine_with
 from ....engines.folder.manifest import Manifest
 from ....plugins.errors import UsageError
 
@@ -19,7 +20,8 @@ class RepositoryOptions:
     """The name of the models and the values in their ``config.pbtxt``.
 
     ``path`` is the engine's path on the server, if it is neither copied nor linked. ``threads`` 0 leaves it to the
-    engine; each of ``gpus`` gets ``instances`` of the engine.
+    engine; each of ``gpus`` gets ``instances`` of the engine. ``draft`` is the drafter or draft method of requests that
+    name none, empty for the engine's; ``drafters`` can be named as well.
     """
 
     name: str
@@ -31,9 +33,13 @@ class RepositoryOptions:
     request_timeout: float = 600.0
     instances: int = 1
     gpus: tuple[int, ...] = ()
+    draft: str = ""
+    drafters: tuple[str, ...] = ()
 
     def require_possible(self, manifest: Manifest) -> None:
-        """Raise ``UsageError`` for an invalid name or path, or for GPUs with a CPU engine."""
+        """Raise ``UsageError`` for an invalid name or path, GPUs with a CPU engine, or drafters that it has not."""
+        for name in (*((self.draft,) if self.draft else ()), *self.drafters):
+            engine_with(manifest, name)
         if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"{self.name!r} is not a valid model name",

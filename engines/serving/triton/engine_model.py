@@ -123,6 +123,8 @@ def _loaded(settings: ModelSettings, utilities: Any) -> Engine:
         max_batch_size=settings.max_batch_size,
         threads=settings.threads,
         max_queue_size=settings.max_queue_size,
+        draft=settings.draft,
+        drafters=settings.drafters,
     )
     engine.generate([[0]], SamplingParams(max_tokens=1, ignore_eos=True))
     return engine

@@ -19,7 +19,8 @@ class ModelSettings:
     """The parameters of a model and of this instance.
 
     ``gpu`` is the instance's device, None on a CPU. ``instances`` counts those on all devices. ``request_seconds`` is
-    the request timeout, including time in the queue.
+    the request timeout, including time in the queue. ``draft`` is the drafter or draft method of requests that name
+    none, None for the engine's; ``drafters`` are loaded as well.
     """
 
     name: str
@@ -31,6 +32,8 @@ class ModelSettings:
     request_seconds: float
     gpu: int | None
     instances: int
+    draft: str | None = None
+    drafters: tuple[str, ...] = ()
 
 
 def parameters_of(arguments: Mapping[str, str]) -> dict[str, str]:
@@ -71,6 +74,8 @@ def settings_of(arguments: Mapping[str, str]) -> ModelSettings:
         request_seconds=_seconds(values, "request_timeout"),
         gpu=int(arguments["model_instance_device_id"]) if is_gpu else None,
         instances=_instances(json.loads(arguments["model_config"])),
+        draft=values.get("draft") or None,
+        drafters=tuple(filter(None, values.get("drafters", "").split(","))),
     )
 
 

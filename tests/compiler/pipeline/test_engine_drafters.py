@@ -93,6 +93,14 @@ def test_text_is_the_same_with_the_added_drafter(engine: Path, eagle3_pair: Pair
     assert all(each.acceptance.drafted for each in drafted)
 
 
+def test_drafter_has_the_number_types_that_a_build_would_choose(drafters_folder: Path) -> None:
+    built_in, noisy, twin = list_drafters(drafters_folder)
+    assert {each.record.precision for each in (built_in, noisy, twin)} == {"int8"}
+    assert replace(twin.record.part, origin=built_in.record.part.origin, file="") == replace(
+        built_in.record.part, file=""
+    )
+
+
 def test_older_engine_takes_a_drafter(engine: Path, head: Path) -> None:
     replace(Manifest.read(engine), format_version=7).write(engine)
     add_drafter(DrafterRequest(engine, str(head)))

@@ -29,7 +29,8 @@ def test_drafter_is_added_listed_used_and_removed(cli: Run, engine: Path, eagle3
         for draft in ("code", "built-in", "none", "ngram")
     }
     assert len({tuple(text) for text in texts.values()}) == 1
-    assert "inspect" not in cli("inspect", engine).err
+    shown = dict(line.split(maxsplit=2)[1:] for line in cli("inspect", engine).out.splitlines() if "drafter " in line)
+    assert shown["code"] == f"{eagle3_pair.head} (EAGLE-3)"
     done = cli("drafter", "remove", engine, "code")
     assert (done.code, done.out.startswith(f"removed code from {engine}, ")) == (0, True)
     assert len(cli("drafter", "list", engine).out.splitlines()) == 2

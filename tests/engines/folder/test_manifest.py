@@ -266,7 +266,12 @@ def test_adaptive_k_is_stored_and_fixed_k_stays_readable_by_old_versions(engine:
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
     measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
     with_rounds = Speculation(5, 8, None, adapts=True, measured=measured)
-    for version, adapting in ((5, Speculation(5, 8, None, adapts=True)), (6, with_rounds), (7, with_rounds), (8, with_rounds)):
+    for version, adapting in (
+        (5, Speculation(5, 8, None, adapts=True)),
+        (6, with_rounds),
+        (7, with_rounds),
+        (8, with_rounds),
+    ):
         dataclasses.replace(manifest, speculation=adapting, format_version=version).write(engine)
         assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, version)
     assert version == FORMAT_VERSION

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.policy import misfit
-from peagle.engines.policy.misfit import LEAST_DRAFTS, MisfitWatch
+from peagle.engines.policy.misfit import LEAST_DRAFTS, Misfits, MisfitWatch
 
 
 def test_never_accepted_drafts_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -36,6 +36,18 @@ def test_warning_clears_when_drafts_are_accepted() -> None:
     for accepted in (0,) * LEAST_DRAFTS + (1,) * LEAST_DRAFTS:
         watch.add(1, accepted)
     assert not watch.warning
+
+
+def test_each_drafter_is_judged_by_its_own_drafts() -> None:
+    misfits = Misfits()
+    for _ in range(LEAST_DRAFTS):
+        misfits.of("good").add(3, 2)
+        misfits.of("bad").add(3, 0)
+    assert misfits.names == {"bad"}
+    assert [warning.count("the drafter bad does not match") for warning in misfits.warnings] == [1]
+    misfits.forget("bad")
+    misfits.forget("unknown")
+    assert (misfits.names, misfits.warnings) == (frozenset(), ())
 
 
 def test_misfit_is_reported_except_for_unpredictable_texts(

@@ -66,6 +66,17 @@ def test_engine_path_is_recorded_as_given(demo_engine: Path, tmp_path: Path, cli
     assert not (tmp_path / "m" / "1" / "engine").exists()
 
 
+def test_drafters_are_copied_and_recorded(drafters_folder: Path, tmp_path: Path, cli: Run) -> None:
+    command = ("triton", drafters_folder, "--repository", tmp_path, "--name", "m")
+    assert cli(*command, "--draft", "twin", "--load-drafter", "noisy", "--load-drafter", "built-in").code == 0
+    text = (tmp_path / "m" / "config.pbtxt").read_text()
+    assert 'key: "draft" value: { string_value: "twin" }' in text
+    assert 'key: "drafters" value: { string_value: "noisy,built-in" }' in text
+    assert (tmp_path / "m" / "1" / "engine" / "drafters" / "noisy" / "model.onnx").is_file()
+    done = cli(*command, "--load-drafter", "unknown", "--link")
+    assert (done.code, "draft must be" in done.err) == (2, True)
+
+
 @pytest.mark.parametrize("change", ["edited", "added", "removed", "foreign", "file"])
 def test_foreign_files_are_replaced_only_with_force(demo_engine: Path, tmp_path: Path, cli: Run, change: str) -> None:
     command = ("triton", demo_engine, "--repository", tmp_path, "--name", "m", "--link")

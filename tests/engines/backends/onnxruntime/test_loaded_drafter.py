@@ -98,6 +98,18 @@ def test_drafters_of_adjacent_rows_have_a_pass_each_and_the_target_one(
     assert [3, 2, 1] in [passes[at : at + 3] for at in range(len(passes))]
 
 
+def test_adaptive_drafter_takes_part_in_rounds_with_more_drafts_than_it_may_have(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=90, ignore_eos=True)
+    sent = [
+        engine.submit(PROMPTS[0], params, draft="built-in", num_speculative_tokens=8),
+        engine.submit(PROMPTS[0], params, draft="noisy", num_speculative_tokens="auto"),
+    ]
+    deep, shallow = (each.result() for each in sent)
+    assert deep.token_ids == shallow.token_ids
+    assert shallow.acceptance.drafted
+    assert max(shallow.acceptance.histogram) <= 3 < max(deep.acceptance.histogram)
+
+
 def test_prefixes_are_shared_only_with_requests_of_the_same_drafter(drafters_folder: Path) -> None:
     prompt, params = list(range(2, 60)), SamplingParams(max_tokens=4, ignore_eos=True)
     with Engine.load(drafters_folder, threads=1, drafters=["twin"], prefix_cache_bytes=1 << 24) as engine:
