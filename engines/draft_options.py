@@ -36,7 +36,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class DraftDefaults:
-    """How calls draft with one drafter of an engine, or without any, unless they say otherwise.
+    """Defaults of calls that draft with one drafter of an engine, or without any.
 
     ``manifest`` is that of the engine with this drafter, ``adaptive`` the policy for ``auto``. ``drafter`` is None for
     the backend's own.

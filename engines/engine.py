@@ -168,7 +168,8 @@ class Engine:
         for each in drafters:
             engine.load_drafter(each)
         if flag("auto_draft", auto_draft):
-            engine._factory.drafters.unfit = lambda: engine._loop.misfits.names
+            misfits = engine._loop.misfits
+            engine._factory.drafters.unfit = lambda: misfits.names
         decoding = engine._factory.decoding()
         method, policy = decoding.method, decoding.policy
         if method.strategy is not None and method.strategy.enqueues_only:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...engines.folder.manifest import FORMAT_VERSION, Manifest
+from ...engines.folder.manifest import BUILT_FORMAT, Manifest
 from ...engines.folder.records import Speculation
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
@@ -191,7 +191,7 @@ def _with_plans(plan: BuildPlan, plans: Plans, export: ExportFolder) -> Manifest
         precision=({MULTIPLIED: first} if first else {}) | recorded,
         speculation=plan.speculation,
         evidence=of_plans(platform, versions),
-        format_version=FORMAT_VERSION,
+        format_version=BUILT_FORMAT,
     )
 
 

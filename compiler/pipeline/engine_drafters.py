@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.draft_methods import METHODS, Passes, method_of_heads
-from ...engines.folder.manifest import BUILT_IN, DRAFTERS, FORMAT_VERSION, Manifest, folder_of, is_drafter_name
+from ...engines.folder.manifest import (
+    BUILT_FORMAT,
+    BUILT_IN,
+    DRAFTERS,
+    FORMAT_VERSION,
+    Manifest,
+    folder_of,
+    is_drafter_name,
+)
 from ...engines.folder.records import AddedDrafter, FileEntry, Speculation
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
@@ -161,7 +169,8 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
             )
         drafters = {each: record for each, record in manifest.drafters.items() if each != name}
         files = {each: entry for each, entry in manifest.files.items() if each not in _files_of(manifest, name)}
-        replace(manifest, drafters=drafters, files=files).write(engine)
+        version = manifest.format_version if drafters else BUILT_FORMAT
+        replace(manifest, drafters=drafters, files=files, format_version=version).write(engine)
         folder = engine / folder_of(name)
         aside = retired_path(temporary_path(folder))
         folder.rename(aside)  # at once, so that no half of it stays under its name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...engines.folder.manifest import FORMAT_VERSION, Manifest
+from ...engines.folder.manifest import BUILT_FORMAT, Manifest
 from ...engines.folder.records import BackendRecord, Cache, Evidence, Origin, Part, Shapes
 from ...graphs.targets import CacheSpec
 from ...plugins.number_formats import FP32, NUMBER_FORMATS
@@ -56,7 +56,7 @@ def engine_manifest(
         eos_token_ids=inputs.eos_token_ids,
         files={},
         evidence=_evidence(platform, recipe, inputs, versions),
-        format_version=FORMAT_VERSION,
+        format_version=BUILT_FORMAT,
         method=inputs.method.name,
     )
 

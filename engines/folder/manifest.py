@@ -27,6 +27,7 @@ FILE_NAME = "engine.json"
 # 2: drafting without a drafter; 3: autoregressive drafters; 4: adaptive K; 5: rounds measured by the build;
 # 6: the name of the draft method, which follows from the rest; 7: added drafters.
 FORMAT_VERSION = 8
+BUILT_FORMAT = 7  # of engines as builds write them, which earlier versions can read
 _NAMES_METHOD = 7
 _ADDS_DRAFTERS = 8
 BUILT_IN = "built-in"  # the name of the drafter that an engine was built with

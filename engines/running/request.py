@@ -95,7 +95,7 @@ class Request:
 
     @property
     def salt(self) -> str | None:
-        """What sets its cache entries apart: those of clients of another salt, and of another drafter."""
+        """Text that sets its cache entries apart from those of other salts and of other drafters."""
         own = self.params.cache_salt
         return own if self.drafter is None else f"{self.drafter.key} {own or ''}"
 

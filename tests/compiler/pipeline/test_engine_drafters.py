@@ -102,7 +102,7 @@ def test_drafter_has_the_number_types_that_a_build_would_choose(drafters_folder:
 
 
 def test_older_engine_takes_a_drafter(engine: Path, head: Path) -> None:
-    replace(Manifest.read(engine), format_version=7).write(engine)
+    replace(Manifest.read(engine), format_version=6, method="").write(engine)
     add_drafter(DrafterRequest(engine, str(head)))
     assert Manifest.read(engine).format_version == FORMAT_VERSION
     assert [*Manifest.read(engine).drafters] == ["other"]
@@ -213,9 +213,7 @@ def test_removed_drafter_leaves_the_engine_as_it_was(engine: Path, head: Path, e
     check_files(manifest.files, engine)
     assert [*manifest.drafters] == ["new"]
     remove_drafter(engine, "new")
-    after = content_of(engine)
-    assert {name for name in before if before[name] != after.pop(name)} <= {FILE_NAME}
-    assert not after
+    assert content_of(engine) == before
     assert not (engine / "drafters").exists()
 
 

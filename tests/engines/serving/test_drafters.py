@@ -90,7 +90,12 @@ def test_loaded_drafter_stays_listed_after_its_removal_from_the_folder(server: S
 
 
 def test_refusals_name_the_reason(server: Server) -> None:
-    for body, said in (({"name": "unknown"}, "unknown"), ({}, "name"), ({"name": 3}, "name"), ({"title": "x"}, "title")):
+    for body, said in (
+        ({"name": "unknown"}, "unknown"),
+        ({}, "name"),
+        ({"name": 3}, "name"),
+        ({"title": "x"}, "title"),
+    ):
         status, content = ask(server, "POST", body=body)
         assert (status, said in content["error"]["message"]) == (400, True)
     status, content = ask(server, "DELETE", "/unknown")

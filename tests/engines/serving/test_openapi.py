@@ -55,7 +55,9 @@ def test_every_path_of_the_server_is_described(description: dict[str, Any]) -> N
     shown = {
         route.path.replace(":path", "") for route in ROUTES if isinstance(route, Route) and route.include_in_schema
     }
-    assert description["paths"].keys() == shown | {"/health", "/metrics", "/load", "/version"}
+    others = {"/v1/drafters", "/v1/drafters/{name}", "/health", "/metrics", "/load", "/version"}
+    assert description["paths"].keys() == shown | others
+    assert {*description["paths"]["/v1/drafters"]} == {"get", "post"}
     assert all(each["summary"] for methods in description["paths"].values() for each in methods.values())
     assert {*description["paths"]["/v1/responses/{identity}"]} == {"get", "delete"}
     assert all(_resolved(description, each) for each in _references(description))

@@ -182,7 +182,7 @@ def test_pending_columns_of_one_row_never_overflow_another_cache(
     monkeypatch.setattr(
         SessionLanes,
         "_draft",
-        lambda me, group, rows, *asked: (drafted.append(len(rows)), draft(me, group, rows, *asked))[1],
+        lambda me, group, of, rows, *asked: (drafted.append(len(rows)), draft(me, group, of, rows, *asked))[1],
     )
     prompts, limits = [[5, 9], [7, 7, 8], [3] * (LENGTH - 3)], (80, 50, 80)
     params = [SamplingParams(max_tokens=limit, ignore_eos=True) for limit in limits]
