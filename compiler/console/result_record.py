@@ -25,6 +25,8 @@ def record(output: RequestOutput) -> dict[str, Any]:
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
         "seed": output.seed,
+        "draft": output.draft,
+        "drafter": output.drafter,
         "acceptance": acceptance,
         "prefill_seconds": output.prefill_seconds,
         "decode_seconds": output.decode_seconds,
