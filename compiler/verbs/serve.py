@@ -7,11 +7,13 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from ...engines.draft_methods import METHODS
 from ...plugins.errors import UsageError
 from ..console import interrupts
 from ..console.sizes import size_option
@@ -122,6 +124,16 @@ def serve(
             metavar="NAME",
             help="Load this drafter too, so that requests can choose it with draft. Can be repeated; POST /v1/drafters "
             "does the same later.",
+            show_default=False,
+            rich_help_panel=DRAFT,
+        ),
+    ] = None,
+    model_alias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DRAFT",
+            help="A further name of the model, with the drafter or draft method of requests that give this name. A "
+            "drafter is loaded. Can be repeated.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),
@@ -240,6 +252,7 @@ def serve(
     Example: peagle-compile serve demo-engine --port 8000
     """
     from ...engines import Engine
+    from ...engines.draft_options import engine_with
     from ...engines.folder.manifest import Manifest
     from ...engines.serving import require_extra
 
@@ -264,7 +277,11 @@ def serve(
     names = tuple(map(check_host_name, allowed_host or ()))
     root, tls = check_root_path(root_path), Tls.of(ssl_certfile, ssl_keyfile)
     template = None if chat_template is None else checked_template(chat_template)
-    manifest = Manifest.read(folder)
+    aliases, drafters = _aliases(model_alias or ()), [*(load_drafter or ())]
+    drafters += [each for each in aliases.values() if each not in METHODS]
+    manifest, _ = engine_with(Manifest.read(folder), draft)
+    for each in (*drafters, *aliases.values()):
+        engine_with(manifest, each)
     said = speculation_of(speculative_config, os.environ, manifest)
     most = manifest.shapes.max_seq_len
     if max_model_len is not None and max_model_len > most:
@@ -285,7 +302,7 @@ def serve(
             chat_template=template,
             check=check,
             draft=draft,
-            drafters=load_drafter or (),
+            drafters=drafters,
             auto_draft=auto_draft,
         )
         settings = ServerSettings(
@@ -307,6 +324,7 @@ def serve(
             root_path=root,
             per_request_spec_decode_metrics=per_request_spec_decode_metrics,
             scheduling_policy=scheduling_policy,
+            aliases=aliases,
         )
         server = Server(loaded, settings, host, port, address, tls)
         for sentence in said.left_out:
@@ -319,6 +337,21 @@ def serve(
             )
         ready = f"{server.url} serves {settings.model} from {folder}"
         _run(server, json.dumps({"url": server.url, "model": settings.model}) if as_json else ready)
+
+
+def _aliases(given: Sequence[str]) -> dict[str, str]:
+    """Return the drafts by model name. Raises ``UsageError`` for an alias that is not NAME=DRAFT."""
+    aliases = {}
+    for each in given:
+        name, _, draft = each.rpartition("=")
+        if not name or not draft or name in aliases:
+            raise UsageError(
+                f"--model-alias {each} is not valid",
+                why="the name was given before" if name in aliases else "it is not of the form NAME=DRAFT",
+                fix="name each alias once, for example --model-alias coder=code",
+            )
+        aliases[name] = draft
+    return aliases
 
 
 def _run(server: Server, said: str) -> None:

@@ -37,6 +37,11 @@ def priority_of(body: ServerFields, settings: ServerSettings) -> int:
     return body.priority or 0
 
 
+def draft_of(body: ServerFields, model: str | None, settings: ServerSettings) -> str | None:
+    """Return the drafter or draft method of a request: its own, or that of the name that it gives the ``model``."""
+    return settings.aliases.get(model or "") if body.draft is None else body.draft
+
+
 SAMPLING = ("temperature", "top_p", "seed", "top_k", "min_p", "acceptance_tolerance", "cache_salt")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Literal
@@ -44,7 +45,8 @@ class ServerSettings:
     chat templates in requests. ``cors_origins`` are the sites whose pages may use the server. ``allowed_hosts`` are
     accepted ``Host`` names in addition to the built-in ones. ``root_path`` is the path under which a proxy shows the
     server; paths are accepted with and without it. ``per_request_spec_decode_metrics`` adds statistics of drafts to
-    responses, as in vLLM. The ``scheduling_policy`` is the order in which waiting requests start.
+    responses, as in vLLM. The ``scheduling_policy`` is the order in which waiting requests start. ``aliases`` are
+    further names of the model, each with the drafter or draft method of requests that give it.
     """
 
     model: str
@@ -59,6 +61,12 @@ class ServerSettings:
     root_path: str = ""
     per_request_spec_decode_metrics: SpecDecodeMetrics = "none"
     scheduling_policy: SchedulingPolicy = "fcfs"
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All names of the model."""
+        return (self.model, *self.aliases)
 
 
 def model_name(manifest: Manifest, folder: Path) -> str:

@@ -59,9 +59,9 @@ class ServerState:
         return self.settings.limits
 
     def check_model(self, name: str | None) -> None:
-        """Raise ``HttpRefusal`` if the name is not this server's model. No name means this model."""
-        if name is not None and name != self.settings.model:
+        """Raise ``HttpRefusal`` if the name is not one of this server's model. No name means this model."""
+        if name is not None and name not in self.settings.models:
             raise HttpRefusal(
-                404, f"model {name[:100]} not found; this server has {self.settings.model}",
+                404, f"model {name[:100]} not found; this server has {', '.join(self.settings.models)}",
                 param="model", code="model_not_found",
             )  # fmt: skip

@@ -16,7 +16,7 @@ from ..generation import Conversation, Generation, sampling_params
 from ..problems import HttpRefusal
 from ..reading import parse_variant
 from ..reasoning import styled
-from ..server_fields import given_fields, priority_of
+from ..server_fields import draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
 from ..turns import Turns
@@ -106,7 +106,7 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
         sampling_params({**given_fields(body), **fields}, settings, {"stop": "stop_sequences"}),
         streams=bool(body.stream),
         num_speculative_tokens=body.num_speculative_tokens,
-        draft=body.draft,
+        draft=draft_of(body, body.model, settings),
         priority=priority_of(body, settings),
         reword=field_of(conversation, field, form).renamed,
     )

@@ -46,24 +46,25 @@ async def count_tokens(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """``GET /v1/models``: the served model, as a list. It is a whole page, before and after which there is none."""
+    """``GET /v1/models``: the served model under each of its names, on one page."""
     state = ServerState.of(request)
     is_other_page = any(name in request.query_params for name in ("before_id", "after_id"))
-    data = [] if is_other_page else [_listed(state)]
-    name = None if is_other_page else state.settings.model
-    return json_response({"data": data, "first_id": name, "last_id": name, "has_more": False})
+    names = () if is_other_page else state.settings.models
+    first, last = (names[0], names[-1]) if names else (None, None)
+    data = [_listed(state, name) for name in names]
+    return json_response({"data": data, "first_id": first, "last_id": last, "has_more": False})
 
 
 async def model(request: Request) -> Response:
     """``GET /v1/models/NAME``: the served model."""
     state = ServerState.of(request)
     state.check_model(request.path_params["name"])
-    return json_response(_listed(state))
+    return json_response(_listed(state, request.path_params["name"]))
 
 
-def _listed(state: ServerState) -> dict[str, Any]:
+def _listed(state: ServerState, name: str) -> dict[str, Any]:
     started = datetime.fromtimestamp(state.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    name, most = state.settings.model, state.engine.max_seq_len
+    most = state.engine.max_seq_len
     named = {"type": "model", "id": name, "display_name": name, "created_at": started}
     return {**named, "lifecycle": "active", "max_input_tokens": most, "max_tokens": most}
 

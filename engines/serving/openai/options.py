@@ -13,7 +13,7 @@ from ..forms import field_of
 from ..generation import Conversation, Generation, Prompt, sampling_params
 from ..problems import HttpRefusal
 from ..reasoning import EFFORTS, styled
-from ..server_fields import SAMPLING, given_fields, priority_of
+from ..server_fields import SAMPLING, draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import ToolChoice
 from .bodies import ChatBody, CompletionBody, SamplingBody, TokenizeBody
@@ -89,7 +89,7 @@ def generation_of(
         choices,
         streams=bool(body.stream),
         num_speculative_tokens=body.num_speculative_tokens,
-        draft=body.draft,
+        draft=draft_of(body, body.model, settings),
         priority=priority_of(body, settings),
         echoes=_echoes(body),
         shows_answer=not (_echoes(body) and body.max_tokens == 0),

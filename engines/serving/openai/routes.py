@@ -96,20 +96,20 @@ async def detokenize(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """``GET /v1/models``: the served model, as a list."""
+    """``GET /v1/models``: the served model under each of its names."""
     state = ServerState.of(request)
-    return json_response({"object": "list", "data": [_listed(state)]})
+    return json_response({"object": "list", "data": [_listed(state, name) for name in state.settings.models]})
 
 
 async def model(request: Request) -> Response:
     """``GET /v1/models/NAME``: the served model."""
     state = ServerState.of(request)
     state.check_model(request.path_params["name"])
-    return json_response(_listed(state))
+    return json_response(_listed(state, request.path_params["name"]))
 
 
-def _listed(state: ServerState) -> dict[str, Any]:
-    named = {"id": state.settings.model, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
+def _listed(state: ServerState, name: str) -> dict[str, Any]:
+    named = {"id": name, "object": "model", "created": state.started, "owned_by": "peagle-compile"}
     return {**named, "max_model_len": state.engine.max_seq_len}
 
 

@@ -18,7 +18,7 @@ from ..inert_fields import InertFields
 from ..problems import HttpRefusal
 from ..reading import parse_variant
 from ..reasoning import LEVELS, styled
-from ..server_fields import given_fields, priority_of
+from ..server_fields import draft_of, given_fields, priority_of
 from ..settings import ServerSettings
 from ..tools import Tool, ToolChoice, function
 from ..turns import Turns
@@ -84,7 +84,7 @@ def generation_of(
         sampling_params({**given_fields(body), **fields}, settings, RENAMED),
         streams=bool(body.stream),
         num_speculative_tokens=body.num_speculative_tokens,
-        draft=body.draft,
+        draft=draft_of(body, body.model, settings),
         priority=priority_of(body, settings),
         requested_tokens=None if most is None else ("max_output_tokens", most),
         reword=field_of(conversation, field, form).renamed,

@@ -114,6 +114,21 @@ def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path
         assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
 
 
+def test_flags_choose_and_name_drafters(drafters_folder: Path) -> None:
+    flags = ("--draft", "twin", "--load-drafter", "noisy", "--model-alias", "first=built-in", "--auto-draft")
+    with serving(drafters_folder, *flags) as (_, url):
+        with urllib.request.urlopen(f"{url}/v1/drafters", timeout=60) as response:
+            listed = json.loads(response.read())["data"]
+        assert {each["id"]: (each["loaded"], each["default"]) for each in listed} == {
+            "built-in": (True, False), "noisy": (True, False), "twin": (True, True),
+        }  # fmt: skip
+        texts = {
+            _complete(url, max_tokens=8, temperature=0, **fields)["choices"][0]["text"]
+            for fields in ({}, {"draft": "noisy"}, {"model": "first"}, {"draft": "none"})
+        }
+        assert len(texts) == 1
+
+
 @pytest.mark.parametrize(("flags", "status"), [((), 200), (("--response-store-bytes", "0"), 404)])
 def test_responses_are_stored_unless_there_is_no_room(
     talking_engine: Path, flags: tuple[str, ...], status: int
@@ -147,6 +162,11 @@ def test_responses_are_stored_unless_there_is_no_room(
         (["--ssl-certfile", "a.pem"], 2, "--ssl-keyfile is missing"),
         (["--root-path", "llm"], 2, "--root-path llm is not a path"),
         (["--chat-template", "gone.jinja"], 3, "gone.jinja cannot be read"),
+        (["--model-alias", "coder"], 2, "--model-alias coder is not valid"),
+        (["--model-alias", "a=none", "--model-alias", "a=ngram"], 2, "the name was given before"),
+        (["--model-alias", "coder=code"], 2, "draft must be"),
+        (["--model-alias", "coder=eagle3"], 2, "draft is eagle3, but this engine has no such drafter"),
+        (["--load-drafter", "code"], 2, "draft must be"),
         (["--max-model-len", "1000000"], 2, "--max-model-len is 1000000, but this engine was built for at most"),
     ],
 )

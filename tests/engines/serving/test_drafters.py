@@ -81,6 +81,40 @@ def test_drafter_is_loaded_chosen_counted_and_unloaded(server: Server) -> None:
     assert complete(server, draft="twin")[0] == 400
 
 
+def test_model_has_a_name_for_each_drafter(drafters_folder: Path) -> None:
+    settings = ServerSettings(MODEL, aliases={"coder": "twin", "plain": "none"})
+    headers = {"anthropic-version": "2023-06-01"}
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with Engine.load(drafters_folder, threads=1, drafters=["twin"], chat_template=template) as engine:
+        server = Server(engine, settings, port=0)
+        server.start()
+        try:
+            for face in ({}, headers):
+                listed = json.loads(call(server, "GET", "/v1/models", headers=face)[2])["data"]
+                assert [each["id"] for each in listed] == [MODEL, "coder", "plain"]
+                named = json.loads(call(server, "GET", "/v1/models/coder", headers=face)[2])
+                assert named["id"] == "coder"
+            messages = [{"role": "user", "content": "def f():"}]
+            asked: dict[str, dict[str, Any]] = {
+                "/v1/completions": {"prompt": "def f():", "max_tokens": 2},
+                "/v1/chat/completions": {"messages": messages, "max_tokens": 2},
+                "/v1/responses": {"input": "def f():", "max_output_tokens": 2},
+                "/v1/messages": {"messages": messages, "max_tokens": 2},
+            }
+            for path, body in asked.items():
+                for fields in ({"model": "coder"}, {"model": "coder", "draft": "built-in"}, {"model": "plain"}):
+                    assert call(server, "POST", path, body | fields)[0] == 200
+            status, _, content = call(server, "POST", "/v1/completions", {"prompt": "a", "model": "other"})
+            assert (status, error_of(content)["code"]) == (404, "model_not_found")
+            counted = call(server, "GET", "/metrics")[2].decode()
+            for drafter in ("twin", BUILT_IN):
+                labels = f'drafter="{drafter}",model_name="{MODEL}"'
+                assert f"peagle:drafter_requests_total{{{labels}}} {len(asked)}.0" in counted
+        finally:
+            server.stop(at_once=True)
+            assert server.wait(10)
+
+
 def test_loaded_drafter_stays_listed_after_its_removal_from_the_folder(server: Server) -> None:
     ask(server, "POST", body={"name": "twin"})
     remove_drafter(server._state.engine.folder, "twin")
