@@ -26,12 +26,11 @@ def test_drafter_is_added_listed_used_and_removed(cli: Run, engine: Path, eagle3
     assert [line.split()[:2] for line in listed] == [["name", "method"], ["built-in", "P-EAGLE"], ["code", "EAGLE-3"]]
     results = [
         json.loads(cli("run", engine, "a", "--draft", draft, "--max-tokens", 8, "--json").out)
-        for draft in ("code", "built-in", "none")
+        for draft in ("code", "built-in")
     ]
     assert [(each["draft"], each["drafter"]) for each in results] == [
         ("eagle3", "code"),
         ("peagle", "built-in"),
-        ("none", ""),
     ]
     assert len({tuple(each["token_ids"]) for each in results}) == 1
     shown = dict(line.split(maxsplit=2)[1:] for line in cli("inspect", engine).out.splitlines() if "drafter " in line)
