@@ -1,9 +1,9 @@
 """The ONNX ops of graphs lowered for TensorRT, as functions of PyTorch tensors.
 
 Sums of floats are computed in float64 and rounded once, so that a row's numbers depend neither on the width of its
-window nor on the library: for what the CPU and the GPU say to be compared token by token. Nothing here reads a tensor
-back, except those that give sizes, so all of it can be captured in a CUDA graph. What the graphs do not have is not
-here, and refused.
+window nor on the library: for what the CPU and the GPU say to be compared token by token. Inputs are all on one device,
+and so are the outputs. Nothing here reads a tensor back, except the ``SIZES``, which are on the host: all else can be
+captured in a CUDA graph. What the graphs do not have is not here, and refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from peagle.plugins.number_types import BY_ONNX
 
 Op = Callable[..., Any]  # of the inputs, None for those that are absent, and the attributes; a tensor or several
 
-# The inputs, by place, that give sizes, axes or counts: known on the host.
-ON_THE_HOST: Mapping[str, frozenset[int]] = {
+# The inputs, by place, that give sizes, axes or counts, and are read. An op of no others makes its output on the host.
+SIZES: Mapping[str, frozenset[int]] = {
     "ConstantOfShape": frozenset({0}),
     "Expand": frozenset({1}),
     "Range": frozenset({0, 1, 2}),

@@ -3,15 +3,18 @@
 ``python -m pytest -p tests.gpu.stand_in -m gpu tests/gpu`` runs every test, with the first of its parameters, from its
 fixtures to its last assertion. Device memory is the host's, a launch runs the NumPy reference after the launcher's own
 checks, and a build for a GPU gives the demo engine of ONNX Runtime; plans that PyTorch runs come from the folder that
-``PEAGLE_TEST_PLANS`` names. This proves nothing about a GPU. It finds a test that no longer fits the code it calls.
+``PEAGLE_TEST_PLANS`` names. In those, the values of the device are told from the host's, and what CUDA does not allow
+while a graph is captured is an error. This proves nothing about a GPU. It finds a test that no longer fits the code it
+calls.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +49,7 @@ DEMO_ENGINE = "PEAGLE_TEST_DEMO_ENGINE"  # the folder of an engine that every bu
 PLUGIN_LIBRARY = "PEAGLE_TEST_PLUGIN_LIBRARY"  # a library whose kernels nobody may launch
 MAX_THREADS = 1024  # of a block, on every GPU there is
 SM = 120
+_GPU = torch.device("cuda", 0)
 
 
 class OnTheHost(TorchFunctionMode):
@@ -53,24 +57,98 @@ class OnTheHost(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if str(kwargs.get("device")) == "cuda":
+        device = kwargs.get("device")
+        if device == _GPU:  # that of a tensor in a pass
+            return func(*args, **kwargs | {"device": "cpu"}).as_subclass(PassTensor)
+        if device == "cuda":
             kwargs["device"] = "cpu"
         return args[0] if func is torch.Tensor.cuda else func(*args, **kwargs)
 
 
+class PassTensor(torch.Tensor):
+    """A tensor of the GPU in a pass that may be captured: nothing reads it back, or mixes it with the host's.
+
+    CUDA allows an enqueued pass more, and PyTorch a tensor of the host without dimensions, which it reads.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _DEVICE:
+            return _GPU
+        given = [*_tensors((args, kwargs))]
+        if any(type(x) is torch.Tensor for x in given):
+            raise RuntimeError(f"{func.__name__}: expected all tensors to be on the same device, found cuda:0 and cpu")
+        if _waits(func.__name__) or _moves(args, kwargs or {}) or _counts(func, given):
+            raise RuntimeError(f"{func.__name__}: operation not permitted when stream is capturing")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+_DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_READS = {"__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__", "cpu", "numpy", "tolist"}
+
+
+@functools.cache
+def _waits(function: str) -> bool:
+    """Sizes or a result that only the values say, which PyTorch's own tags of its ops tell."""
+    packet = getattr(torch.ops.aten, function, None)
+    ops = [getattr(packet, name) for name in packet.overloads()] if packet else []
+    told = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return function in _READS or any(told & {*op.tags} for op in ops)
+
+
+def _moves(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """A copy to another device."""
+    named = [each for each in (*args, *kwargs.values()) if isinstance(each, (str, torch.device))]
+    return any(torch.device(each) != _GPU for each in named)
+
+
+def _counts(func: Any, given: Sequence[torch.Tensor]) -> bool:
+    """An index by truth values, which has as many places as are true."""
+    by_index = func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+    return by_index and any(x.dtype == torch.bool for x in given[1:])
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
+
+
 class TorchHostDevice(HostDevice):
     """In the place of ``TorchDevice``: PyTorch works on the host's memory, when a wait makes the queue run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._checked = set[Hashable]()
+        self._is_captured = False  # the pass that runs
+
+    def enqueue_pass(self, kind: Hashable, step: Callable[[], None]) -> None:
+        """Check each kind of pass once when it is enqueued, and once when it is captured: the check takes its time."""
+        is_captured = self._recording is not None
+        kind = kind, is_captured
+
+        def run() -> None:
+            self._is_captured, is_checked = is_captured, kind in self._checked
+            self._checked.add(kind)
+            with torch._C.DisableTorchFunctionSubclass() if is_checked else OnTheHost():  # in the thread that waits
+                step()
+
+        self.enqueue(run)
 
     def tensor(self, address: int, shape: Sequence[int], dtype: str) -> torch.Tensor:
         """The memory at ``address`` as a tensor; it must lie inside of an allocation."""
         kind = getattr(torch, BY_NAME[dtype].numpy)
         size = int(np.prod(shape)) * kind.itemsize
         raw = torch.from_numpy(self.view(address, (size,), np.uint8)) if size else torch.empty(0, dtype=torch.uint8)
-        return raw.view(kind).reshape(tuple(shape))
+        return raw.view(kind).reshape(tuple(shape)).as_subclass(PassTensor)
 
     def constant(self, host: torch.Tensor) -> torch.Tensor:
-        """The tensor itself."""
-        return host
+        """A copy. Raises ``RuntimeError`` in a captured step, as ``TorchDevice`` does."""
+        if self._is_captured:
+            raise RuntimeError("a captured pass asks for a constant that its first run did not")
+        return host.clone().as_subclass(PassTensor)
 
 
 class HostLauncher(launch.Launcher):

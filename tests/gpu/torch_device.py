@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +26,8 @@ class TorchDevice(CudaDevice):
         self.captures = self.replays = 0
         self._torch_stream = torch.cuda.ExternalStream(self.stream, device="cuda:0")
 
-    def enqueue(self, step: Callable[[], None]) -> None:
-        """Let PyTorch enqueue on the runtime's stream."""
+    def enqueue_pass(self, kind: Hashable, step: Callable[[], None]) -> None:
+        """Let PyTorch enqueue on the runtime's stream. Passes of one ``kind`` take the same steps."""
         self._enter()
         with torch.cuda.stream(self._torch_stream):
             step()
@@ -61,6 +61,9 @@ class TorchDevice(CudaDevice):
 
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
         self.captures += 1
+        self._enter()
+        with torch.cuda.stream(self._torch_stream):
+            torch.cuda.current_blas_handle()  # each thread has its own, which is not made in a capture
         return super().capture(steps)
 
     def _replay(self, graph: Any) -> None:

@@ -1,8 +1,9 @@
 """Plans in whose place PyTorch runs the graph that TensorRT is given, on the GPU and on the runtime's own stream.
 
 See ``tests/engines/backends/stand_in.py`` for what calls it. Nodes of this project launch its kernels, as plugins do;
-the others are PyTorch's functions. What depends on shapes alone stays on the host, and goes to the device once, in the
-first run of a context: a CUDA graph can then capture the second.
+the others are PyTorch's functions. Whether a value lives on the host or on the device follows from the graph alone, see
+``TorchGraph``. Values of the host that the device reads go there in the first run over these shapes: a CUDA graph can
+then capture the second, in which nothing may wait for the device or copy from the host.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ Values = dict[str, torch.Tensor]
 
 
 class TorchGraph:
-    """The graph of one half, with its weights on the device."""
+    """The graph of one half, with its weights on the device.
+
+    Inputs and what is computed from them lives on the device. Shapes live on the host, and so does what is computed
+    from constants and shapes alone. Sizes and axes of an op of the device are values of the host.
+    """
 
     def __init__(self, path: Path, device: TorchDevice) -> None:
         import onnx
@@ -43,8 +48,10 @@ class TorchGraph:
         self.constants: Values = {each.name: _array(each) for each in model.graph.initializer}
         self.nodes = [node for node in nodes if not self._fold(node)]
         _require_single_readers(self.nodes)
+        self._place()
         self._widen()
         self.on_device = {name: device.constant(x) for name, x in self._read_by_the_device().items()}
+        self._uploads: dict[tuple[torch.dtype, torch.Size, bytes], torch.Tensor] = {}
 
     def _fold(self, node: _Node) -> bool:
         """Compute what depends on nothing."""
@@ -55,6 +62,17 @@ class TorchGraph:
             return True
         return False
 
+    def _place(self) -> None:
+        """Decide where each node runs. Raises ``ValueError`` for sizes that only the device would know."""
+        device = set(self.inputs)
+        for node in self.nodes:
+            node.is_on_the_host = node.op == "Shape" or not (node.is_plugin or device & set(node.inputs))
+            if node.is_on_the_host:
+                continue
+            if unknown := [name for at, name in enumerate(node.inputs) if at in node.sizes and name in device]:
+                raise ValueError(f"{node} takes sizes that the device computes: {', '.join(unknown)}")
+            device |= set(node.outputs)
+
     def _widen(self) -> None:
         """Keep matrices as float64, in which they are multiplied."""
         products = {name for node in self.nodes if node.op == "MatMul" for name in node.inputs}
@@ -63,82 +81,56 @@ class TorchGraph:
             self.constants[name] = self.constants[name].double()
 
     def _read_by_the_device(self) -> Values:
-        names = {name for node in self.nodes for at, name in enumerate(node.inputs) if at not in node.on_the_host}
+        nodes = [node for node in self.nodes if not node.is_on_the_host]
+        names = {name for node in nodes for at, name in enumerate(node.inputs) if at not in node.sizes}
         return {name: x for name, x in self.constants.items() if name in names | set(self.outputs)}
 
     def context(self) -> Run:
         """Return what runs the graph; see ``LoadedGraph``."""
-        return _Context(self).enqueue
+        return self._enqueue
 
-
-class _Node:
-    """A node, its attributes read."""
-
-    def __init__(self, node: onnx.NodeProto) -> None:
-        from onnx.helper import get_attribute_value
-
-        self.op, self.is_plugin = node.op_type, node.domain == DOMAIN
-        self.inputs, self.outputs = [*node.input], [*node.output]
-        values = {each.name: get_attribute_value(each) for each in node.attribute}
-        if self.is_plugin:
-            decoded = {name: x.decode() if isinstance(x, bytes) else x for name, x in values.items()}
-            self.attributes = check_attributes(OPS[self.op], decoded)
-        elif self.op == "Constant":
-            (value,) = values.values()
-            self.attributes = {"value": _array(value) if hasattr(value, "data_type") else torch.tensor(value)}
-        else:
-            self.attributes = {name: _array(x) if hasattr(x, "data_type") else x for name, x in values.items()}
-        self.on_the_host = onnx_on_torch.ON_THE_HOST.get(self.op, frozenset())
-
-    def run(self, inputs: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        """The outputs of an ordinary node."""
-        if self.op == "Constant":
-            return (self.attributes["value"],)
-        return onnx_on_torch.run(self.op, inputs, self.attributes)
-
-
-class _Context:
-    """Runs a graph with the constants that its shapes ask for."""
-
-    def __init__(self, graph: TorchGraph) -> None:
-        self._graph, self._device = graph, graph.device
-        self._uploaded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def enqueue(self, shapes: Mapping[str, tuple[int, ...]], addresses: Mapping[str, int]) -> None:
+    def _enqueue(self, shapes: Mapping[str, tuple[int, ...]], addresses: Mapping[str, int]) -> None:
         """Enqueue one run on the device's stream."""
-        graph = self._graph
         bound = {
-            name: self._device.tensor(addresses[name], shapes[name], each.dtype) for name, each in graph.inputs.items()
+            name: self.device.tensor(addresses[name], shapes[name], each.dtype) for name, each in self.inputs.items()
         }
-        self._device.enqueue(lambda: self._run(bound, addresses))
+        kind = self, *(x.shape for x in bound.values())
+        self.device.enqueue_pass(kind, lambda: self._run(bound, addresses))
 
     def _run(self, bound: Values, addresses: Mapping[str, int]) -> None:
-        graph = self._graph
-        host, device = dict(graph.constants), {**graph.on_device, **bound}
-        for node in graph.nodes:
-            if node.op == "Shape" or (not node.is_plugin and all(name in host for name in node.inputs if name)):
-                given = [device.get(name, host.get(name)) for name in node.inputs]
-                host |= zip(node.outputs, node.run(given), strict=True)
-                continue
-            given = [
-                None if not name else host[name] if at in node.on_the_host else self._on_device(name, host, device)
-                for at, name in enumerate(node.inputs)
-            ]
-            results = self._launched(node, given) if node.is_plugin else node.run(given)
-            device |= zip(node.outputs, results, strict=False)
-        for name, each in graph.outputs.items():
-            value = self._on_device(name, host, device)
+        values = _Values(self.constants, {**self.on_device, **bound}, next(iter(bound.values())).device)
+        for node in self.nodes:
+            try:
+                self._evaluate(node, values)
+            except Exception as error:
+                raise RuntimeError(f"{node}: {error}") from error
+        for name, each in self.outputs.items():
+            value = self._on_device(name, values)
             if value.data_ptr() != addresses[name] and value.numel():
-                self._device.tensor(addresses[name], tuple(value.shape), each.dtype).copy_(value)
+                self.device.tensor(addresses[name], tuple(value.shape), each.dtype).copy_(value)
 
-    def _on_device(self, name: str, host: Values, device: Values) -> torch.Tensor:
-        """The value on the device, uploaded unless a run of these shapes has done so."""
-        if name not in device:
-            before = self._uploaded.get(name)
-            if before is None or not torch.equal(before[0], host[name]):
-                before = self._uploaded[name] = host[name], self._device.constant(host[name])
-            device[name] = before[1]
-        return device[name]
+    def _evaluate(self, node: _Node, values: _Values) -> None:
+        """Add the outputs of a node to the values of its place."""
+        given: list[torch.Tensor | None] = [
+            None if not name
+            else values.anywhere(name) if node.op == "Shape"
+            else values.host[name] if node.is_on_the_host or at in node.sizes
+            else self._on_device(name, values)
+            for at, name in enumerate(node.inputs)
+        ]  # fmt: skip
+        results = self._launched(node, given) if node.is_plugin else node.run(given)
+        values.add(node, results)
+
+    def _on_device(self, name: str, values: _Values) -> torch.Tensor:
+        """The value on the device. Uploads stay, because enqueued and captured runs read them."""
+        if name not in values.device:
+            value = values.host[name]
+            content = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+            key = value.dtype, value.shape, content
+            if key not in self._uploads:
+                self._uploads[key] = self.device.constant(value)
+            values.device[name] = self._uploads[key]
+        return values.device[name]
 
     def _launched(self, node: _Node, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """Launch the kernel of an op, as its plugin does."""
@@ -157,13 +149,61 @@ class _Context:
         ]
         typed_by = spec.kernel.typed_by
         launcher_of(node.op).launch(
-            self._device.stream,
+            self.device.stream,
             [x.data_ptr() for x in (*given, *outputs)],
             bind(spec, shapes),
             node.attributes,
             _NAMES[by_name[typed_by].dtype] if typed_by else None,
         )
         return outputs
+
+
+class _Values:
+    """The values of one run by the place where they live; those of the host may have a copy on the device."""
+
+    def __init__(self, host: Values, device: Values, gpu: torch.device) -> None:
+        self.host, self.device = dict(host), device
+        self._gpu = gpu
+
+    def anywhere(self, name: str) -> torch.Tensor:
+        return self.host[name] if name in self.host else self.device[name]
+
+    def add(self, node: _Node, results: Sequence[torch.Tensor]) -> None:
+        """Add the outputs of a node. Raises ``RuntimeError`` if PyTorch made them elsewhere."""
+        place = torch.device("cpu") if node.is_on_the_host else self._gpu
+        if wrong := [str(x.device) for x in results if x.device != place]:
+            raise RuntimeError(f"the result is on {', '.join(wrong)} and belongs on {place}")
+        (self.host if node.is_on_the_host else self.device).update(zip(node.outputs, results, strict=False))
+
+
+class _Node:
+    """A node, its attributes read."""
+
+    def __init__(self, node: onnx.NodeProto) -> None:
+        from onnx.helper import get_attribute_value
+
+        self.name, self.op, self.is_plugin = node.name, node.op_type, node.domain == DOMAIN
+        self.inputs, self.outputs = [*node.input], [*node.output]
+        values = {each.name: get_attribute_value(each) for each in node.attribute}
+        if self.is_plugin:
+            decoded = {name: x.decode() if isinstance(x, bytes) else x for name, x in values.items()}
+            self.attributes = check_attributes(OPS[self.op], decoded)
+        elif self.op == "Constant":
+            (value,) = values.values()
+            self.attributes = {"value": _array(value) if hasattr(value, "data_type") else torch.tensor(value)}
+        else:
+            self.attributes = {name: _array(x) if hasattr(x, "data_type") else x for name, x in values.items()}
+        self.sizes = onnx_on_torch.SIZES.get(self.op, frozenset())
+        self.is_on_the_host = False
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.name!r} of {', '.join(self.inputs)}"
+
+    def run(self, inputs: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        """The outputs of an ordinary node."""
+        if self.op == "Constant":
+            return (self.attributes["value"],)
+        return onnx_on_torch.run(self.op, inputs, self.attributes)
 
 
 _TYPES = {name: getattr(torch, kind.numpy) for name, kind in BY_NAME.items() if hasattr(torch, kind.numpy)}
