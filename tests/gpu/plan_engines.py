@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 SLOTS = 3
 
 
+@functools.cache
+def plan_engines(name: str, base: Path) -> PlanEngines:
+    """The engines of one kind, which all modules of a run share; ``base`` is its folder of temporary files."""
+    folder = base / f"plans-{name}"
+    folder.mkdir()
+    return PlanEngines(name, folder)
+
+
 class PlanEngines:
     """Both engines of one kind, made when they are asked for, with memory for ``SLOTS`` requests."""
 
@@ -23,13 +32,19 @@ class PlanEngines:
         self._folder = folder
         self._manifest, self._tokenizer = open_plans(name, folder)
 
+    @functools.cached_property
     def on_the_gpu(self) -> tuple[Engine, TorchDevice]:
         """The engine that is tested, and its device."""
+        return self.another_on_the_gpu()
+
+    def another_on_the_gpu(self) -> tuple[Engine, TorchDevice]:
+        """An engine of one test, with a device of its own."""
         from tests.gpu.torch_plans import TorchGraph
 
         device = torch_device.TorchDevice()
         return engine_on(device, TorchGraph, self._folder, self._manifest, self._tokenizer, SLOTS), device
 
+    @functools.cached_property
     def on_the_host(self) -> Engine:
         """What it is compared with: the same backend over a device without a GPU, and ONNX Runtime."""
         return plan_engine(self._folder, self._manifest, self._tokenizer, SLOTS)[0]

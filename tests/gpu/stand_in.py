@@ -60,7 +60,7 @@ class OnTheHost(TorchFunctionMode):
         device = kwargs.get("device")
         if device == _GPU:  # that of a tensor in a pass
             return func(*args, **kwargs | {"device": "cpu"}).as_subclass(PassTensor)
-        if device == "cuda":
+        if str(device) == "cuda":
             kwargs["device"] = "cpu"
         return args[0] if func is torch.Tensor.cuda else func(*args, **kwargs)
 
@@ -68,7 +68,8 @@ class OnTheHost(TorchFunctionMode):
 class PassTensor(torch.Tensor):
     """A tensor of the GPU in a pass that may be captured: nothing reads it back, or mixes it with the host's.
 
-    CUDA allows an enqueued pass more, and PyTorch a tensor of the host without dimensions, which it reads.
+    This is stricter than CUDA, which lets passes wait unless they are captured, and than PyTorch, which takes single
+    numbers of the host.
     """
 
     @classmethod
@@ -89,7 +90,7 @@ _READS = {"__array__", "__bool__", "__complex__", "__float__", "__index__", "__i
 
 @functools.cache
 def _waits(function: str) -> bool:
-    """Sizes or a result that only the values say, which PyTorch's own tags of its ops tell."""
+    """An op whose result on the host, or whose sizes, depend on the values: PyTorch has tags for those."""
     packet = getattr(torch.ops.aten, function, None)
     ops = [getattr(packet, name) for name in packet.overloads()] if packet else []
     told = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -131,9 +132,9 @@ class TorchHostDevice(HostDevice):
 
         def run() -> None:
             self._is_captured, is_checked = is_captured, kind in self._checked
-            self._checked.add(kind)
             with torch._C.DisableTorchFunctionSubclass() if is_checked else OnTheHost():  # in the thread that waits
                 step()
+            self._checked.add(kind)
 
         self.enqueue(run)
 

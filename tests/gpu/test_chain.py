@@ -10,7 +10,7 @@ pytest.importorskip("onnx_ir", reason="the tests of the runtime need onnx, onnx-
 pytest.importorskip("onnxruntime", reason="the tests of the runtime need onnx, onnx-ir and ONNX Runtime")
 
 from tests.engines.backends.tensorrt import test_chain as chains
-from tests.gpu.plan_engines import PlanEngines
+from tests.gpu.plan_engines import PlanEngines, plan_engines
 
 if TYPE_CHECKING:
     from peagle.engines import Engine
@@ -21,18 +21,18 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> PlanEngines:
-    return PlanEngines("eagle3", tmp_path_factory.mktemp("eagle3"))
+    return plan_engines("eagle3", tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
 def plans(engines: PlanEngines) -> tuple[Engine, TorchDevice]:
-    return engines.on_the_gpu()
+    return engines.on_the_gpu
 
 
 @pytest.fixture(scope="module")
 def engine(engines: PlanEngines) -> Engine:
     """In the place of ONNX Runtime's engine, whose drafts are the same."""
-    return engines.on_the_host()
+    return engines.on_the_host
 
 
 test_drafts_of_every_round_are_onnx_runtime_s = chains.test_drafts_of_every_round_are_onnx_runtime_s

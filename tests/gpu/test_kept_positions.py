@@ -14,7 +14,7 @@ from tests.engines.backends.tensorrt import test_kept_positions as positions
 from tests.engines.mixed_requests import GREEDY, SAMPLED
 from tests.engines.scheduling.test_prefix_cache import SHARED, _keeping
 from tests.gpu import torch_device
-from tests.gpu.plan_engines import PlanEngines
+from tests.gpu.plan_engines import plan_engines
 
 if TYPE_CHECKING:
     from peagle.engines import Engine
@@ -30,7 +30,7 @@ def device() -> TorchDevice:
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return PlanEngines("tiny", tmp_path_factory.mktemp("tiny")).on_the_gpu()[0]
+    return plan_engines("tiny", tmp_path_factory.getbasetemp()).on_the_gpu[0]
 
 
 test_kept_positions_are_restored_in_any_slot_and_nowhere_else = (

@@ -98,7 +98,7 @@ class TorchGraph:
         self.device.enqueue_pass(kind, lambda: self._run(bound, addresses))
 
     def _run(self, bound: Values, addresses: Mapping[str, int]) -> None:
-        values = _Values(self.constants, {**self.on_device, **bound}, next(iter(bound.values())).device)
+        values = _PlacedValues(self.constants, {**self.on_device, **bound}, next(iter(bound.values())).device)
         for node in self.nodes:
             try:
                 self._evaluate(node, values)
@@ -109,7 +109,7 @@ class TorchGraph:
             if value.data_ptr() != addresses[name] and value.numel():
                 self.device.tensor(addresses[name], tuple(value.shape), each.dtype).copy_(value)
 
-    def _evaluate(self, node: _Node, values: _Values) -> None:
+    def _evaluate(self, node: _Node, values: _PlacedValues) -> None:
         """Add the outputs of a node to the values of its place."""
         given: list[torch.Tensor | None] = [
             None if not name
@@ -121,7 +121,7 @@ class TorchGraph:
         results = self._launched(node, given) if node.is_plugin else node.run(given)
         values.add(node, results)
 
-    def _on_device(self, name: str, values: _Values) -> torch.Tensor:
+    def _on_device(self, name: str, values: _PlacedValues) -> torch.Tensor:
         """The value on the device. Uploads stay, because enqueued and captured runs read them."""
         if name not in values.device:
             value = values.host[name]
@@ -158,7 +158,7 @@ class TorchGraph:
         return outputs
 
 
-class _Values:
+class _PlacedValues:
     """The values of one run by the place where they live; those of the host may have a copy on the device."""
 
     def __init__(self, host: Values, device: Values, gpu: torch.device) -> None:

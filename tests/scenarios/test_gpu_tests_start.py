@@ -1,4 +1,7 @@
-"""The tests that wait for a GPU run against a stand-in, so that a change elsewhere cannot break them unseen."""
+"""The tests that wait for a GPU run against a stand-in, so that a change elsewhere cannot break them unseen.
+
+The stand-in refuses what CUDA refuses in a captured pass: values of the host among those of the device, and waiting.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,19 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+import torch
+from onnx import TensorProto, helper
 
 from tests.fixtures.stages import shared_folder
 from tests.gpu.plan_folders import make
+from tests.gpu.stand_in import OnTheHost, PassTensor, TorchHostDevice
+from tests.gpu.torch_plans import TorchGraph
 
 pytestmark = pytest.mark.begins_first
 
@@ -56,3 +66,97 @@ def test_every_gpu_test_runs_against_the_stand_in(
     functions = sum(len(re.findall(r"^(?:def )?test_\w+(?: =|\()", text, re.MULTILINE)) for text in texts)
     left_out = 0 if selection == "gpu" else sum(text.count("@pytest.mark.slow\n") for text in texts)
     assert re.search(rf"\b{functions - left_out} passed, \d+ deselected", done.stdout), done.stdout
+
+
+MIXES = {
+    "sum": lambda x: x + torch.ones(3),
+    "list": lambda x: torch.cat([x, torch.ones(3)]),
+    "index": lambda x: x[torch.tensor([0])],
+    "factory": lambda x: x + torch.arange(3),
+    "upload": lambda x: x.copy_(torch.ones(3)),
+}
+WAITS = {
+    "item": lambda x: x[0].item(),
+    "list": lambda x: x.tolist(),
+    "truth": lambda x: bool(x[0]),
+    "number": lambda x: int(x[0]),
+    "copy": lambda x: x.cpu(),
+    "move": lambda x: x.to("cpu"),
+    "array": lambda x: x.numpy(),
+    "places": lambda x: (x > 0).nonzero(),
+    "mask": lambda x: x[x > 0],
+    "masked": lambda x: torch.masked_select(x, x > 0),
+    "equality": lambda x: torch.equal(x, x),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        *(pytest.param(step, "same device", id=f"mix-{name}") for name, step in MIXES.items()),
+        *(
+            pytest.param(step, "not permitted when stream is capturing", id=f"wait-{name}")
+            for name, step in WAITS.items()
+        ),
+    ],
+)
+def test_the_stand_in_refuses_what_a_captured_pass_may_not_do(
+    step: Callable[[torch.Tensor], object], error: str
+) -> None:
+    x = torch.arange(3.0).as_subclass(PassTensor)
+    with OnTheHost(), pytest.raises(RuntimeError, match=error):
+        step(x)
+
+
+def test_the_stand_in_makes_tensors_where_they_are_asked_for() -> None:
+    x = torch.arange(3.0).as_subclass(PassTensor)
+    with OnTheHost():
+        assert x.device == (x[1:] * 2).device == torch.arange(3, device=x.device).device == torch.device("cuda:0")
+        assert torch.arange(3).device == torch.device("cpu")
+
+
+def _graph(path: Path, *nodes: onnx.NodeProto) -> Path:
+    """A graph of x, i64 [N], with the constants 0, 1 and [0]."""
+    tensor = helper.make_tensor_value_info
+    constants = [
+        helper.make_tensor(name, TensorProto.INT64, dims, values)
+        for name, dims, values in (("zero", (), [0]), ("one", (), [1]), ("first", (1,), [0]))
+    ]
+    ends = [tensor("x", TensorProto.INT64, ["batch"])], [tensor("y", TensorProto.INT64, ["batch"])]
+    onnx.save(helper.make_model(helper.make_graph(list(nodes), "graph", *ends, constants)), path)
+    return path
+
+
+def test_values_that_host_and_device_read_are_in_both_places_and_uploaded_before_the_capture(tmp_path: Path) -> None:
+    """y = x + range + 1: the range and the 1 of the sum are on the device, what the range is made from is not."""
+    node, device = helper.make_node, TorchHostDevice()
+    path = _graph(
+        tmp_path / "graph.onnx",
+        node("Shape", ["x"], ["shape"]),
+        node("Squeeze", ["shape", "first"], ["size"]),
+        node("Add", ["x", "one"], ["more"]),
+        node("Range", ["zero", "size", "one"], ["range"]),
+        node("Add", ["more", "range"], ["y"]),
+    )
+    graph = TorchGraph(path, device)
+    addresses = {name: device.allocate(8 * 4) for name in "xy"}
+
+    def run(size: int) -> None:
+        graph.context()({"x": (size,)}, addresses)
+
+    run(3)
+    device.record().wait()
+    recorded = device.capture(lambda: run(3))
+    device.view(addresses["x"], (3,), np.int64)[:] = 5
+    recorded.replay()
+    device.record().wait()
+    assert device.view(addresses["y"], (3,), np.int64).tolist() == [6, 7, 8]
+    device.capture(lambda: run(4)).replay()
+    with pytest.raises(RuntimeError, match=r"Add '' of more, range: .* first run did not"):
+        device.record().wait()
+
+
+def test_a_size_that_only_the_device_knows_is_refused_with_its_node(tmp_path: Path) -> None:
+    path = _graph(tmp_path / "graph.onnx", helper.make_node("Reshape", ["x", "x"], ["y"], name="wild"))
+    with pytest.raises(ValueError, match="Reshape 'wild' of x, x takes sizes that the device computes: x"):
+        TorchGraph(path, TorchHostDevice())
