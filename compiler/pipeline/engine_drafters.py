@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ...engines.draft_methods import METHODS, Passes, method_of_heads
@@ -34,7 +35,7 @@ from ..precision.precision_options import PrecisionOptions
 from ..precision.recipes import Recipe
 from ..request.request import HeadOptions, SizeOptions
 from ..store.atomic_files import flush, flush_tree, writing
-from ..store.leftovers import clear_leftovers, remove, retired_path, temporary_path
+from ..store.leftovers import clear_leftovers, remove, temporary_path
 from ..store.locks import locked
 from ..store.made_for import MadeFor
 from ..store.publish import Assembly, temporary_folder
@@ -157,7 +158,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
 
     A process that has loaded the drafter goes on with it. Raises ``UsageError`` for a drafter that cannot be removed.
     """
-    with writing(engine, 0), locked(_checked(engine)):
+    with writing(engine, 0), _changing(engine):
         manifest = Manifest.read(engine)
         gone = next((each for each in list_drafters(engine) if each.name == name), None)
         if gone is None or name == BUILT_IN:
@@ -172,18 +173,22 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
         version = manifest.format_version if drafters else BUILT_FORMAT
         replace(manifest, drafters=drafters, files=files, format_version=version).write(engine)
         folder = engine / folder_of(name)
-        aside = retired_path(temporary_path(folder))
-        folder.rename(aside)  # at once, so that no half of it stays under its name
+        aside = temporary_path(engine / DRAFTERS)  # the next change removes it if this process is killed
+        with suppress(FileNotFoundError):  # somebody else removed the files
+            folder.rename(aside)  # at once, so that no half of it stays under its name
         remove(aside)
         with suppress(OSError):  # others are left
             folder.parent.rmdir()
     return gone
 
 
-def _checked(engine: Path) -> Path:
-    """Return the folder. Raises ``EnvironmentProblem`` if it is no engine."""
+@contextmanager
+def _changing(engine: Path) -> Iterator[None]:
+    """Lock an engine and remove what killed changes left. Raises ``EnvironmentProblem`` if it is no engine."""
     Manifest.read(engine)
-    return engine
+    with locked(Path(os.path.realpath(engine))):
+        clear_leftovers(engine)
+        yield
 
 
 def _extensible(engine: Path) -> Manifest:
@@ -214,7 +219,7 @@ def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
             why="that is the name of the drafter of the build, or of a draft method, which the same option chooses",
             fix="choose another --name",
         )
-    if not is_drafter_name(name):
+    if not isinstance(name, str) or not is_drafter_name(name):
         raise UsageError(
             f"a drafter cannot be named {name!a}",
             why="a name has 1 to 64 letters, digits, dots, dashes and underscores, and begins with a letter or digit",
@@ -309,8 +314,7 @@ def _publish(
     """Place the drafter in the engine, try it, and list it in the manifest; return the bytes of its files."""
     engine, folder = request.engine, request.engine / folder_of(name)
     size = sum(bytes_of({name: compiled.attached}).values())
-    with writing(engine, size), locked(engine):
-        clear_leftovers(engine)
+    with writing(engine, size), _changing(engine):
         with temporary_folder(engine / DRAFTERS) as temporary, run.phases("assemble"):
             assembly = Assembly(temporary)
             assembly.place_stage(compiled.attached, f"{DRAFTERS}/{name}", run.progress)
@@ -319,6 +323,7 @@ def _publish(
             manifest = _extensible(engine)  # another process may have changed it
             _free_name(manifest, replace(request, name=name), name)
             flush_tree(temporary)
+            _require_place(engine, folder, assembly)
             folder.parent.mkdir(exist_ok=True)
             remove(folder)  # of an addition that was killed before the manifest listed it
             (temporary / folder_of(name)).rename(folder)
@@ -339,6 +344,25 @@ def _publish(
                 folder.parent.rmdir()
             raise
     return sum(entry.size for entry in assembly.files.values())
+
+
+def _require_place(engine: Path, folder: Path, assembly: Assembly) -> None:
+    """Raise ``UsageError`` if anything but the leftovers of an addition has the place of a new drafter."""
+    drafters = folder.parent
+    if drafters.is_symlink() or (drafters.exists() and not drafters.is_dir()):
+        kind = "a link" if drafters.is_symlink() else "a file"
+        raise UsageError(
+            f"no drafter can be added to {engine}",
+            why=f"{drafters} is {kind}, but has to be a folder of the engine",
+            fix=f"move {drafters} away",
+        )
+    ours = {PurePosixPath(name).name for name in assembly.files}
+    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and {*os.listdir(folder)} <= ours)):
+        raise UsageError(
+            f"the drafter {folder.name} cannot be added to {engine}",
+            why=f"{folder} exists, and is not a drafter of this engine; nothing in it was changed",
+            fix="move it out of the engine, or choose another --name",
+        )
 
 
 def _require_numbers(manifest: Manifest, request: DrafterRequest) -> None:

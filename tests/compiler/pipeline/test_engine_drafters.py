@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from peagle.compiler.pipeline import engine_drafters
 from peagle.compiler.pipeline.build import build
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, list_drafters, remove_drafter
 from peagle.compiler.request.request import HeadOptions
@@ -159,9 +160,10 @@ def test_engine_of_plans_takes_no_drafter(head: Path, tmp_path: Path) -> None:
         ("../target", "a name has 1 to 64 letters"),
         ("", "a name has 1 to 64 letters"),
         ("x" * 65, "a name has 1 to 64 letters"),
+        (3, "a drafter cannot be named 3"),
     ],
 )
-def test_unusable_name_is_refused(engine: Path, head: Path, name: str, said: str) -> None:
+def test_unusable_name_is_refused(engine: Path, head: Path, name: Any, said: str) -> None:
     assert said in refused(engine, head, name=name)
 
 
@@ -241,3 +243,61 @@ def test_leftovers_of_a_killed_addition_do_no_harm(engine: Path, head: Path) -> 
     check_files(Manifest.read(engine).files, engine)
     add_drafter(DrafterRequest(engine, str(head)))
     check_files(Manifest.read(engine).files, engine)
+
+
+def test_engine_behind_a_link_takes_a_drafter_and_loses_it(engine: Path, head: Path, tmp_path: Path) -> None:
+    before, link = content_of(engine), tmp_path / "current"
+    link.symlink_to(engine)
+    add_drafter(DrafterRequest(link, str(head), "new"))
+    assert [*Manifest.read(engine).drafters] == ["new"]
+    remove_drafter(link, "new")
+    assert content_of(engine) == before
+
+
+def test_head_in_the_place_of_its_drafter_is_not_replaced(engine: Path, head: Path) -> None:
+    place = engine / "drafters" / "other"
+    shutil.copytree(head, place)
+    before = content_of(engine)
+    with pytest.raises(UsageError, match="exists, and is not a drafter of this engine"):
+        add_drafter(DrafterRequest(engine, str(place)))
+    assert content_of(engine) == before
+    assert add_drafter(DrafterRequest(engine, str(place), "new")).name == "new"
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "link to a head"])
+def test_place_of_drafters_that_is_no_folder_is_left_alone(engine: Path, head: Path, tmp_path: Path, kind: str) -> None:
+    place, elsewhere = engine / "drafters", tmp_path / "elsewhere"
+    shutil.copytree(head, elsewhere / "other")
+    if kind == "link":
+        place.symlink_to(elsewhere)
+    elif kind == "file":
+        place.write_text("somebody's")
+    else:
+        place.mkdir()
+        (place / "other").symlink_to(elsewhere / "other")
+    before = content_of(engine), content_of(elsewhere)
+    with pytest.raises(UsageError, match=r"can(not)? be added to"):
+        add_drafter(DrafterRequest(engine, str(head)))
+    assert (content_of(engine), content_of(elsewhere)) == before
+
+
+def test_drafter_whose_files_are_gone_can_be_removed(engine: Path, head: Path) -> None:
+    before = content_of(engine)
+    add_drafter(DrafterRequest(engine, str(head)))
+    shutil.rmtree(engine / "drafters" / "other")
+    assert remove_drafter(engine, "other").name == "other"
+    assert content_of(engine) == before
+
+
+def test_leftovers_of_a_killed_removal_go_with_the_next_change(
+    engine: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content_of(engine)
+    add_drafter(DrafterRequest(engine, str(head)))
+    add_drafter(DrafterRequest(engine, str(head), "new"))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_drafters, "remove", lambda _: None)  # as if the process were killed there
+        remove_drafter(engine, "other")
+    assert content_of(engine).keys() - {*Manifest.read(engine).files, FILE_NAME}
+    remove_drafter(engine, "new")
+    assert content_of(engine) == before
