@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from ..bundled.prompts import Prompt, code_prompts
 from ..console.progress import Progress, Quiet
 from ..precision.recipes import MULTIPLIED, lead_sentence
-from ..store.atomic_files import replacing
+from ..store.atomic_files import replacing, writing
+from ..store.locks import locked
 from .engine_origin import is_reference
 from .engine_text import TextCheck, compare_text
 from .losslessness import Losslessness, compare_on_and_off
@@ -329,13 +331,15 @@ def verify_elsewhere(
 def _save(folder: Path, verification: Verification) -> Verification:
     """Write ``verify.json`` atomically and list it in the manifest.
 
-    The manifest drops its entry before the file changes, so the engine can be loaded at any moment.
+    The manifest drops its entry before the file changes, so the engine can be loaded at any moment. Waits for a drafter
+    that is being added to the engine or removed from it, which changes the manifest too.
     """
     path = folder / FILE_NAME
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
-        _set_entry(folder, None)
-    _set_entry(folder, FileEntry.of(path))
+    with writing(folder, 0), locked(Path(os.path.realpath(folder))):
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(verification.as_json(), indent=2, allow_nan=False) + "\n")
+            _set_entry(folder, None)
+        _set_entry(folder, FileEntry.of(path))
     return verification
 
 

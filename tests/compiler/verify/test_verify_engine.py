@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import MULTIPLIED, RECIPES
+from peagle.compiler.store.locks import locked
 from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verify, verify_engine, verify_folder
 from peagle.compiler.verify.printing import lines
 from peagle.engines import Engine
@@ -77,6 +79,22 @@ def test_engine_stays_loadable_whenever_verify_ends(folder: Path, monkeypatch: p
     check_files(Manifest.read(folder).files, folder)
     assert FILE_NAME not in Manifest.read(folder).files
     assert "another content" in (folder / FILE_NAME).read_text()
+
+
+def test_results_are_stored_after_the_change_of_somebody_else(folder: Path) -> None:
+    """A drafter that is being added has read the manifest, and writes it later."""
+    with ThreadPoolExecutor(1) as threads:
+        with locked(folder):
+            read = Manifest.read(folder)
+            saved = threads.submit(verify_engine._save, folder, Verification(str(folder), "1"))
+            with pytest.raises(TimeoutError):
+                saved.result(0.2)
+            replace(read, product_version="of the change").write(folder)
+        saved.result(30)
+    manifest = Manifest.read(folder)
+    assert manifest.product_version == "of the change"
+    check_files(manifest.files, folder)
+    assert FILE_NAME in manifest.files
 
 
 def test_interrupted_run_keeps_finished_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
