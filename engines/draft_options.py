@@ -112,17 +112,28 @@ class LoadedDrafters:
         """Let calls choose a further drafter."""
         self._others = {**self._others, defaults.manifest.drafter_name: defaults}  # others read it meanwhile
 
-    def remove(self, name: str) -> None:
-        """Let no call choose this drafter any more; those that did keep it. Raises ``UsageError``."""
+    def remove(self, name: str) -> Drafter | None:
+        """Let no call choose this drafter any more; those that did keep it. Returns it. Raises ``UsageError``."""
         if name == self.own.manifest.drafter_name:
             raise UsageError(
                 f"the drafter {name} cannot be unloaded",
                 why="the engine was loaded with it",
                 fix=f"let requests do without it (draft {PLAIN.name}), or load the engine with another as draft",
             )
-        if name not in self._others:
+        if name not in self.names:
             raise UsageError(f"no drafter {name} is loaded", why=f"loaded are: {', '.join(self.names) or 'none'}")
+        gone = self._others[name].drafter
         self._others = {each: defaults for each, defaults in self._others.items() if each != name}
+        return gone
+
+    def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
+        """Return the K of a call with this ``draft`` that sets none, where ``k`` is usual; None is the engine's.
+
+        It is not above what the chosen drafter has room for, and is nothing to plain decoding.
+        """
+        if draft == PLAIN.name:
+            return None
+        return k if draft not in self._others else _at_most(self._others[draft], k)
 
     def decoding(self, draft: str | None, k: NumSpeculativeTokens | None) -> Decoding:
         """Return how a call with these options decodes: ``draft`` is the name of a drafter or of a draft method.
@@ -133,7 +144,10 @@ class LoadedDrafters:
             unfit = self.unfit()
             fitting = (each for each in (self.own, *self._others.values()) if each.manifest.drafter_name not in unfit)
             chosen = next(fitting, None)
-            return self.own.decoding(PLAIN.name, 0) if chosen is None else chosen.decoding(None, k)
+            asked = self.own.decoding(None, k)  # refuses what would be refused if this drafter did fit
+            if chosen is None:
+                return self.own.decoding(PLAIN.name, 0)
+            return asked if chosen is self.own else chosen.decoding(None, _at_most(chosen, k))
         if not isinstance(draft, str) or draft in METHODS:
             return self.own.decoding(draft, k)
         manifest = self.own.manifest
@@ -148,6 +162,11 @@ class LoadedDrafters:
                 fix="load it first (Engine.load_drafter, or POST /v1/drafters of a server), or remove draft",
             )
         return self.own.decoding(draft, k)
+
+
+def _at_most(defaults: DraftDefaults, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
+    most = defaults.manifest.speculation.max_num_speculative_tokens
+    return k if k is None or isinstance(k, str) else min(k, most)
 
 
 def is_auto(k: Any) -> bool:

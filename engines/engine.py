@@ -14,16 +14,17 @@ import numpy as np
 from ..plugins.errors import EnvironmentProblem, UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
+from .draft_methods import METHODS
 from .draft_options import DraftDefaults, drafts_of, engine_with
 from .folder.checks import Check, check_files, files_to_hash
-from .folder.manifest import Manifest
+from .folder.manifest import BUILT_IN, Manifest
 from .free_memory import free_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import memory_bytes, most_threads
-from .policy.drafts_per_round import Policy
+from .policy.drafts_per_round import NumSpeculativeTokens, Policy
 from .request_factory import ChatOptions, DraftOptions, EncodedInput, Prompt, RequestFactory, TemplateOptions
-from .requests.arguments import flag, integer, number, prompts_of, refusal
+from .requests.arguments import flag, integer, number, prompts_of, refusal, texts_of
 from .requests.params import SamplingParams, params_of
 from .requests.results import RequestOutput
 from .requests.structured_outputs import StructuredOutputsParams
@@ -141,6 +142,7 @@ class Engine:
         prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
         kept = None if prefix_cache_bytes is None else integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         template = None if chat_template is None else template_of("chat_template", chat_template)
+        further = texts_of("drafters", drafters)
         try:
             folder = Path(path)
         except TypeError:
@@ -165,7 +167,7 @@ class Engine:
             chat_template=template,
             checked="hashes" if hashed.keys() == manifest.files.keys() else check,
         )
-        for each in drafters:
+        for each in further:
             engine.load_drafter(each)
         if flag("auto_draft", auto_draft):
             misfits = engine._loop.misfits
@@ -217,17 +219,25 @@ class Engine:
             if name in self.drafters:
                 return
             now = Manifest.read(self.folder)
-            if now.target != self.manifest.target:
+            if now.target != self.manifest.target or now.target_files != self.manifest.target_files:
                 raise EnvironmentProblem(
                     f"the engine in {self.folder} was replaced after it was loaded",
-                    why="its target is another one, for which a drafter of this folder may not fit",
+                    why="its target is another one, to which a drafter of this folder may not fit",
                     fix="load the engine again",
                 )
-            manifest, method = engine_with(now, name)
-            if method is not None:
+            if isinstance(name, str) and name in METHODS:
                 raise UsageError(
                     f"{name} is a draft method, not a drafter", fix="calls can name it as draft without loading it"
                 )
+            there = [*([BUILT_IN] if now.drafter else []), *now.drafters]
+            if name not in there:
+                raise refusal(
+                    "name",
+                    f"a drafter of the engine ({', '.join(there) or 'it has none'})",
+                    name,
+                    fix="choose one of these, or add it to the engine with `peagle-compile drafter add`",
+                )
+            manifest, _ = engine_with(now, name)
             its = {each: entry for each, entry in manifest.files.items() if each not in self.manifest.files}
             check_files(its, self.folder, hashes=False)
             check_files(files_to_hash(its, "auto"), self.folder)
@@ -241,8 +251,14 @@ class Engine:
         for the one that the engine was loaded with.
         """
         with self._changes:
-            self._factory.drafters.remove(name)
-            self._loop.misfits.forget(name)
+            self._loop.misfits.forget(name, self._factory.drafters.remove(name))
+
+    def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
+        """Return the K of a call with this ``draft`` that sets none, where ``k`` is usual; None is the engine's.
+
+        It is not above what the drafter that ``draft`` names has room for.
+        """
+        return self._factory.drafters.usual_drafts(draft, k)
 
     @property
     def load_now(self) -> Load:

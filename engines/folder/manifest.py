@@ -69,6 +69,12 @@ class Manifest:
         return {"target": self.target} | ({"drafter": self.drafter} if self.drafter else {})
 
     @property
+    def target_files(self) -> dict[str, FileEntry]:
+        """The files of the target's graph and of what lies beside it."""
+        folder = self.target.file.rpartition("/")[0]
+        return {name: entry for name, entry in self.files.items() if name.startswith(f"{folder}/")}
+
+    @property
     def draft_method(self) -> DraftMethod:
         """The record of ``method``. Raises ``EnvironmentProblem`` if it is unknown."""
         return method_named(self.method)

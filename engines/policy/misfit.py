@@ -7,6 +7,7 @@ more. Texts sampled at a high temperature are not counted, because they are unpr
 from __future__ import annotations
 
 import logging
+import weakref
 
 LEAST_DRAFTS, LEAST_RATE = 48, 0.04  # verified first drafts needed for a verdict, and the minimum acceptance rate
 _LOG = logging.getLogger("peagle.policy")
@@ -47,14 +48,17 @@ class Misfits:
 
     def __init__(self) -> None:
         self._watches: dict[str, MisfitWatch] = {}
+        self._gone: weakref.WeakSet[object] = weakref.WeakSet()
 
-    def of(self, drafter: str) -> MisfitWatch:
-        """Return the watch of a drafter."""
-        return self._watches.setdefault(drafter, MisfitWatch(drafter))
+    def of(self, name: str, drafter: object = None) -> MisfitWatch:
+        """Return the watch of a ``drafter`` in memory (None: the backend's own), which nobody sees once it is gone."""
+        return MisfitWatch(name) if drafter in self._gone else self._watches.setdefault(name, MisfitWatch(name))
 
-    def forget(self, drafter: str) -> None:
-        """Forget what was counted for a drafter, which is no longer in use."""
-        self._watches.pop(drafter, None)
+    def forget(self, name: str, drafter: object = None) -> None:
+        """Forget a drafter that was unloaded. Requests that still use it say nothing about a later one of its name."""
+        if drafter is not None:
+            self._gone.add(drafter)
+        self._watches.pop(name, None)
 
     @property
     def names(self) -> frozenset[str]:

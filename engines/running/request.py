@@ -97,7 +97,9 @@ class Request:
     def salt(self) -> str | None:
         """Text that sets its cache entries apart from those of other salts and of other drafters."""
         own = self.params.cache_salt
-        return own if self.drafter is None else f"{self.drafter.key} {own or ''}"
+        if self.drafter is None:
+            return own and f" {own}"  # no key begins with a space, so no salt of a client is that of a drafter
+        return f"{self.drafter.key} {own or ''}"
 
     @property
     def num_written(self) -> int:

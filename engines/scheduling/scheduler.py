@@ -236,7 +236,7 @@ class Scheduler:
                 drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
                 request.acceptance.add_round(drafted, count - 1, seconds)
                 if _shows_fit(request):
-                    self._misfits.of(request.drafter_name).add(drafted, count - 1)
+                    self._misfits.of(request.drafter_name, request.drafter).add(drafted, count - 1)
             else:
                 request.decode_began = time.perf_counter()
             request.extend(tokens[row, :count].tolist(), accepted=count - 1)

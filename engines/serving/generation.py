@@ -184,12 +184,13 @@ def submission_of(
 
     The server's draft defaults hold if the body sets none.
     """
-    k, draft = generation.num_speculative_tokens, generation.draft
+    defaults, k = state.settings.drafts, generation.num_speculative_tokens
+    draft = defaults.draft if generation.draft is None else generation.draft
     return state.engine.submit_async(
         prompt,
         params,
-        num_speculative_tokens=state.settings.drafts.num_speculative_tokens if k is None else k,
-        draft=state.settings.drafts.draft if draft is None else draft,
+        num_speculative_tokens=state.engine.usual_drafts(draft, defaults.num_speculative_tokens) if k is None else k,
+        draft=draft,
         timeout=seconds,
         priority=generation.priority,
     )

@@ -6,6 +6,7 @@ import gc
 import shutil
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, remove_drafter
 from peagle.engines import Engine, EnvironmentProblem, SamplingParams, UsageError
-from peagle.engines.folder.manifest import BUILT_IN
+from peagle.engines.draft_options import LoadedDrafters
+from peagle.engines.folder.manifest import BUILT_IN, Manifest
+from peagle.engines.folder.records import FileEntry
 from peagle.engines.policy import misfit
 from tests.engines.mixed_requests import GREEDY
 
@@ -123,16 +126,20 @@ def test_unloaded_drafter_is_used_to_the_end_of_its_requests_and_then_freed(draf
 
 
 def test_drafters_that_cannot_be_loaded_or_unloaded_are_named(loaded: Engine, drafters_folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"draft must be .*twin.*, or None"):
-        loaded.load_drafter("unknown")
+    for name in ("unknown", "../target", "", ["twin"], None):
+        with pytest.raises(UsageError, match=r"name must be a drafter of the engine \(built-in, .*twin.*\), not"):
+            loaded.load_drafter(name)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="ngram is a draft method, not a drafter"):
         loaded.load_drafter("ngram")
-    with pytest.raises(UsageError, match="no drafter unknown is loaded"):
-        loaded.unload_drafter("unknown")
+    for name in ("unknown", "", ["twin"], None):
+        with pytest.raises(UsageError, match=r"no drafter .* is loaded"):
+            loaded.unload_drafter(name)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the drafter built-in cannot be unloaded"):
         loaded.unload_drafter(BUILT_IN)
     with pytest.raises(UsageError, match="draft must be"):
         Engine.load(drafters_folder, draft="unknown")
+    with pytest.raises(UsageError, match="drafters must be a str or a list of non-empty strings"):
+        Engine.load(drafters_folder, drafters=3)  # type: ignore[arg-type]
 
 
 def test_damaged_drafter_is_not_loaded_and_others_do_not_care(folder: Path) -> None:
@@ -153,6 +160,41 @@ def test_drafter_of_another_target_in_the_same_folder_is_not_loaded(
             running.load_drafter("any")
 
 
+def test_drafter_for_another_build_of_the_target_is_not_loaded(folder: Path) -> None:
+    """The graph of the target has the length of its caches, which the drafter's has too."""
+    with Engine.load(folder, threads=1) as running:
+        manifest = Manifest.read(folder)
+        name, entry = "target/model.onnx", FileEntry(1, "0" * 64)
+        replace(manifest, files={**manifest.files, name: entry}).write(folder)
+        with pytest.raises(EnvironmentProblem, match="was replaced after it was loaded"):
+            running.load_drafter("twin")
+
+
+def test_one_further_drafter_can_be_named_alone(drafters_folder: Path) -> None:
+    with Engine.load(drafters_folder, threads=1, drafters="twin") as engine:
+        assert engine.drafters == (BUILT_IN, "twin")
+
+
+def test_usual_number_of_drafts_is_within_the_room_of_the_drafter(loaded: Engine) -> None:
+    for draft, k, usual in (
+        (None, 4, 4), ("twin", 4, 4), ("noisy", 4, 3), ("noisy", "auto", "auto"), ("noisy", None, None),
+        ("none", 4, None), ("ngram", 4, 4), ("unknown", 4, 4),
+    ):  # fmt: skip
+        assert loaded.usual_drafts(draft, k) == usual  # type: ignore[arg-type]
+
+
+def test_salt_of_a_client_never_finds_the_texts_of_another_drafter(drafters_folder: Path) -> None:
+    with Engine.load(drafters_folder, threads=1, drafters=["twin"], prefix_cache_bytes=1 << 22) as engine:
+
+        def cached(**options: Any) -> int:
+            params = SamplingParams(max_tokens=1, cache_salt=options.pop("cache_salt", None))
+            return engine.generate([CODE * 8], params, **options, num_speculative_tokens=2)[0].cached_tokens
+
+        assert [cached(draft="twin"), cached(draft="twin") > 0] == [0, True]
+        key = Manifest.read(drafters_folder).drafters["twin"].part.origin.revision
+        assert cached(cache_salt=f"{key} ") == 0
+
+
 def test_drafter_without_accepted_drafts_is_left_for_another_or_none(
     drafters_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,3 +208,13 @@ def test_drafter_without_accepted_drafts_is_left_for_another_or_none(
             assert taken == ([BUILT_IN, "twin", ""] if chooses else [BUILT_IN] * 3)
             assert used(engine, BUILT_IN) == ("peagle", BUILT_IN)
             assert f"the drafter {BUILT_IN} does not match" in engine.load_now.warnings[0]
+            with pytest.raises(UsageError, match="num_speculative_tokens must be"):
+                engine.generate([CODE], GREEDY, num_speculative_tokens=99)
+
+
+def test_drafter_that_is_chosen_for_a_call_gets_as_many_drafts_as_it_has_room_for(loaded: Engine) -> None:
+    drafters = LoadedDrafters(loaded._factory.drafters.own)
+    drafters.add(loaded._factory.drafters._others["noisy"])
+    drafters.unfit = lambda: {BUILT_IN}
+    chosen = drafters.decoding(None, 4)
+    assert (chosen.drafter_name, chosen.policy.most) == ("noisy", 3)

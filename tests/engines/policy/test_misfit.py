@@ -50,6 +50,20 @@ def test_each_drafter_is_judged_by_its_own_drafts() -> None:
     assert (misfits.names, misfits.warnings) == (frozenset(), ())
 
 
+def test_requests_of_an_unloaded_drafter_say_nothing_about_a_later_one_of_its_name() -> None:
+    class Head:
+        pass
+
+    misfits, unloaded = Misfits(), Head()
+    misfits.forget("code", unloaded)
+    for _ in range(LEAST_DRAFTS):
+        misfits.of("code", unloaded).add(3, 0)
+    assert misfits.names == frozenset()
+    for _ in range(LEAST_DRAFTS):
+        misfits.of("code", Head()).add(3, 0)
+    assert misfits.names == {"code"}
+
+
 def test_misfit_is_reported_except_for_unpredictable_texts(
     tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from peagle.engines import Engine
 from peagle.engines.folder.manifest import BUILT_IN
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import ServerSettings
+from peagle.engines.serving.speculative_config import DefaultDrafts
 from tests.engines.serving.calls import call, error_of
 from tests.fixtures.servers import MODEL
 
@@ -110,6 +111,20 @@ def test_model_has_a_name_for_each_drafter(drafters_folder: Path) -> None:
             for drafter in ("twin", BUILT_IN):
                 labels = f'drafter="{drafter}",model_name="{MODEL}"'
                 assert f"peagle:drafter_requests_total{{{labels}}} {len(asked)}.0" in counted
+        finally:
+            server.stop(at_once=True)
+            assert server.wait(10)
+
+
+def test_usual_number_of_drafts_refuses_no_drafter(drafters_folder: Path) -> None:
+    settings = ServerSettings(MODEL, drafts=DefaultDrafts(num_speculative_tokens=4), aliases={"plain": "none"})
+    with Engine.load(drafters_folder, threads=1, drafters=["noisy"]) as engine:
+        server = Server(engine, settings, port=0)
+        server.start()
+        try:
+            for fields in ({"draft": "noisy"}, {"draft": "none"}, {"model": "plain"}, {}):
+                assert complete(server, **fields)[0] == 200
+            assert complete(server, draft="noisy", num_speculative_tokens=4)[0] == 400
         finally:
             server.stop(at_once=True)
             assert server.wait(10)
