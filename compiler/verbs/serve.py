@@ -282,6 +282,13 @@ def serve(
     manifest, _ = engine_with(Manifest.read(folder), draft)
     for each in (*drafters, *aliases.values()):
         engine_with(manifest, each)
+    model = served_model_name or model_name(manifest, folder)
+    if model in aliases:
+        raise UsageError(
+            f"--model-alias {model}={aliases[model]} is not valid",
+            why="it is the name of the model itself, so that all its requests would change their draft",
+            fix=f"choose another name, or set the draft of all requests with --draft {aliases[model]}",
+        )
     said = speculation_of(speculative_config, os.environ, manifest)
     most = manifest.shapes.max_seq_len
     if max_model_len is not None and max_model_len > most:
@@ -306,7 +313,7 @@ def serve(
             auto_draft=auto_draft,
         )
         settings = ServerSettings(
-            model=served_model_name or model_name(manifest, folder),
+            model=model,
             api_keys=keys,
             limits=Limits(
                 body_bytes=max_body_bytes,
