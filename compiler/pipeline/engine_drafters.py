@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ...engines.draft_methods import METHODS, Passes, method_of_heads
+from ...engines.folder.checks import DRAFTERS
 from ...engines.folder.manifest import (
     BUILT_FORMAT,
     BUILT_IN,
-    DRAFTERS,
     FORMAT_VERSION,
     Manifest,
     folder_of,

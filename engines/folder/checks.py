@@ -18,6 +18,7 @@ LARGE = 10**9  # bytes of an engine from which its weights are not hashed on loa
 WEIGHTS = ".onnx.data"
 Check = Literal["auto", "hashes", "sizes"]
 
+DRAFTERS = "drafters"  # the folder of added drafters, each in a folder of its name
 REBUILD = "rebuild the engine with `peagle-compile build`"
 
 
@@ -37,12 +38,12 @@ def check_files(
             is_file = path.is_file()
             size = path.stat().st_size if is_file else 0
         if not is_file:
-            raise EnvironmentProblem(f"{path} is missing", why="the manifest lists it", fix=REBUILD)
+            raise EnvironmentProblem(f"{path} is missing", why="the manifest lists it", fix=_repair(name, folder))
         if size != entry.size:
             raise EnvironmentProblem(
                 f"{path} has {size} bytes, but the manifest records {entry.size}",
                 why="the file was truncated or replaced",
-                fix="copy the whole folder again, or " + REBUILD,
+                fix="copy the whole folder again, or " + _repair(name, folder),
             )
     for name, entry in files.items() if hashes else ():
         with _readable(folder / name) as path:
@@ -51,8 +52,17 @@ def check_files(
             raise EnvironmentProblem(
                 f"{path} was changed after the build",
                 why="its content does not match the hash in the manifest",
-                fix="copy the whole folder again, or " + REBUILD,
+                fix="copy the whole folder again, or " + _repair(name, folder),
             )
+
+
+def _repair(name: str, engine: Path) -> str:
+    """Return how to make a file of an engine anew: those of an added drafter do not need a build."""
+    folder, _, rest = name.partition("/")
+    if folder != DRAFTERS:
+        return REBUILD
+    drafter = rest.partition("/")[0]
+    return f"run `peagle-compile drafter remove {engine} {drafter}`, and add the drafter again"
 
 
 def files_to_hash(files: Mapping[str, FileEntry], check: Check) -> dict[str, FileEntry]:

@@ -18,7 +18,7 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import upgrade
 from ..draft_methods import PLAIN, DraftMethod, Passes, method_named, method_of_heads
-from .checks import REBUILD, file_contradictions, part_contradictions, size_contradictions
+from .checks import DRAFTERS, REBUILD, file_contradictions, part_contradictions, size_contradictions
 from .records import AddedDrafter, BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
 from .strict_json import decode
 
@@ -31,7 +31,6 @@ BUILT_FORMAT = 7  # of engines as builds write them, which earlier versions can 
 _NAMES_METHOD = 7
 _ADDS_DRAFTERS = 8
 BUILT_IN = "built-in"  # the name of the drafter that an engine was built with
-DRAFTERS = "drafters"  # the folder of added drafters, each in a folder of its name
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _HEADLESS_BEFORE = "ngram"  # the only draft method without a head up to format 6
 
@@ -128,12 +127,16 @@ class Manifest:
             del content["drafters"]
         content["digest"] = _digest(content)
         temporary = folder / f".{FILE_NAME}.{os.getpid()}"
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / FILE_NAME)
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(folder / FILE_NAME)
+        except BaseException:  # a full disk, for one
+            temporary.unlink(missing_ok=True)
+            raise
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

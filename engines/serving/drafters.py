@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ...plugins.errors import UsageError
 from ..folder.manifest import BUILT_IN, Manifest
 from .access import log
 from .answering import json_response
@@ -17,6 +18,7 @@ from .api_face import BodyRoute
 from .inert_fields import InertFields
 from .problems import HttpRefusal
 from .reading import parse_body, read_body
+from .settings import without_path
 from .state import ServerState
 
 
@@ -52,9 +54,13 @@ async def unload_drafter(request: Request) -> Response:
     """
     state, name = ServerState.of(request), request.path_params["name"]
     _require_key(state)
-    if name not in state.engine.drafters:
-        raise HttpRefusal(404, f"no drafter {name[:100]!r} is loaded; loaded are: {', '.join(state.engine.drafters)}")
-    await run_in_threadpool(state.engine.unload_drafter, name)
+    try:
+        await run_in_threadpool(state.engine.unload_drafter, name)
+    except UsageError:
+        there = state.engine.drafters
+        if name in there:  # the one that the engine was loaded with
+            raise
+        raise HttpRefusal(404, f"no drafter {name[:100]!r} is loaded; loaded are: {', '.join(there)}") from None
     log("unloaded a drafter", drafter=name)
     return await list_drafters(request)
 
@@ -83,7 +89,7 @@ def _listed(state: ServerState) -> list[dict[str, Any]]:
                 "loaded": name in loaded,
                 "default": name == engine.manifest.drafter_name,
                 "method": its and its.method,
-                "head": its and its.drafter and its.drafter.origin.id,
+                "head": its and its.drafter and without_path(its.drafter.origin.id),
             }
         )
     return listed

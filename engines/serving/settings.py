@@ -71,10 +71,14 @@ class ServerSettings:
 
 def model_name(manifest: Manifest, folder: Path) -> str:
     """Return the name of an engine's model: its checkpoint's name, without the path and suffix of a local one."""
-    name = manifest.target.origin.id
+    return without_path(manifest.target.origin.id) or folder.resolve().name or "engine"
+
+
+def without_path(name: str) -> str:
+    """Return the name of a checkpoint as clients see it: of a local one, without its path and suffix."""
     is_file = name.lower().endswith(_GGUF)
     is_path = name.startswith((".", "~")) or PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
     if is_path or is_file:
         name = PureWindowsPath(name).name
         name = (name[: -len(_GGUF)] if is_file else name).strip(".")
-    return name or folder.resolve().name or "engine"
+    return name

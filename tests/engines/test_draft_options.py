@@ -146,8 +146,9 @@ def test_damaged_drafter_is_not_loaded_and_others_do_not_care(folder: Path) -> N
     graph = folder / "drafters" / "twin" / "model.onnx"
     graph.write_bytes(graph.read_bytes()[::-1])
     with Engine.load(folder, threads=1) as running:
-        with pytest.raises(EnvironmentProblem, match="was changed after the build"):
+        with pytest.raises(EnvironmentProblem, match="was changed after the build") as caught:
             running.load_drafter("twin")
+        assert f"run `peagle-compile drafter remove {folder} twin`, and add the drafter again" in str(caught.value)
         assert used(running) == ("peagle", BUILT_IN)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
+import os
 import string
 from dataclasses import replace
 from pathlib import Path
@@ -554,3 +556,18 @@ def test_only_a_plan_has_caches_in_a_type_of_their_own(engine: Path) -> None:
     dataclasses.replace(honest, target=dataclasses.replace(honest.target, caches=quantized)).write(engine)
     with pytest.raises(EnvironmentProblem, match="onnxruntime does not support cache type"):
         Manifest.read(engine)
+
+
+def test_manifest_that_cannot_be_written_leaves_the_old_one_alone(
+    demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    manifest = Manifest.read(demo_engine)
+    manifest.write(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace(manifest, product_version="another").write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+    assert Manifest.read(tmp_path) == manifest

@@ -52,6 +52,7 @@ def complete(server: Server, **fields: Any) -> tuple[int, Any]:
 def test_drafter_is_loaded_chosen_counted_and_unloaded(server: Server) -> None:
     status, content = ask(server, "GET")
     assert status == 200
+    assert {each["head"] for each in content["data"]} == {"demo", "noisy"}, "a path on the server is nobody's affair"
     assert [(each["id"], each["method"], each["loaded"], each["default"]) for each in content["data"]] == [
         (BUILT_IN, "peagle", True, True),
         ("noisy", "peagle", False, False),
