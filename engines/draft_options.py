@@ -15,7 +15,7 @@ from .folder.manifest import BUILT_IN, Manifest
 from .policy.adaptive import Adaptive
 from .policy.drafts_per_round import AUTO, Fixed, NumSpeculativeTokens, Policy, spaced_counts
 from .policy.prior import measured
-from .requests.arguments import integer, refusal
+from .requests.arguments import integer, refusal, shown
 from .running.request import Drafter
 
 _REBUILD = "rebuild the engine with a head or with `--draft ngram`"
@@ -215,6 +215,22 @@ def engine_with(manifest: Manifest, draft: str | None) -> tuple[Manifest, str | 
         return manifest.using(draft), None
     own = manifest.using(BUILT_IN)
     return own, None if draft is None else usable_method(manifest, draft).name
+
+
+def with_drafter(manifest: Manifest, name: Any) -> Manifest:
+    """Return the manifest of the engine with one of its drafters. Raises ``UsageError`` if it has none of this name."""
+    if isinstance(name, str) and name in METHODS:
+        raise UsageError(
+            f"{name} is a draft method, not a drafter", fix="calls can name it as draft without loading it"
+        )
+    there = [*([BUILT_IN] if manifest.drafter else []), *manifest.drafters]
+    if name not in there:
+        raise UsageError(
+            f"the engine has no drafter {shown(name)}",
+            why=f"its drafters are: {', '.join(there) or 'none'}",
+            fix="choose one of these, or add one with `peagle-compile drafter add`",
+        )
+    return manifest.using(name)
 
 
 def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:

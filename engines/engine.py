@@ -14,10 +14,9 @@ import numpy as np
 from ..plugins.errors import EnvironmentProblem, UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
-from .draft_methods import METHODS
-from .draft_options import DraftDefaults, drafts_of, engine_with
+from .draft_options import DraftDefaults, drafts_of, engine_with, with_drafter
 from .folder.checks import Check, check_files, files_to_hash
-from .folder.manifest import BUILT_IN, Manifest
+from .folder.manifest import Manifest
 from .free_memory import free_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
@@ -148,6 +147,8 @@ class Engine:
         except TypeError:
             raise refusal("path", "a str or a Path", path) from None
         manifest, default = engine_with(Manifest.read(folder), draft)
+        for each in further:
+            with_drafter(manifest, each)
         longest = None if max_seq_len is None else _limit(max_seq_len, manifest.shapes.max_seq_len)
         check_files(manifest.files, folder, hashes=False)
         hashed = files_to_hash(manifest.files, check)
@@ -225,19 +226,7 @@ class Engine:
                     why="its target is another one, to which a drafter of this folder may not fit",
                     fix="load the engine again",
                 )
-            if isinstance(name, str) and name in METHODS:
-                raise UsageError(
-                    f"{name} is a draft method, not a drafter", fix="calls can name it as draft without loading it"
-                )
-            there = [*([BUILT_IN] if now.drafter else []), *now.drafters]
-            if name not in there:
-                raise refusal(
-                    "name",
-                    f"a drafter of the engine ({', '.join(there) or 'it has none'})",
-                    name,
-                    fix="choose one of these, or add it to the engine with `peagle-compile drafter add`",
-                )
-            manifest, _ = engine_with(now, name)
+            manifest = with_drafter(now, name)
             its = {each: entry for each, entry in manifest.files.items() if each not in self.manifest.files}
             check_files(its, self.folder, hashes=False)
             check_files(files_to_hash(its, "auto"), self.folder)

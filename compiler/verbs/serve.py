@@ -252,7 +252,7 @@ def serve(
     Example: peagle-compile serve demo-engine --port 8000
     """
     from ...engines import Engine
-    from ...engines.draft_options import engine_with
+    from ...engines.draft_options import engine_with, with_drafter
     from ...engines.folder.manifest import Manifest
     from ...engines.serving import require_extra
 
@@ -280,8 +280,10 @@ def serve(
     aliases, drafters = _aliases(model_alias or ()), [*(load_drafter or ())]
     drafters += [each for each in aliases.values() if each not in METHODS]
     manifest, _ = engine_with(Manifest.read(folder), draft)
-    for each in (*drafters, *aliases.values()):
+    for each in aliases.values():
         engine_with(manifest, each)
+    for each in drafters:
+        with_drafter(manifest, each)
     model = served_model_name or model_name(manifest, folder)
     if model in aliases:
         raise UsageError(

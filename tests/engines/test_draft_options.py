@@ -127,7 +127,7 @@ def test_unloaded_drafter_is_used_to_the_end_of_its_requests_and_then_freed(draf
 
 def test_drafters_that_cannot_be_loaded_or_unloaded_are_named(loaded: Engine, drafters_folder: Path) -> None:
     for name in ("unknown", "../target", "", ["twin"], None):
-        with pytest.raises(UsageError, match=r"name must be a drafter of the engine \(built-in, .*twin.*\), not"):
+        with pytest.raises(UsageError, match=r"the engine has no drafter .*\n.* built-in, .*twin"):
             loaded.load_drafter(name)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="ngram is a draft method, not a drafter"):
         loaded.load_drafter("ngram")
@@ -138,6 +138,11 @@ def test_drafters_that_cannot_be_loaded_or_unloaded_are_named(loaded: Engine, dr
         loaded.unload_drafter(BUILT_IN)
     with pytest.raises(UsageError, match="draft must be"):
         Engine.load(drafters_folder, draft="unknown")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("peagle.engines.engine.open_backend", lambda *_: pytest.fail("it opened the engine first"))
+        for name, said in (("unknown", "the engine has no drafter 'unknown'"), ("ngram", "is a draft method")):
+            with pytest.raises(UsageError, match=said):
+                Engine.load(drafters_folder, drafters=[name])
     with pytest.raises(UsageError, match="drafters must be a str or a list of non-empty strings"):
         Engine.load(drafters_folder, drafters=3)  # type: ignore[arg-type]
 

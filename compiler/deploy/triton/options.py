@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ....engines.draft_options import engine_with
+from ....engines.draft_options import engine_with, with_drafter
 from ....engines.folder.manifest import Manifest
 from ....plugins.errors import UsageError
 
@@ -38,8 +38,10 @@ class RepositoryOptions:
 
     def require_possible(self, manifest: Manifest) -> None:
         """Raise ``UsageError`` for an invalid name or path, GPUs with a CPU engine, or drafters that it has not."""
-        for name in (*((self.draft,) if self.draft else ()), *self.drafters):
-            engine_with(manifest, name)
+        if self.draft:
+            engine_with(manifest, self.draft)
+        for name in self.drafters:
+            with_drafter(manifest, name)
         if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"{self.name!r} is not a valid model name",

@@ -167,7 +167,8 @@ def test_responses_are_stored_unless_there_is_no_room(
         (["--model-alias", "coder=code"], 2, "draft must be"),
         (["--served-model-name", "a", "--model-alias", "a=none"], 2, "it is the name of the model itself"),
         (["--model-alias", "coder=eagle3"], 2, "draft is eagle3, but this engine has no such drafter"),
-        (["--load-drafter", "code"], 2, "draft must be"),
+        (["--load-drafter", "code"], 2, "the engine has no drafter 'code'"),
+        (["--load-drafter", "ngram"], 2, "ngram is a draft method, not a drafter"),
         (["--max-model-len", "1000000"], 2, "--max-model-len is 1000000, but this engine was built for at most"),
     ],
 )

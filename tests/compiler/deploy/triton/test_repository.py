@@ -74,7 +74,7 @@ def test_drafters_are_copied_and_recorded(drafters_folder: Path, tmp_path: Path,
     assert 'key: "drafters" value: { string_value: "noisy,built-in" }' in text
     assert (tmp_path / "m" / "1" / "engine" / "drafters" / "noisy" / "model.onnx").is_file()
     done = cli(*command, "--load-drafter", "unknown", "--link")
-    assert (done.code, "draft must be" in done.err) == (2, True)
+    assert (done.code, "has no drafter" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("change", ["edited", "added", "removed", "foreign", "file"])
