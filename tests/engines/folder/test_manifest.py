@@ -559,12 +559,12 @@ def test_only_a_plan_has_caches_in_a_type_of_their_own(engine: Path) -> None:
 
 
 def test_manifest_that_cannot_be_written_leaves_the_old_one_alone(
-    demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    manifest = Manifest.read(demo_engine)
+    manifest = manifest_of({name: FileEntry(1, "0" * 64) for name in FILES})
     manifest.write(tmp_path)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
