@@ -9,11 +9,10 @@ head is written once a minute. The steps are those of make_head_data.py and trai
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from corpus import load_corpus
 from drafter_start import tap_layers
 from heads.dialogues import Dialogue
 from heads.head import METHODS, Head, save_head, start_head
-from heads.head_card import HeadRun
+from heads.head_card import CurvePoint, HeadRun
 from heads.lesson_batches import PROMPT_WEIGHT, Batch, common_prefix
 from heads.overlap import Held
 from heads.prompts import evaluation_prompts
@@ -198,7 +197,7 @@ def train(
     out: Path,
     steps: int | None = None,
     report_every: int = REPORT_EVERY,
-) -> tuple[int, float, list[dict[str, object]]]:
+) -> tuple[int, float, list[CurvePoint]]:
     """Train for `steps`, or else for `seconds`; return the steps, the seconds and the curve.
 
     The learning rate follows the share of the steps, or else of the time.
@@ -206,7 +205,7 @@ def train(
     optimizer = optimizer_for(head)
     chance = torch.Generator(head.drafter.fc.weight.device).manual_seed(seed)
     parameters = [weight for weight in head.drafter.parameters() if weight.requires_grad]
-    curve: list[dict[str, object]] = []
+    curve: list[CurvePoint] = []
     began = published = time.monotonic()
     spent, step = 0.0, 0
     agreement = loss = None
@@ -223,12 +222,10 @@ def train(
         loss = result.loss.detach() if loss is None else 0.98 * loss + 0.02 * result.loss.detach()
         step += 1
         if step % report_every == 0:
-            curve.append({
-                "step": step, "seconds": round(spent, 1), "loss": round(float(loss), 4),
-                "agreement": [round(share, 4) for share in agreement.tolist()],
-            })  # fmt: skip
-            shares = " ".join(f"{share:.3f}" for share in agreement.tolist())
-            print(f"{spent:6.1f} s  step {step}  loss {curve[-1]['loss']}  agreement {shares}", flush=True)
+            shares = [round(share, 4) for share in agreement.tolist()]
+            curve.append(CurvePoint(step, round(spent, 1), round(float(loss), 4), shares))
+            said = " ".join(f"{share:.3f}" for share in shares)
+            print(f"{spent:6.1f} s  step {step}  loss {curve[-1].loss}  agreement {said}", flush=True)
             if time.monotonic() - published > PUBLISH_EVERY:
                 published = time.monotonic()
                 publish(out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES)
@@ -304,10 +301,10 @@ def main() -> None:
             corpus_digest=load_corpus().digest,
             gpu=torch.cuda.get_device_name() if arguments.device == "cuda" else arguments.device,
             wave=arguments.wave,
+            curve=curve,
         )
         run.save(run_file(arguments.out, method))
-        (arguments.out / f"{method}-curve.json").write_text(json.dumps(curve) + "\n")
-        print(f"{json.dumps(asdict(run))}: {time.monotonic() - began:.0f} s in all", flush=True)
+        print(f"{out}: {steps} steps in {seconds:.0f} s; {time.monotonic() - began:.0f} s in all", flush=True)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,6 @@ def test_training_by_time_improves_a_head(
     head = start_head(head_target, SHAPE, TAPS, 7, method, torch.arange(SHAPE.draft_vocabulary), lessons.aux.float())
     steps, _, curve = train(head, lessons, 8, 2.0, 1, tmp_path / "head", report_every=1)
     assert steps == len(curve)
-    assert curve[-1]["loss"] < curve[0]["loss"]
+    assert curve[-1].loss < curve[0].loss
     assert load_head(tmp_path / "head", head_target).method == method
     assert train(head, lessons, 8, math.inf, 1, tmp_path / "head", steps=3)[0] == 3

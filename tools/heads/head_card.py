@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import fill
 
@@ -27,6 +27,16 @@ class EarlierRun:
 
 
 @dataclass(frozen=True)
+class CurvePoint:
+    """Training up to a step: smoothed loss, and agreement of the first choice with the target's by depth."""
+
+    step: int
+    seconds: float
+    loss: float
+    agreement: list[float]
+
+
+@dataclass(frozen=True)
 class HeadRun:
     """A training run's own record."""
 
@@ -44,6 +54,7 @@ class HeadRun:
     earlier: EarlierRun | None = None
     gpu: str | None = None  # of train_heads_on_gpu.py, with the dialogues that it wrote together
     wave: int = 0
+    curve: list[CurvePoint] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write a temporary file and rename it."""
@@ -54,6 +65,7 @@ class HeadRun:
         stored = json.loads(path.read_text())
         if (earlier := stored.get("earlier")) is not None:
             stored["earlier"] = EarlierRun(**earlier)
+        stored["curve"] = [CurvePoint(**point) for point in stored.get("curve", ())]
         return HeadRun(**stored)
 
 
@@ -65,6 +77,25 @@ def results_table(results: dict[str, list[Acceptance]]) -> str:
             shares = ", ".join(f"{share:.2f}" for share in row.by_position)
             lines.append(f"| {name} | {row.count} | {row.length:.2f} | {shares} |")
     return "\n".join(lines)
+
+
+def curve_table(curve: list[CurvePoint]) -> str:
+    """Format the curve as a Markdown section; nothing without one."""
+    if not curve:
+        return ""
+    every = max(1, len(curve) // 6)
+    rows = [
+        f"| {point.step} | {point.seconds:.0f} | {point.loss:.2f} | {', '.join(f'{x:.2f}' for x in point.agreement)} |"
+        for point in curve[every - 1 :: every]
+    ]
+    return "\n".join([
+        "\nOn the training text, smoothed over some fifty steps; *agreement* is that of the head's first choice with",
+        "the target's, for its first, second, ... draft:\n",
+        "| step | seconds | loss | agreement |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+    ])  # fmt: skip
 
 
 def recipe(run: HeadRun) -> tuple[str, str]:
@@ -148,7 +179,7 @@ its single most likely token.
 ```
 {commands}
 ```
-
+{curve_table(run.curve)}
 ## Measured
 
 The table is for greedy answers of at most 256 tokens to the 164 prompts of HumanEval and to the prompts of
