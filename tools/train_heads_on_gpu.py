@@ -12,7 +12,6 @@ import argparse
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,10 +21,9 @@ from drafter_start import tap_layers
 from heads.dialogues import Dialogue
 from heads.head import METHODS, Head, save_head, start_head
 from heads.head_card import CurvePoint, HeadRun
-from heads.lesson_batches import PROMPT_WEIGHT, Batch, common_prefix
 from heads.overlap import Held
+from heads.packed_lessons import PackedLessons
 from heads.prompts import evaluation_prompts
-from heads.states import LIKELIEST, lessons_of
 from heads.target import TargetFiles, placeholder_id
 from heads.waves import WaveDecoder, write_wave
 from publish import publish
@@ -34,79 +32,8 @@ from train_head import CLIP, DECAY_SHARE, KEEP, MAX_HEAD_BYTES, SHAPES, WARM_UP,
 from training import wsd
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-READ_AT_ONCE = 64  # dialogues
 REPORT_EVERY = 100  # steps
 PUBLISH_EVERY = 60  # seconds
-
-
-@dataclass(frozen=True)
-class Lessons:
-    """The lessons of D dialogues end to end in the GPU's memory, N tokens together: see `heads.states.Lesson`.
-
-    first, length, answer int64 [D]; ids int64 [N]; aux float16 [N, taps * hidden]; likely int32 and chances float16 [N,
-    LIKELIEST]. `lengths` is a copy of `length` for the host.
-    """
-
-    lengths: list[int]
-    first: Tensor
-    length: Tensor
-    answer: Tensor
-    ids: Tensor
-    aux: Tensor
-    likely: Tensor
-    chances: Tensor
-    prefix: int
-
-    @staticmethod
-    def of(target: LlamaForCausalLM, dialogues: list[Dialogue], taps: tuple[int, ...]) -> Lessons:
-        """Let the target read `dialogues` once."""
-        device = target.device
-        ordered = sorted(dialogues, key=lambda dialogue: len(dialogue.ids))
-        lengths = [len(dialogue.ids) for dialogue in ordered]
-        length = torch.tensor(lengths, device=device)
-        total, inputs = sum(lengths), len(taps) * target.config.hidden_size
-        parts: dict[str, Tensor] = {
-            "ids": torch.empty(total, dtype=torch.int64, device=device),
-            "aux": torch.empty(total, inputs, dtype=torch.float16, device=device),
-            "likely": torch.empty(total, LIKELIEST, dtype=torch.int32, device=device),
-            "chances": torch.empty(total, LIKELIEST, dtype=torch.float16, device=device),
-        }
-        at = 0
-        for start in range(0, len(ordered), READ_AT_ONCE):
-            read = lessons_of(target, ordered[start : start + READ_AT_ONCE], taps, at_once=READ_AT_ONCE)
-            size = sum(len(lesson.ids) for lesson in read)
-            for name, tensor in parts.items():
-                tensor[at : at + size] = torch.cat([getattr(lesson, name) for lesson in read])
-            at += size
-        return Lessons(
-            lengths=lengths,
-            first=length.cumsum(0) - length,
-            length=length,
-            answer=torch.tensor([dialogue.answer for dialogue in ordered], device=device),
-            prefix=common_prefix(read),
-            **parts,
-        )
-
-    def batch(self, group: list[int], to_draft: Tensor) -> Batch:
-        """Stack the dialogues `group`, padded on the right with weight 0."""
-        width = max(self.lengths[i] for i in group)
-        chosen = torch.tensor(group).to(self.ids.device, non_blocking=True)
-        place = torch.arange(width, device=self.ids.device)[None]
-        length, answer = self.length[chosen, None], self.answer[chosen, None]
-        at = self.first[chosen, None] + torch.minimum(place, length - 1)
-        own = to_draft[self.likely[at].long()]
-        weight = (
-            torch.where(place >= answer - 1, 1.0, PROMPT_WEIGHT) * (place >= self.prefix - 1) * (place < length - 1)
-        )
-        known = own >= 0
-        chances = self.chances[at].float() * known
-        return Batch(self.ids[at], self.aux[at].float(), own.clamp_min(0), chances, own[..., 0], weight)
-
-    def answers(self) -> Tensor:
-        """Return the ids of all answers."""
-        place = torch.arange(len(self.ids), device=self.ids.device)
-        inside = place - self.first.repeat_interleave(self.length)
-        return self.ids[inside >= self.answer.repeat_interleave(self.length)]
 
 
 class Overlap:
@@ -140,7 +67,7 @@ def make_data(
     length: int,
     seed: int,
     seconds: float,
-) -> tuple[Lessons, int]:
+) -> tuple[PackedLessons, int]:
     """Let the target write `dialogues`, `wave` at a time, until `seconds` have passed.
 
     Return the lessons of those that may be used, and the number of the others.
@@ -165,7 +92,7 @@ def make_data(
         if shared is None and len(dialogue.ids) > dialogue.answer + 1
     ]
     began = time.monotonic()
-    lessons = Lessons.of(target, kept, taps)
+    lessons = PackedLessons.of(target, kept, taps)
     print(f"states: {len(kept)} dialogues in {time.monotonic() - began:.0f} s", flush=True)
     return lessons, sum(len(made) for made, _ in written) - len(kept)
 
@@ -190,7 +117,7 @@ def groups(dialogues: int, rows: int, seed: int) -> Iterator[list[int]]:
 
 def train(
     head: Head,
-    lessons: Lessons,
+    lessons: PackedLessons,
     rows: int,
     seconds: float,
     seed: int,

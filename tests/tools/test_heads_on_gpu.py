@@ -11,12 +11,13 @@ from heads.batch_decoder import BatchDecoder
 from heads.dialogues import ChatFormat, Dialogue, loops, write_dialogues
 from heads.head import HeadShape, load_head, start_head
 from heads.lesson_batches import LessonBatches
+from heads.packed_lessons import PackedLessons
 from heads.states import lessons_of
 from heads.waves import WaveDecoder, first_loops, write_wave
 from hypothesis import given
 from hypothesis import strategies as st
 from speculation import generate_alone
-from train_heads_on_gpu import Lessons, groups, train
+from train_heads_on_gpu import groups, train
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 TAPS = (1, 2, 3)
@@ -64,7 +65,7 @@ def test_repetition_is_found_where_it_first_ends(rows: list[list[int]], start: i
 
 def test_batches_are_those_of_lessons_in_a_folder(written: list[Dialogue], head_target: LlamaForCausalLM) -> None:
     ordered = sorted(written, key=lambda dialogue: len(dialogue.ids))
-    packed, alone = Lessons.of(head_target, ordered, TAPS), lessons_of(head_target, ordered, TAPS)
+    packed, alone = PackedLessons.of(head_target, ordered, TAPS), lessons_of(head_target, ordered, TAPS)
     to_draft = torch.arange(head_target.config.vocab_size) - 7
     group = [3, 17, 20]
     got = packed.batch(group, to_draft)
@@ -87,7 +88,7 @@ def test_an_epoch_has_every_dialogue_at_most_once() -> None:
 def test_training_by_time_improves_a_head(
     method: str, written: list[Dialogue], head_target: LlamaForCausalLM, tmp_path: Path
 ) -> None:
-    lessons = Lessons.of(head_target, written, TAPS)
+    lessons = PackedLessons.of(head_target, written, TAPS)
     torch.manual_seed(5)
     head = start_head(head_target, SHAPE, TAPS, 7, method, torch.arange(SHAPE.draft_vocabulary), lessons.aux.float())
     steps, _, curve = train(head, lessons, 8, 2.0, 1, tmp_path / "head", report_every=1)
