@@ -11,7 +11,7 @@ from .prior import Prior
 
 _MEMORY = 512.0  # rounds, for all texts
 _TEXT_MEMORY = 32.0  # rounds, for one text
-_TEXT_ROUNDS = 6.0  # weight of the rates of all texts within one text
+_TEXT_ROUNDS = 16.0  # weight of the rates of all texts within one text
 _LEAST = 1e-4  # minimum rate, so that odds are finite
 
 
@@ -56,9 +56,11 @@ def _rates(seen: AcceptanceRates, before: Sequence[float], rounds: float) -> lis
     rates: list[float] = []
     more = 1.0  # odds ratio between observed and prior rates, for the previous number
     for number, known in enumerate(before):
-        odds = more * _odds(known)
-        rates.append(seen.rate(number, odds / (1 + odds), rounds))
-        more = _odds(rates[-1]) / _odds(known)
+        usual = _odds(known)
+        odds = more * usual
+        rate = seen.rate(number, odds / (1 + odds), rounds)
+        rates.append(rate)
+        more = _odds(rate) / usual
     return rates
 
 
@@ -68,5 +70,5 @@ def new_rates(most: int, *, of_text: bool) -> AcceptanceRates:
 
 
 def _odds(rate: float) -> float:
-    kept = min(max(rate, _LEAST), 1 - _LEAST)
+    kept = rate if _LEAST <= rate <= 1 - _LEAST else min(max(rate, _LEAST), 1 - _LEAST)
     return kept / (1 - kept)

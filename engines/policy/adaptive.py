@@ -26,10 +26,11 @@ from .drafts_per_round import ObservedRound, RoundAhead
 from .prior import Prior, guessed, tokens_by_k
 from .round_costs import RoundCosts
 
-MORE, FEWER = 1.05, 1.015  # required improvement for a K of more drafts, or of fewer
+MORE, FEWER = 1.05, 1.03  # required improvement for a K of more drafts, or of fewer
 DWELL = 6  # minimum rounds between changes of K
-SHARE, LEAST_SHARE = 0.02, 0.005  # share of a round that is saved for probes
-OFF_SHARE = 0.6  # factor of that share while nothing is drafted
+_WEIGH = 4  # rounds between two comparisons of all K, which take as long as a thousandth of a fast round
+SHARE, LEAST_SHARE = 0.03, 0.0075  # share of a round that is saved for probes
+OFF_SHARE = 0.4  # factor of that share while nothing is drafted
 _FIRST, _MOST_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
 _MOST_OWED = 16.0  # rounds; limit of the debt after an expensive probe
 _PROBE, _LEAST_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in rounds
@@ -63,7 +64,7 @@ class _Place:
     def __init__(self, k: int, costs: RoundCosts, busy: int) -> None:
         self.k, self.costs, self.busy = k, costs, max(busy, 1)
         self.since = 0  # rounds since K changed
-        self.weighed: object = None  # state of knowledge and texts for which ``best`` was computed
+        self.weighed: object = None  # the time and the texts for which ``best`` was computed
         self.best = k
         self.probe: _Probe | None = None
         self.probed: dict[int, int] = {}  # K -> number of probes
@@ -97,7 +98,6 @@ class Adaptive:
         self._last: _Place | None = None
         self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0), 1)  # of the last round
         self._running: list[int] = []
-        self._learnt = 0  # version of the statistics
         self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
 
     def choose(self, ahead: RoundAhead) -> int:
@@ -108,12 +108,12 @@ class Adaptive:
             return place.probe.k
         if place.since < DWELL:
             return place.k
-        known = self._learnt, texts
-        if place.weighed != known:
+        now = place.since // _WEIGH, texts
+        if place.weighed != now:
             values = self.values(ahead)
             best = max(self.counts, key=values.__getitem__)
             margin = MORE if best > place.k else FEWER
-            place.weighed, place.best = known, best if values[best] > margin * values[place.k] else place.k
+            place.weighed, place.best = now, best if values[best] > margin * values[place.k] else place.k
         return place.best
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
@@ -145,7 +145,7 @@ class Adaptive:
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.lost += self._lost(seen, place)
         if seen.seconds is not None and seen.verified == seen.k:  # otherwise the drafts were made for another K
-            self._learnt += place.costs.add(seen.k, seen.seconds)
+            place.costs.add(seen.k, seen.seconds)
         if place.probe is not None and seen.k == place.probe.k:
             place.probe.rounds -= 1
             if place.probe.rounds <= 0:
@@ -183,7 +183,6 @@ class Adaptive:
             if drafted:
                 text.add(drafted, accepted)
                 self._rates(row.method).add(drafted, accepted)
-                self._learnt += 1
 
     def _save(self, place: _Place, ahead: RoundAhead) -> None:
         """Save a share of a round, and start a probe if the savings cover it."""
@@ -237,12 +236,16 @@ class Adaptive:
         return min(cost / place.costs.ratio(place.k), _MOST_OWED) - brought
 
     def _candidate(self, place: _Place) -> int:
-        """Return the K to probe: of the neighbours of the current one and 0, the least probed."""
+        """Return the K to probe, the least probed of four.
+
+        These are the neighbours of the current K, half of it, whose cost says more about the others, and 0, which is
+        probed half as often, because that costs the most.
+        """
         if place.k == 0:
             return next((k for k in self.counts if k >= _PROBED), self.counts[-1])
         at = self.counts.index(place.k)
-        near = [0, *self.counts[at + 1 : at + 2], self.counts[at - 1]]
-        return min(near, key=lambda k: place.probed.get(k, 0))
+        near = (*self.counts[at + 1 : at + 2], self.counts[at // 2], 0, self.counts[at - 1])
+        return min(near, key=lambda k: (place.probed.get(k, 0) + 1) * (1 if k else 2))
 
     def _rates(self, method: str) -> AcceptanceRates:
         return self._all.setdefault(method, new_rates(self.most, of_text=False))
@@ -261,13 +264,21 @@ class Adaptive:
         return self._places[key]
 
     def _new_place(self, ahead: RoundAhead) -> _Place:
-        """Return the statistics for a new kind of rounds, from known ones: their passes have more columns in
-        proportion to rows."""
-        last, methods = self._last, {row.method for row in ahead.rows}
+        """Return the statistics for a new kind of rounds.
+
+        Costs are those measured for as many rows, or else those of known rounds: their passes have more columns in
+        proportion to rows.
+        """
+        last, methods, busy = self._last, {row.method for row in ahead.rows}, ahead.busy
         prior = self._before(next(iter(methods), self._of))
-        shape, rows = (last.costs.shape(), ahead.busy / last.busy) if last else (prior.costs, float(ahead.busy))
-        costs = [1 + rows * (cost - 1) for cost in shape]
-        known = prior.ratios if last is None and ahead.busy == 1 else _CARRIED
-        place = _Place(last.k if last else self._start, RoundCosts(costs, known), ahead.busy)
+        k, known = last.k if last else self._start, _CARRIED
+        if last and not prior.knows(busy):
+            costs = [1 + busy / last.busy * (cost - 1) for cost in last.costs.shape()]
+        else:
+            costs, known = prior.costs_of(busy), prior.ratios if prior.knows(busy) else _CARRIED
+        if prior.knows(busy) and (last or busy > 1):
+            tokens = self._tokens(ahead)
+            k = max(self.counts, key=lambda k: tokens[k] / costs[max(k, ahead.least)])
+        place = _Place(k, RoundCosts(costs, known), busy)
         place.since = DWELL if self._prior.is_measured else 0
         return place

@@ -5,9 +5,10 @@ Both apply to rounds of one text. Observations are added to them and eventually 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 _FALL = 0.6  # acceptance rate of the first draft, and the ratio between the rates of consecutive drafts
 _DRAFTING = 0.1  # cost of a drafter pass, in rounds without drafts
@@ -22,13 +23,14 @@ class Prior:
     """Acceptance rates of drafts by number, and round costs by K = 0, 1, ..., in rounds of K = 0.
 
     ``rounds`` is the weight of the rates, in rounds with drafts; ``ratios`` is the weight of the cost ratio of each K
-    to 0.
+    to 0. ``batches`` are the costs of rounds with several rows, by their number, in rounds of K = 0 with as many rows.
     """
 
     rates: tuple[float, ...]
     costs: tuple[float, ...]
     rounds: float
     ratios: float
+    batches: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def is_measured(self) -> bool:
@@ -37,9 +39,27 @@ class Prior:
 
     @property
     def best(self) -> int:
-        """The K with the most tokens per second."""
+        """The K with the most tokens per second of one text."""
         values = [tokens / cost for tokens, cost in zip(tokens_by_k(self.rates), self.costs, strict=True)]
         return values.index(max(values))
+
+    def knows(self, rows: int) -> bool:
+        """Return whether rounds of so many rows were measured, or of fewer and of more."""
+        return self.is_measured and rows <= max(self.batches, default=1)
+
+    def costs_of(self, rows: int) -> list[float]:
+        """Return the costs of rounds with so many rows.
+
+        Costs between two measured numbers of rows are interpolated. Beyond the largest, the extra cost of drafts is
+        assumed to grow with the rows, which is an upper bound: a drafter reads its weights once for all rows.
+        """
+        known = {1: self.costs, **self.batches}
+        below = max(each for each in known if each <= rows)
+        above = min((each for each in known if each >= rows), default=None)
+        if above is None:
+            return [1 + rows / below * (cost - 1) for cost in known[below]]
+        share = (rows - below) / max(above - below, 1)
+        return [less + share * (more - less) for less, more in zip(known[below], known[above], strict=True)]
 
 
 def guessed(best: int, most: int) -> Prior:
@@ -55,19 +75,31 @@ def guessed(best: int, most: int) -> Prior:
     return Prior(tuple(rates), (1.0, *(1 + _DRAFTING + column * k for k in range(1, most + 1))), *_GUESSED)
 
 
-def measured(tokens: Sequence[float], costs: Sequence[float], most: int) -> Prior:
+def measured(
+    tokens: Sequence[float],
+    costs: Sequence[float],
+    most: int,
+    batches: Mapping[int, Sequence[float]] = MappingProxyType({}),
+) -> Prior:
     """Return the prior from measurements for K = 0, 1, ...: ``tokens`` and cost of a round. Larger K are extrapolated.
 
-    Impossible values are noise and are smoothed: no draft is accepted more often than the one before it, and more
-    drafts never cost less.
+    ``batches`` are costs of rounds with several rows, by their number. Impossible values are noise and are smoothed:
+    no draft is accepted more often than the one before it, and more drafts never cost less.
     """
     rates = [-each for each in rising(less - more for less, more in pairwise(tokens))]
     rates = [min(max(each, _LEAST_RATE), 1.0) for each in rates]
-    costs = rising(costs)
     while len(rates) < most:
         rates.append(rates[-1] * _FALL if rates else _FALL)
-        costs.append(costs[-1] + (costs[-1] - costs[-2] if len(costs) > 1 else _COLUMN * costs[-1]))
-    return Prior(tuple(rates[:most]), tuple(cost / costs[0] for cost in costs[: most + 1]), *_MEASURED)
+    several = {rows: _costs(each, most) for rows, each in batches.items()}
+    return Prior(tuple(rates[:most]), _costs(costs, most), *_MEASURED, several)
+
+
+def _costs(costs: Sequence[float], most: int) -> tuple[float, ...]:
+    """Return the costs of K = 0 .. ``most`` relative to K = 0, not decreasing, the missing ones extrapolated."""
+    known = rising(costs)
+    while len(known) <= most:
+        known.append(known[-1] + (known[-1] - known[-2] if len(known) > 1 else _COLUMN * known[-1]))
+    return tuple(cost / known[0] for cost in known[: most + 1])
 
 
 def tokens_by_k(rates: Sequence[float]) -> list[float]:

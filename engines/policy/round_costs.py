@@ -42,11 +42,11 @@ class RoundCosts:
         """Do not compare later rounds with earlier ones, because other texts have other lengths."""
         self._recent.clear()
 
-    def add(self, k: int, seconds: float) -> bool:
-        """Record a round that verified and drafted ``k``; return whether a cost changed."""
+    def add(self, k: int, seconds: float) -> None:
+        """Record a round that verified and drafted ``k``."""
         self._untimed[k] = self._untimed.get(k, 0) + 1
         if self._untimed[k] <= _UNTIMED or seconds <= 0:
-            return False
+            return
         now = math.log(seconds)
         others = {other for other, _ in self._recent if other != k}
         for other in others:
@@ -58,7 +58,6 @@ class RoundCosts:
             logs = rising(self._solved().tolist())
             self._logs = [each - logs[0] for each in logs]
         self._recent.append((k, now))
-        return bool(others)
 
     def ratio(self, k: int) -> float:
         """Return the cost of a round of ``k``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -207,6 +208,37 @@ def test_a_head_that_the_build_saw_fail_is_not_tried_at_first() -> None:
     assert sum(k > 0 for k in ks[:20]) <= 4
 
 
+def test_rounds_of_several_rows_start_with_the_k_measured_for_them() -> None:
+    """A drafter reads its weights once for all rows, so drafts of four rows may cost less than the guess from one."""
+    chained = [math.prod(CODE[: number + 1]) for number in range(MOST)]
+    costs = [1.0] + [1.2 + 0.1 * k for k in range(1, MOST + 1)]
+    several = {
+        2: [1.0, *[1.3 + 0.2 * k for k in range(1, MOST + 1)]],
+        4: [1.0, 1.3, *[1.9 + k for k in range(MOST - 1)]],
+    }
+    prior = measured(tokens_by_k(chained), costs, MOST, several)
+    policy = Adaptive(prior.best, MOST, prior, "peagle-chain")
+    rows = [RoundRow(Text(CODE, 0), "peagle-chain") for _ in range(8)]
+    chosen = [policy.choose(RoundAhead(rows[:many], many)) for many in (1, 2, 3, 4, 8)]
+    assert chosen == sorted(chosen, reverse=True)
+    assert chosen[0] == prior.best > chosen[1] > chosen[3] == 1
+    assert Adaptive(3, MOST, prior, "peagle-chain", counts=(4, 8)).choose(RoundAhead(rows[:4], 4)) in (0, 3, 4)
+
+
+@given(st.integers(1, 20), st.lists(st.floats(1, 3), min_size=MOST, max_size=MOST))
+def test_costs_between_measured_numbers_of_rows_are_between_their_costs(rows: int, more: list[float]) -> None:
+    prior = measured([1.0] * (MOST + 1), CPU, MOST, {4: [1.0, *more], 8: [1.0, *(2 * each for each in more)]})
+    below, above = max(each for each in (1, 4, 8) if each <= rows), min(each for each in (1, 4, 8, 99) if each >= rows)
+    costs = prior.costs_of(rows)
+    assert costs[0] == 1
+    assert prior.knows(rows) == (rows <= 8)
+    if rows <= 8:
+        ends = zip(prior.costs_of(below), prior.costs_of(above), costs, strict=True)
+        assert all(min(a, b) - 1e-9 <= cost <= max(a, b) + 1e-9 for a, b, cost in ends)
+    else:
+        assert all(a <= b for a, b in zip(prior.costs_of(8), costs, strict=True))
+
+
 def test_single_row_measurement_is_not_used_for_batches() -> None:
     """Each row has its columns: what a draft costs beside a round of four rows is four times as much."""
     policy = of_a_build(PROSE)
@@ -250,9 +282,13 @@ def test_outdated_measurements_are_forgotten(wrong: Sequence[float]) -> None:
     """An engine that was built on another machine, or serves other texts."""
     costs = tuple(1.0 + 1.5 * k for k in range(MOST + 1)) if wrong is RANDOM else FLAT
     right = CODE if wrong is RANDOM else RANDOM
-    ks = Machine(CPU, of_a_build(wrong, costs), noise=0.05).run([right], 6000).ks
-    late = ks[len(ks) // 2 :]
-    assert sum((k > 2) == (right is CODE) for k in late) > 0.9 * len(late)
+
+    def share(seed: int) -> float:
+        ks = Machine(CPU, of_a_build(wrong, costs), noise=0.05, seed=seed).run([right], 8000).ks
+        late = ks[len(ks) // 2 :]
+        return sum((k > 2) == (right is CODE) for k in late) / len(late)
+
+    assert statistics.median(share(seed) for seed in range(7)) > 0.9
 
 
 def test_no_guess_of_costs_is_for_ever() -> None:
