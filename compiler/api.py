@@ -1,4 +1,4 @@
-"""``peagle.build``, ``export``, ``quantize``, ``add_drafter``, ``verify`` and ``bench``: verbs as functions.
+"""``peagle.build``, ``export``, ``quantize``, ``add_drafter``, ``verify``, ``bench`` and ``tune``: verbs as functions.
 
 Each takes the options of its verb under the names of the flags (``--max-seq-len`` is ``max_seq_len``), returns its
 result, raises the errors that the command line reports, and prints nothing. ``tests/compiler/test_api.py`` keeps the
@@ -19,6 +19,7 @@ from .request.verb_options import BUILD, EXPORT, QUANTIZE, VerbOptions
 if TYPE_CHECKING:
     from ..engines.policy.drafts_per_round import NumSpeculativeTokens
     from .bench.result import BenchResult
+    from .bench.tune import Tuned
     from .pipeline.assemble_engine import BuildResult
     from .pipeline.engine_drafters import EngineDrafter
     from .pipeline.export import ExportResult
@@ -423,6 +424,45 @@ def bench(
 
         write_page(Path(html), result)
     return result
+
+
+def tune(
+    engine: StrPath,
+    *,
+    workload: str | None = None,
+    prompts: StrPath | None = None,
+    num_prompts: int = 4,
+    max_batch_size: int = 4,
+    draft: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Measure what drafts cost and gain on this machine, and write it into the engine, as ``peagle-compile tune``.
+
+    Args:
+        engine: The engine folder. Its text does not change.
+        workload: The prompts, for example ``"humaneval"``; bundled questions by default.
+        prompts: JSON Lines file with prompts, instead of a workload.
+        num_prompts: Number of prompts, evenly spaced.
+        max_batch_size: Largest number of requests at once to measure.
+        draft: Name of the drafter; that of the build by default.
+        threads: CPU threads.
+        progress: Receiver of progress reports.
+
+    Returns:
+        The new ``speculation`` of the manifest, and ``gains``: by number of requests, the tokens per second of every K
+        over plain decoding.
+
+    Raises:
+        UsageError: An option is invalid, no prompt fits, or the engine cannot draft.
+        EnvironmentProblem: The engine cannot be loaded here.
+    """
+    from .bench.tune import TuneOptions
+    from .bench.tune import tune as run
+
+    file = None if prompts is None else Path(prompts)
+    options = TuneOptions(Path(engine), workload, file, num_prompts, max_batch_size, draft, threads)
+    return run(options, progress)
 
 
 _OF_A_CALL = ("force", "ignore_limits", "progress")

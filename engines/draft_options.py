@@ -183,7 +183,8 @@ def adaptive_policy(manifest: Manifest, *, prepares_rounds: bool = False) -> Ada
     counts = spaced_counts(most) if prepares_rounds else None
     if speculation.measured is None:
         return Adaptive(speculation.num_speculative_tokens, most, counts=counts)
-    prior = measured(speculation.measured.tokens, speculation.measured.costs, most)
+    rounds = speculation.measured
+    prior = measured(rounds.tokens, rounds.costs, most, {each.rows: each.costs for each in rounds.batches})
     return Adaptive(prior.best, most, prior, manifest.method, counts)
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
@@ -14,14 +15,15 @@ import numpy as np
 from ..plugins.errors import EnvironmentProblem, UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
-from .draft_options import DraftDefaults, drafts_of, engine_with, with_drafter
+from .draft_options import Decoding, DraftDefaults, drafts_of, engine_with, with_drafter
 from .folder.checks import Check, check_files, files_to_hash
 from .folder.manifest import Manifest
 from .free_memory import free_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import memory_bytes, most_threads
-from .policy.drafts_per_round import NumSpeculativeTokens, Policy
+from .policy.drafts_per_round import NumSpeculativeTokens, Policy, spaced_counts
+from .policy.sweep import Sweep
 from .request_factory import ChatOptions, DraftOptions, EncodedInput, Prompt, RequestFactory, TemplateOptions
 from .requests.arguments import flag, integer, number, prompts_of, refusal, texts_of
 from .requests.params import SamplingParams, params_of
@@ -37,6 +39,7 @@ from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
 MOST_PRIORITY = (1 << 31) - 1
+_CYCLES, _TIMED_CALLS, _TIMED_TOKENS = 4, 8, 64  # of `round_costs`: cycles through all K, calls, and their tokens
 _PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 
@@ -342,9 +345,13 @@ class Engine:
         that one, and None uses the engine's own method. Raises ``UsageError`` for a prompt that is empty, too long or
         out of range, an invalid K, or drafts that the engine has no room for.
         """
+        return self._generate(prompts, params, self._factory.decoding(**drafts))
+
+    def _generate(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None, how: Decoding
+    ) -> list[RequestOutput]:
         listed = prompts_of(prompts)
         policies = params_of(params, len(listed))
-        how = self._factory.decoding(**drafts)
         ended = threading.Semaphore(0)
         requests = [
             self._factory.request(
@@ -499,6 +506,28 @@ class Engine:
                 "num_speculative_tokens is 0", why="draft logits need at least one draft per round", fix="use 1 or more"
             )
         return self._loop.run_exclusive(lambda: self._backend.draft_logits(ids, k))
+
+    def round_costs(self, prompts: Sequence[Prompt], *, seconds: float = 10.0) -> dict[int, float]:
+        """Return what a round of all ``prompts`` together costs by K, in rounds of K = 0.
+
+        K are 0, powers of two and the maximum, which take turns for about ``seconds``. Nothing else should run then.
+        Empty if the answers are too short to time every K, and for an engine whose method does not draft with a head:
+        other drafts cost next to nothing, and there is not one for every column.
+
+        Raises ``UsageError`` for more prompts than run at once, and the errors of ``generate``.
+        """
+        rows = integer("the number of prompts", len(prompts), 1, self._loop.slots)
+        how = self._factory.decoding()
+        if not how.method.needs_head:
+            return {}
+        sweep = Sweep(spaced_counts(self.manifest.speculation.max_num_speculative_tokens), rows)
+        params = SamplingParams(max_tokens=_TIMED_TOKENS, ignore_eos=True)
+        began = time.perf_counter()
+        for _ in range(_TIMED_CALLS):
+            self._generate(prompts, params, replace(how, policy=sweep))
+            if sweep.cycles >= _CYCLES or (sweep.cycles and time.perf_counter() > began + seconds):
+                break
+        return dict(zip(sweep.counts, sweep.costs, strict=False))
 
     def _submitted(
         self, request: Request, timeout: float | None = None, priority: int = 0, *, waits: bool

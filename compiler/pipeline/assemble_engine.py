@@ -15,6 +15,7 @@ from ..request.build_plan import BuildPlan
 from ..request.resolved_config import FILE_NAME as RESOLVED
 from ..store.publish import Assembly, assembling
 from ..store.stages import Stage
+from .batch_costs import cached_batches
 from .check_numbers import cached_check, not_checked
 from .choose_k import KChoice, cached_choice, with_choice
 from .engine_speed import EngineSpeed, speed_of_engine
@@ -100,7 +101,9 @@ def assemble(
                 choice, record["reused"] = cached_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
             pieces, manifest, found = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
             messages += found
-            manifest = with_choice(manifest, choice)
+            with run.phases("measure batches") as record:
+                batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of)
+            manifest = with_choice(manifest, choice, batches)
         elif platform.runs_here:
             with run.phases("check numbers") as record:
                 record["reused"] = cached_check(run, manifest, assembly.folder, pieces.made_of, name=out)

@@ -8,16 +8,19 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...engines.folder.manifest import Manifest
-from ...engines.folder.records import MeasuredRounds
+from ...engines.folder.manifest import Manifest, in_oldest_format
+from ...engines.folder.records import BatchCosts, MeasuredRounds
 from ...engines.text.template_files import read_templates
-from ..console.progress import Advance
+from ..console.progress import Advance, Progress
 from ..console.progress_lines import Tokens
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for, require_numbers
 from .shared_steps import PipelineRun
+
+if TYPE_CHECKING:
+    from ...engines.engine import Engine
 
 _SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
 _BEHIND = 0.8  # of the fastest: a K that is slower than this in every turn is dropped after two turns
@@ -120,6 +123,22 @@ def choose_k(
     return KChoice(fastest.k, rates)
 
 
+def measure_k(engine: Engine, prompts: Sequence[Ids], most: int, progress: Progress) -> KChoice:
+    """Measure K = 0..``most`` with an engine and its default drafter."""
+    from ...engines.requests.params import SamplingParams
+
+    params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
+
+    def decode(prompt: Ids, k: int) -> Decoded:
+        output = engine.generate([prompt], params, num_speculative_tokens=k)[0]
+        acceptance, many = output.acceptance, len(output.token_ids) - 1  # prefill emits the first
+        return Decoded(many, output.decode_seconds, acceptance.rounds + acceptance.undrafted, acceptance.accepted)
+
+    total = (2 + _SWEEPS * len(prompts) * (most + 1)) * (_TOKENS - 1)  # if no K is dropped and time suffices
+    with progress.step(f"choose K among 1..{most}", Tokens(total)) as advance:
+        return choose_k(decode, prompts, most, sweeps=_SWEEPS, advance=advance)
+
+
 def _rate(k: int, turns: Sequence[Decoded], plain: Sequence[Decoded]) -> Rate:
     """Return the rate at one K, from its turns and the paired ones without drafts."""
     speeds = [_speed(each) for each in turns]
@@ -159,22 +178,12 @@ def cached_choice(
 
     def make(stage: Path) -> None:
         from ...engines.engine import Engine
-        from ...engines.requests.params import SamplingParams
 
         with run.progress.step("load the engine"):
             loaded = Engine.load(folder, check="sizes", prefix_cache_bytes=0)
-        params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
-
-        def decode(prompt: Ids, k: int) -> Decoded:
-            output = loaded.generate([prompt], params, num_speculative_tokens=k)[0]
-            acceptance, tokens = output.acceptance, len(output.token_ids) - 1  # prefill emits the first
-            return Decoded(tokens, output.decode_seconds, acceptance.rounds + acceptance.undrafted, acceptance.accepted)
-
         prompts = prompts_for(loaded, _PROMPTS)
         require_numbers(loaded, prompts, engine)
-        total = (2 + _SWEEPS * len(prompts) * (most + 1)) * (_TOKENS - 1)  # if no K is dropped and time suffices
-        with run.progress.step(f"choose K among 1..{most}", Tokens(total)) as advance:
-            choice = choose_k(decode, prompts, most, sweeps=_SWEEPS, advance=advance)
+        choice = measure_k(loaded, prompts, most, run.progress)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))
 
     backend = manifest.backend
@@ -186,7 +195,8 @@ def cached_choice(
     return KChoice(content["k"], tuple(Rate(**rate) for rate in content["rates"])), stage.reused
 
 
-def with_choice(manifest: Manifest, choice: KChoice) -> Manifest:
-    """Return ``manifest`` with the chosen K and the measurements of every K."""
-    speculation = replace(manifest.speculation, num_speculative_tokens=choice.k, measured=choice.measured)
-    return replace(manifest, speculation=speculation)
+def with_choice(manifest: Manifest, choice: KChoice, batches: tuple[BatchCosts, ...] = ()) -> Manifest:
+    """Return ``manifest`` with the chosen K, the measurements of every K, and those of rounds with several texts."""
+    measured = replace(choice.measured, batches=batches)
+    speculation = replace(manifest.speculation, num_speculative_tokens=choice.k, measured=measured)
+    return in_oldest_format(replace(manifest, speculation=speculation))

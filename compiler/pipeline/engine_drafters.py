@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from ...engines.draft_methods import METHODS, Passes, method_of_heads
 from ...engines.folder.checks import DRAFTERS
 from ...engines.folder.manifest import (
-    BUILT_FORMAT,
     BUILT_IN,
-    FORMAT_VERSION,
     Manifest,
     folder_of,
+    in_oldest_format,
     is_drafter_name,
 )
 from ...engines.folder.records import AddedDrafter, FileEntry, Speculation
@@ -158,7 +157,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
 
     A process that has loaded the drafter goes on with it. Raises ``UsageError`` for a drafter that cannot be removed.
     """
-    with writing(engine, 0), _changing(engine):
+    with writing(engine, 0), changing(engine):
         manifest = Manifest.read(engine)
         gone = next((each for each in list_drafters(engine) if each.name == name), None)
         if gone is None or name == BUILT_IN:
@@ -170,8 +169,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
             )
         drafters = {each: record for each, record in manifest.drafters.items() if each != name}
         files = {each: entry for each, entry in manifest.files.items() if each not in _files_of(manifest, name)}
-        version = manifest.format_version if drafters else BUILT_FORMAT
-        replace(manifest, drafters=drafters, files=files, format_version=version).write(engine)
+        in_oldest_format(replace(manifest, drafters=drafters, files=files)).write(engine)
         folder = engine / folder_of(name)
         aside = temporary_path(engine / DRAFTERS)  # the next change removes it if this process is killed
         with suppress(FileNotFoundError):  # somebody else removed the files
@@ -183,7 +181,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
 
 
 @contextmanager
-def _changing(engine: Path) -> Iterator[None]:
+def changing(engine: Path) -> Iterator[None]:
     """Lock an engine and remove what killed changes left. Raises ``EnvironmentProblem`` if it is no engine."""
     Manifest.read(engine)
     with locked(Path(os.path.realpath(engine))):
@@ -314,7 +312,7 @@ def _publish(
     """Place the drafter in the engine, try it, and list it in the manifest; return the bytes of its files."""
     engine, folder = request.engine, request.engine / folder_of(name)
     size = sum(bytes_of({name: compiled.attached}).values())
-    with writing(engine, size), _changing(engine):
+    with writing(engine, size), changing(engine):
         with temporary_folder(engine / DRAFTERS) as temporary, run.phases("assemble"):
             assembly = Assembly(temporary)
             assembly.place_stage(compiled.attached, f"{DRAFTERS}/{name}", run.progress)
@@ -328,12 +326,8 @@ def _publish(
             remove(folder)  # of an addition that was killed before the manifest listed it
             (temporary / folder_of(name)).rename(folder)
             flush(folder.parent, engine)
-        manifest = replace(
-            manifest,
-            drafters={**manifest.drafters, name: added},
-            files=dict(sorted({**manifest.files, **assembly.files}.items())),
-            format_version=FORMAT_VERSION,
-        )
+        files = dict(sorted({**manifest.files, **assembly.files}.items()))
+        manifest = in_oldest_format(replace(manifest, drafters={**manifest.drafters, name: added}, files=files))
         try:
             with run.phases("check numbers"):
                 _require_numbers(manifest.using(name), request)

@@ -22,6 +22,7 @@ from .run import run
 from .sagemaker import sagemaker
 from .serve import serve
 from .triton import triton
+from .tune import tune
 from .verify import verify
 
 EXIT_CODES = (
@@ -36,7 +37,22 @@ app = program(
     epilog=f"{EXIT_CODES} {_REFERENCE}",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (build, export, quantize, run, chat, serve, sagemaker, triton, verify, bench, inspect, models, doctor):
+for verb in (
+    build,
+    export,
+    quantize,
+    run,
+    chat,
+    serve,
+    sagemaker,
+    triton,
+    verify,
+    bench,
+    tune,
+    inspect,
+    models,
+    doctor,
+):
     app.command(cls=Verb, epilog=f"{EXIT_CODES} {_REFERENCE}", short_help=first_sentence(verb.__doc__))(verb)
 _GROUPS: dict[str, tuple[typer.Typer, dict[str, Callable[..., None]]]] = {
     "drafter": (drafter, {"add": drafter_add, "list": drafter_list, "remove": drafter_remove}),

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -154,6 +155,8 @@ def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bo
         problems.append("speculation.num_speculative_tokens must be between 1 and max_num_speculative_tokens")
     if (measured := speculation.measured) and not _can_be_rounds(measured, most):
         problems.append("speculation.measured needs at least 1 token and a cost above 0 for every K from 0 on")
+    elif measured and not _can_be_batches(measured):
+        problems.append("speculation.measured.batches needs 2 or more rows, ascending, with a cost above 0 for every K")
     if not drafter and (speculation.trained_depth, shapes.draft_vocab_size, shapes.taps) != (None, 0, ()):
         problems.append("without a drafter, trained_depth, draft_vocab_size and taps must be empty")
     if shapes.cache_length < least_cache_length(shapes.max_seq_len, most):
@@ -166,6 +169,15 @@ def _can_be_rounds(measured: MeasuredRounds, most: int) -> bool:
     tokens, costs = measured.tokens, measured.costs
     whole = len(tokens) == len(costs) and 1 <= len(tokens) <= most + 1
     return whole and all(1 <= each <= most + 1 for each in tokens) and all(0 < each < math.inf for each in costs)
+
+
+def _can_be_batches(measured: MeasuredRounds) -> bool:
+    """Return whether costs of several rows are plausible: each number of rows once, and as many K as of one row."""
+    rows = [each.rows for each in measured.batches]
+    costs = [cost for each in measured.batches for cost in each.costs]
+    whole = all(len(each.costs) == len(measured.costs) for each in measured.batches)
+    ascending = all(less < more for less, more in pairwise([1, *rows]))
+    return whole and ascending and all(0 < each < math.inf for each in costs)
 
 
 def least_cache_length(max_seq_len: int, max_k: int) -> int:

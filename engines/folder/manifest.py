@@ -25,11 +25,12 @@ from .strict_json import decode
 FILE_NAME = "engine.json"
 # The newest supported version; all older ones are supported too. Missing from format 1: engines without a drafter;
 # 2: drafting without a drafter; 3: autoregressive drafters; 4: adaptive K; 5: rounds measured by the build;
-# 6: the name of the draft method, which follows from the rest; 7: added drafters.
-FORMAT_VERSION = 8
-BUILT_FORMAT = 7  # of engines as builds write them, which earlier versions can read
+# 6: the name of the draft method, which follows from the rest; 7: added drafters; 8: costs of rounds with several rows.
+FORMAT_VERSION = 9
+BUILT_FORMAT = 7  # of engines as builds write them if nothing needs a newer one; earlier versions can read it
 _NAMES_METHOD = 7
 _ADDS_DRAFTERS = 8
+_HAS_BATCHES = 9
 BUILT_IN = "built-in"  # the name of the drafter that an engine was built with
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _HEADLESS_BEFORE = "ngram"  # the only draft method without a head up to format 6
@@ -123,6 +124,10 @@ class Manifest:
             del content["speculation"]["adapts"]  # unknown to older versions
         if self.speculation.measured is None:
             del content["speculation"]["measured"]
+        for each in (content, *content["drafters"].values()):
+            measured = each["speculation"].get("measured")
+            if measured and not measured["batches"]:
+                del measured["batches"]
         if not self.drafters:
             del content["drafters"]
         content["digest"] = _digest(content)
@@ -170,6 +175,17 @@ class Manifest:
         return manifest
 
 
+def in_oldest_format(manifest: Manifest) -> Manifest:
+    """Return the manifest in the oldest format that builds write and that has all of it."""
+    version = _ADDS_DRAFTERS if manifest.drafters else BUILT_FORMAT
+    return replace(manifest, format_version=_HAS_BATCHES if _has_batches(manifest) else version)
+
+
+def _has_batches(manifest: Manifest) -> bool:
+    speculations = (manifest.speculation, *(each.speculation for each in manifest.drafters.values()))
+    return any(each.measured is not None and each.measured.batches for each in speculations)
+
+
 def is_engine(folder: Path) -> bool:
     """Return whether the folder was published as an engine, valid or damaged."""
     return (folder / FILE_NAME).is_file()
@@ -197,6 +213,8 @@ def contradictions(manifest: Manifest) -> list[str]:
     elif manifest.format_version < _oldest_format(manifest.drafter, manifest.speculation):
         lacks = _LACKS[_lacking(manifest)]
         problems.append(f"format_version {manifest.format_version} does not support {lacks}")
+    if _has_batches(manifest) and manifest.format_version < _HAS_BATCHES:
+        problems.append(f"speculation.measured.batches requires format {_HAS_BATCHES} or newer")
     return problems + _drafter_contradictions(manifest)
 
 

@@ -167,14 +167,24 @@ class BackendRecord:
 
 
 @dataclass(frozen=True)
+class BatchCosts:
+    """Costs of rounds of several texts (``rows``) by K = 0, 1, ..., relative to a round of as many texts and K = 0."""
+
+    rows: int
+    costs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class MeasuredRounds:
     """Rounds of one text as measured by the build, by K = 0, 1, ...: mean tokens and cost.
 
     Costs are relative to a round of K = 0. They come from the build machine, so a policy only starts from them.
+    ``batches`` are those of several texts.
     """
 
     tokens: tuple[float, ...]
     costs: tuple[float, ...]
+    batches: tuple[BatchCosts, ...] = ()
 
 
 @dataclass(frozen=True)

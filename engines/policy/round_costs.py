@@ -33,7 +33,7 @@ class RoundCosts:
     def __init__(self, assumed: Sequence[float], ratios: float) -> None:
         self._assumed = [math.log(each / assumed[0]) for each in assumed]
         self._ratios, self._count = ratios, 0
-        self._logs = list(self._assumed)
+        self._fitted: list[float] | None = list(self._assumed)  # None after further ratios
         self._seen: dict[tuple[int, int], deque[float]] = {}  # (more, fewer drafts) -> log ratios
         self._recent: deque[tuple[int, float]] = deque(maxlen=_NEAR)
         self._untimed: dict[int, int] = {}
@@ -55,23 +55,31 @@ class RoundCosts:
             kept.append(ratio if k > other else -ratio)
         if others:
             self._count += len(others)
-            logs = rising(self._solved().tolist())
-            self._logs = [each - logs[0] for each in logs]
+            self._fitted = None
         self._recent.append((k, now))
 
     def ratio(self, k: int) -> float:
         """Return the cost of a round of ``k``."""
-        return math.exp(self._logs[k])
+        return math.exp(self._logs()[k])
 
     def cost_of(self, seconds: float) -> float | None:
         """Return the cost of a round of this duration relative to those directly before it; None if there are none."""
         if not self._recent or seconds <= 0:
             return None
-        return math.exp(math.log(seconds) - statistics.median(then - self._logs[k] for k, then in self._recent))
+        logs = self._logs()
+        return math.exp(math.log(seconds) - statistics.median(then - logs[k] for k, then in self._recent))
 
     def shape(self) -> list[float]:
         """Return the cost of every K."""
-        return [math.exp(each) for each in self._logs]
+        return [math.exp(each) for each in self._logs()]
+
+    def _logs(self) -> list[float]:
+        """Return the log cost of every K; fitted when it is needed, since a fit takes longer than the rest of a round's
+        bookkeeping."""
+        if self._fitted is None:
+            logs = rising(self._solved().tolist())
+            self._fitted = [each - logs[0] for each in logs]
+        return self._fitted
 
     def _solved(self) -> np.ndarray:
         """Return the log costs that best fit all observed ratios, by least squares."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .compiler.api import list_drafters as list_drafters
     from .compiler.api import quantize as quantize
     from .compiler.api import remove_drafter as remove_drafter
+    from .compiler.api import tune as tune
     from .compiler.api import verify as verify
     from .compiler.console.progress import Progress as Progress
     from .compiler.console.progress import show_progress as show_progress
@@ -43,6 +44,7 @@ _HOMES = {
         "list_drafters",
         "quantize",
         "remove_drafter",
+        "tune",
         "verify",
     ),
     "compiler.console.progress": ("Progress", "show_progress"),
@@ -67,6 +69,7 @@ __all__ = [
     "quantize",
     "remove_drafter",
     "show_progress",
+    "tune",
     "verify",
 ]
 

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.folder.checks import LARGE, Check, check_files, check_gpu, check_runtime, files_to_hash
-from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, FORMAT_VERSION, Manifest
+from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, FORMAT_VERSION, Manifest, in_oldest_format
 from peagle.engines.folder.records import (
     AddedDrafter,
     BackendRecord,
+    BatchCosts,
     Cache,
     Evidence,
     FileEntry,
@@ -268,15 +269,31 @@ def test_adaptive_k_is_stored_and_fixed_k_stays_readable_by_old_versions(engine:
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
     measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
     with_rounds = Speculation(5, 8, None, adapts=True, measured=measured)
+    with_batches = Speculation(
+        5, 8, None, adapts=True, measured=replace(measured, batches=(BatchCosts(2, (1.0, 1.4)),))
+    )
     for version, adapting in (
         (5, Speculation(5, 8, None, adapts=True)),
         (6, with_rounds),
         (7, with_rounds),
         (8, with_rounds),
+        (9, with_batches),
     ):
         dataclasses.replace(manifest, speculation=adapting, format_version=version).write(engine)
         assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, version)
+        stored = json.loads((engine / FILE_NAME).read_text())["speculation"].get("measured", {})
+        assert ("batches" in stored) == (version == 9)
     assert version == FORMAT_VERSION
+
+
+def test_manifests_have_the_oldest_format_that_has_all_of_them(engine: Path) -> None:
+    manifest = Manifest.read(engine)
+    measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
+    for rounds, version in ((measured, 7), (replace(measured, batches=(BatchCosts(2, (1.0, 1.4)),)), 9)):
+        changed = replace(manifest, speculation=Speculation(5, 8, None, adapts=True, measured=rounds))
+        assert in_oldest_format(changed).format_version == version
+    replace(changed, format_version=8, method="peagle").write(engine)
+    assert "batches requires format 9" in refusal(engine).why
 
 
 @pytest.mark.parametrize(
@@ -318,6 +335,26 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
             for of in [((), ()), ((1.0,), (1.0, 2.0)), ((0.5,), (1.0,)), ((1.0,), (0.0,)), ((math.nan,), (1.0,))]
         ),
         ({"speculation": replace(MEASURED, measured=MeasuredRounds((1.0,) * 10, (1.0,) * 10))}, "cost above 0"),
+        *(
+            (
+                {
+                    "speculation": replace(
+                        MEASURED,
+                        measured=MeasuredRounds((1.0, 2.0), (1.0, 1.5), tuple(BatchCosts(*of) for of in batches)),
+                    ),
+                    "format_version": 9,
+                },
+                "measured.batches needs",
+            )
+            for batches in (
+                [(1, (1.0, 1.5))],
+                [(4, (1.0, 1.5)), (2, (1.0, 1.5))],
+                [(2, (1.0, 1.5)), (2, (1.0, 1.5))],
+                [(2, (1.0,))],
+                [(2, (1.0, 0.0))],
+                [(2, (1.0, math.inf))],
+            )
+        ),
         (ALONE | {"shapes": Shapes(64, 65, 16, 100, 0, ())}, "is too small"),
     ],
 )

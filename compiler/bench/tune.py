@@ -1,0 +1,181 @@
+"""Tune an engine: measure what its drafts cost and gain on this machine and on one's own prompts, and store it.
+
+A build measures this for the machine that it runs on. An engine that is used on another machine, or for other texts
+than the bundled prompts, starts from better figures after it was tuned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...engines.folder.manifest import BUILT_IN, Manifest, in_oldest_format
+from ...engines.folder.records import MeasuredRounds, Speculation
+from ...engines.policy.prior import Prior, measured, tokens_by_k
+from ...engines.requests.arguments import integer
+from ...plugins.errors import UsageError
+from ..bundled.prompts import Prompt
+from ..console.progress import Progress, Quiet
+from ..pipeline.batch_costs import measure_batches
+from ..pipeline.check_numbers import prompts_for
+from ..pipeline.choose_k import measure_k
+from ..pipeline.engine_drafters import changing
+from .prompt_file import read_prompts
+from .workloads import WORKLOADS, encode_prompts, spaced
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """Options of ``tune``; ``peagle-compile tune --help`` describes them."""
+
+    engine: Path
+    workload: str | None = None
+    prompts: Path | None = None
+    num_prompts: int = 4
+    max_batch_size: int = 4
+    draft: str | None = None
+    threads: int | None = None
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for options that are invalid for every engine, or contradict each other."""
+        integer("--num-prompts", self.num_prompts, 1)
+        integer("--max-batch-size", self.max_batch_size, 1)
+        if self.workload is not None and self.prompts is not None:
+            raise UsageError("--workload and --prompts contradict each other", fix="give only one of them")
+        usable = [name for name, each in WORKLOADS.items() if each.questions]
+        if self.workload is not None and self.workload not in usable:
+            raise UsageError(f"--workload {self.workload} is unknown", fix=f"use one of {', '.join(usable)}")
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The numbers of requests to measure beside one: powers of two up to the largest, and that."""
+        powers = {1 << power for power in range(1, self.max_batch_size.bit_length())}
+        return tuple(sorted(powers | ({self.max_batch_size} - {1})))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was measured of one drafter of an engine, and what the engine now starts from."""
+
+    engine: Path
+    drafter: str
+    speculation: Speculation
+
+    @property
+    def gains(self) -> dict[int, tuple[float, ...]]:
+        """Tokens per second by K, over plain decoding of as many requests at once, by their number."""
+        prior = _prior(self.speculation)
+        tokens = tokens_by_k(prior.rates)
+        rows = (1, *prior.batches)
+        return {
+            each: tuple(many / cost for many, cost in zip(tokens, prior.costs_of(each), strict=True)) for each in rows
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result for programs."""
+        gains = {rows: [round(each, 3) for each in of_k] for rows, of_k in self.gains.items()}
+        return {
+            "engine": str(self.engine),
+            "drafter": self.drafter,
+            "num_speculative_tokens": self.speculation.num_speculative_tokens,
+            "adapts": self.speculation.adapts,
+            "tokens_per_round": list(_measured(self.speculation).tokens),
+            "requests": [
+                {"requests": rows, "fastest": of_k.index(max(of_k)), "over_plain": of_k} for rows, of_k in gains.items()
+            ],
+        }
+
+
+def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
+    """Measure rounds of one and of several requests at every K, and write the figures into the engine's manifest.
+
+    The text of the engine does not change. Raises ``UsageError`` for an engine that cannot draft and for a drafter that
+    it lacks, and ``EnvironmentProblem`` for an engine that this machine cannot run. The engine is unchanged then, and
+    after Ctrl-C.
+    """
+    from ...engines.engine import Engine
+
+    options.check()
+    progress = progress or Quiet()
+    manifest, drafter = _using(options)
+    most = manifest.speculation.max_num_speculative_tokens
+    found, draft = _questions(options, progress), drafter or None
+    with progress.step("load the engine"):
+        engine = Engine.load(options.engine, threads=options.threads, prefix_cache_bytes=0, draft=draft)
+    with engine:
+        ids = prompts_for(engine, options.num_prompts)
+        if found:
+            name = str(options.prompts or options.workload)
+            encoded = encode_prompts(engine, name, found, max(engine.max_seq_len // 2, 1))
+            ids = [list(each.input.ids) for each in encoded.prompts]
+        choice = measure_k(engine, ids, most, progress)
+    batches = measure_batches(
+        options.engine, manifest, options.rows, progress, draft=draft, prompts=ids, threads=options.threads
+    )
+    rounds = replace(choice.measured, batches=batches)
+    with changing(options.engine):
+        speculation = _store(options.engine, drafter, rounds, manifest)
+    return Tuned(options.engine, drafter, speculation)
+
+
+def _using(options: TuneOptions) -> tuple[Manifest, str]:
+    """Return the manifest of the engine with the drafter to tune, and the name of that, empty without a head."""
+    manifest = Manifest.read(options.engine)
+    drafter = options.draft or manifest.drafter_name
+    if options.draft is not None and options.draft not in {manifest.drafter_name, *manifest.drafters} - {""}:
+        known = ", ".join(name for name in (manifest.drafter_name, *manifest.drafters) if name) or "none"
+        raise UsageError(f"{options.engine} has no drafter {options.draft}", why=f"its drafters are: {known}")
+    used = manifest.using(drafter) if drafter else manifest
+    if not used.speculation.max_num_speculative_tokens:
+        raise UsageError(
+            f"{options.engine} cannot be tuned", why="it was built for plain decoding, so there is no K to choose"
+        )
+    return used, drafter
+
+
+def _questions(options: TuneOptions, progress: Progress) -> list[Prompt]:
+    """Return the prompts that the options name; none if they name none."""
+    if options.prompts is not None:
+        return spaced(read_prompts(options.prompts), options.num_prompts)
+    questions = WORKLOADS[options.workload].questions if options.workload else None
+    return spaced(questions(progress), options.num_prompts) if questions else []
+
+
+def _store(engine: Path, drafter: str, rounds: MeasuredRounds, measured_with: Manifest) -> Speculation:
+    """Write the figures of a drafter into the manifest as it is now.
+
+    Raises ``UsageError`` if the engine was replaced meanwhile.
+    """
+    now = Manifest.read(engine)
+    its = now.using(drafter) if not drafter or drafter == BUILT_IN or drafter in now.drafters else None
+    if its is None or its.target != measured_with.target or its.drafter != measured_with.drafter:
+        raise UsageError(
+            f"{engine} was changed while it was measured",
+            why="the figures are those of files that are gone",
+            fix="repeat the command",
+        )
+    k = _prior_of(rounds, its.speculation).best
+    speculation = replace(its.speculation, measured=rounds)
+    if speculation.adapts:
+        speculation = replace(speculation, num_speculative_tokens=max(k, 1))
+    if drafter in now.drafters:
+        added = {**now.drafters, drafter: replace(now.drafters[drafter], speculation=speculation)}
+        now = replace(now, drafters=added)
+    else:
+        now = replace(now, speculation=speculation)
+    in_oldest_format(now).write(engine)
+    return speculation
+
+
+def _measured(speculation: Speculation) -> MeasuredRounds:
+    return speculation.measured or MeasuredRounds((1.0,), (1.0,))
+
+
+def _prior(speculation: Speculation) -> Prior:
+    return _prior_of(_measured(speculation), speculation)
+
+
+def _prior_of(rounds: MeasuredRounds, speculation: Speculation) -> Prior:
+    most = speculation.max_num_speculative_tokens
+    return measured(rounds.tokens, rounds.costs, most, {each.rows: each.costs for each in rounds.batches})

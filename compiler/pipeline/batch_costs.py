@@ -1,0 +1,86 @@
+"""Measure what rounds of several texts cost by K, so that the policy need not guess it from rounds of one text."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from ...engines.engine import Engine
+from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import BatchCosts
+from ...plugins.errors import EnvironmentProblem
+from ..console.progress import Progress
+from ..store.stages import Stage
+from .check_numbers import Ids, prompts_for
+from .shared_steps import PipelineRun
+
+ROWS = (2, 4)  # numbers of texts that a build measures; costs between them are interpolated
+_SECONDS = 10.0  # for each number of texts
+
+
+def cached_batches(
+    run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage]
+) -> tuple[tuple[BatchCosts, ...], bool]:
+    """Measure rounds of several texts with the engine in ``folder``, or reuse those of an earlier build of its graphs.
+
+    Also returns True if they were reused. ``graphs`` are the engine's stages, by half.
+    """
+
+    def make(stage: Path) -> None:
+        measured = measure_batches(folder, manifest, ROWS, run.progress)
+        (stage / "batches.json").write_text(json.dumps([asdict(each) for each in measured]))
+
+    most = manifest.speculation.max_num_speculative_tokens
+    names = [stage.path.name for stage in graphs.values()]
+    key = [names, manifest.backend.versions[manifest.backend.name], most, platform.node()]
+    stage = run.store.run("batch-costs", key, make)
+    content = json.loads((stage.path / "batches.json").read_bytes())
+    return tuple(BatchCosts(each["rows"], tuple(each["costs"])) for each in content), stage.reused
+
+
+def measure_batches(
+    folder: Path,
+    manifest: Manifest,
+    rows: Sequence[int],
+    progress: Progress,
+    *,
+    draft: str | None = None,
+    prompts: Sequence[Ids] = (),
+    threads: int | None = None,
+) -> tuple[BatchCosts, ...]:
+    """Return the costs of rounds of so many texts; numbers for which the engine was not built are left out.
+
+    ``draft`` names the drafter; ``prompts`` are the texts, by default bundled ones. Empty if the engine does not draft
+    with a head, or if this machine has no memory for so many caches.
+    """
+    most = manifest.speculation.max_num_speculative_tokens
+    rows = [each for each in rows if each <= _most_rows(manifest)]
+    if not rows or not manifest.draft_method.needs_head:
+        return ()
+    try:
+        engine = Engine.load(
+            folder, max_batch_size=max(rows), check="sizes", prefix_cache_bytes=0, draft=draft, threads=threads
+        )
+    except EnvironmentProblem:
+        return ()
+    with engine:
+        texts = prompts or prompts_for(engine, max(rows))
+        found = []
+        for each in rows:
+            with progress.step(f"measure rounds of {each} requests"):
+                costs = engine.round_costs([texts[at % len(texts)] for at in range(each)], seconds=_SECONDS)
+            if costs:
+                filled = np.interp(range(most + 1), [*costs], [*costs.values()])
+                found.append(BatchCosts(each, tuple(round(float(cost), 3) for cost in filled)))
+    return tuple(found)
+
+
+def _most_rows(manifest: Manifest) -> int:
+    """Return how many texts the engine can run at once."""
+    plans = [part.plan for part in manifest.parts.values() if part.plan is not None]
+    return min((max(each.rows[-1] for each in plan.profiles) for plan in plans), default=1 << 30)

@@ -1,0 +1,123 @@
+"""``tune``: what is measured is stored for the drafter that was measured, and nothing else of an engine changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.compiler.bench import tune as module
+from peagle.compiler.bench.tune import Tuned, TuneOptions, tune
+from peagle.compiler.pipeline.choose_k import KChoice, Rate
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.folder.manifest import Manifest
+from peagle.engines.folder.records import BatchCosts
+from peagle.plugins.errors import UsageError
+from tests.fixtures.commands import Run
+
+PARAMS = SamplingParams(max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture
+def engine(tiny_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_folder, tmp_path / "engine"))
+
+
+def test_costs_of_one_and_several_requests_are_measured_and_stored(engine: Path) -> None:
+    before = Manifest.read(engine)
+    text = Engine.load(engine, threads=1).generate([[5, 9]], PARAMS)[0].token_ids
+    tuned = tune(TuneOptions(engine, max_batch_size=2, num_prompts=2, threads=1))
+    after, most = Manifest.read(engine), before.speculation.max_num_speculative_tokens
+    assert after.speculation == tuned.speculation
+    measured = after.speculation.measured
+    assert measured is not None
+    assert [each.rows for each in measured.batches] == [2]
+    assert {len(measured.tokens), len(measured.costs), len(measured.batches[0].costs)} == {most + 1}
+    assert measured.batches[0].costs[0] == 1.0
+    assert replace(after, speculation=before.speculation, format_version=before.format_version) == before
+    assert [*tuned.gains] == [1, 2]
+    loaded = Engine.load(engine, threads=1)
+    assert loaded.generate([[5, 9]], PARAMS, num_speculative_tokens="auto")[0].token_ids == text
+
+
+def given(monkeypatch: pytest.MonkeyPatch, costs: list[float], batches: dict[int, list[float]]) -> None:
+    """Replace the clock: the engine is loaded and its prompts are encoded, but these are the costs."""
+    rates = tuple(Rate(k, 1 + k / cost, 1, 1, 1 + k / 2, cost, 4) for k, cost in enumerate(costs))
+    monkeypatch.setattr(module, "measure_k", lambda *_: KChoice(1, rates))
+    several = tuple(BatchCosts(rows, tuple(each)) for rows, each in batches.items())
+    monkeypatch.setattr(module, "measure_batches", lambda *_, **__: several)
+
+
+def test_the_fastest_k_becomes_the_first_unless_the_build_fixed_one(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest.read(engine)
+    costs = [1.0, 1.1, 1.1, *[9.0] * (manifest.speculation.max_num_speculative_tokens - 2)]
+    given(monkeypatch, costs, {4: [1.0, 1.2, *[9.0] * (len(costs) - 2)]})
+    for adapts, k in ((True, 2), (False, manifest.speculation.num_speculative_tokens)):
+        replace(manifest, speculation=replace(manifest.speculation, adapts=adapts), format_version=7).write(engine)
+        tuned = tune(TuneOptions(engine))
+        assert (tuned.speculation.num_speculative_tokens, tuned.speculation.adapts) == (k, adapts)
+        fastest = {each["requests"]: each["fastest"] for each in tuned.as_json()["requests"]}
+        assert fastest == {1: 2, 4: 1}
+        assert Manifest.read(engine).format_version == 9
+
+
+def test_an_engine_that_changes_meanwhile_is_left_as_it_is(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = Manifest.read(engine)
+    costs = [1.0] * (manifest.speculation.max_num_speculative_tokens + 1)
+    given(monkeypatch, costs, {})
+    other = replace(manifest, target=replace(manifest.target, origin=replace(manifest.target.origin, revision="new")))
+    measured = module.measure_batches
+
+    def rebuild(*arguments: Any, **named: Any) -> Any:
+        other.write(engine)
+        return measured(*arguments, **named)
+
+    monkeypatch.setattr(module, "measure_batches", rebuild)
+    with pytest.raises(UsageError, match="was changed while it was measured"):
+        tune(TuneOptions(engine))
+    assert Manifest.read(engine) == other
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workload": "random"}, "--workload random is unknown"),
+        ({"workload": "chat", "prompts": Path("a")}, "contradict each other"),
+        ({"max_batch_size": 0}, "--max-batch-size must be"),
+        ({"num_prompts": 0}, "--num-prompts must be"),
+        ({"draft": "code"}, "has no drafter code"),
+    ],
+)
+def test_wrong_options_are_refused(engine: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        tune(TuneOptions(engine, **options))
+
+
+@pytest.mark.parametrize(("most", "rows"), [(1, ()), (2, (2,)), (4, (2, 4)), (6, (2, 4, 6)), (8, (2, 4, 8))])
+def test_numbers_of_requests_are_powers_of_two_and_the_largest(most: int, rows: tuple[int, ...]) -> None:
+    assert TuneOptions(Path(), max_batch_size=most).rows == rows
+
+
+def test_the_command_shows_gains_by_number_of_requests(cli: Run, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = [1.0, 1.25, *[2.0] * (Manifest.read(engine).speculation.max_num_speculative_tokens - 1)]
+    given(monkeypatch, costs, {2: [1.0, 1.5, *[9.0] * (len(costs) - 2)]})
+    lines = cli("tune", engine, "--quiet").out.splitlines()
+    assert lines[0].split()[:3] == ["tokens/s", "over", "plain"]
+    assert lines[1].startswith("1 request ")
+    assert "1.20x" in lines[1]
+    assert lines[2].startswith("2 requests at once ")
+    assert lines[2].endswith("K = 1") or lines[2].endswith("K = 0")
+    printed = json.loads(cli("tune", engine, "--json").out)
+    assert [each["requests"] for each in printed["requests"]] == [1, 2]
+    assert printed == Tuned(engine, "built-in", Manifest.read(engine).speculation).as_json()
+
+
+def test_an_engine_without_drafts_cannot_be_tuned(cli: Run, engine: Path) -> None:
+    done = cli("tune", engine.parent)
+    assert done.code == 3
