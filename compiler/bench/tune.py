@@ -56,7 +56,7 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was measured of one drafter of an engine, and what the engine now starts from."""
+    """The figures of one drafter of an engine, as the engine has them now."""
 
     engine: Path
     drafter: str

@@ -15,7 +15,7 @@ from peagle.compiler.bench.tune import Tuned, TuneOptions, tune
 from peagle.compiler.pipeline.choose_k import KChoice, Rate
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import Manifest
-from peagle.engines.folder.records import BatchCosts
+from peagle.engines.folder.records import BatchCosts, Speculation
 from peagle.plugins.errors import UsageError
 from tests.fixtures.commands import Run
 
@@ -72,11 +72,10 @@ def test_an_engine_that_changes_meanwhile_is_left_as_it_is(engine: Path, monkeyp
     costs = [1.0] * (manifest.speculation.max_num_speculative_tokens + 1)
     given(monkeypatch, costs, {})
     other = replace(manifest, target=replace(manifest.target, origin=replace(manifest.target.origin, revision="new")))
-    measured = module.measure_batches
 
-    def rebuild(*arguments: Any, **named: Any) -> Any:
+    def rebuild(*_: object, **__: object) -> tuple[()]:
         other.write(engine)
-        return measured(*arguments, **named)
+        return ()
 
     monkeypatch.setattr(module, "measure_batches", rebuild)
     with pytest.raises(UsageError, match="was changed while it was measured"):
@@ -118,6 +117,17 @@ def test_the_command_shows_gains_by_number_of_requests(cli: Run, engine: Path, m
     assert printed == Tuned(engine, "built-in", Manifest.read(engine).speculation).as_json()
 
 
-def test_an_engine_without_drafts_cannot_be_tuned(cli: Run, engine: Path) -> None:
-    done = cli("tune", engine.parent)
-    assert done.code == 3
+def test_folders_that_cannot_be_tuned_are_refused(cli: Run, engine: Path) -> None:
+    assert cli("tune", engine.parent).code == 3
+    manifest = Manifest.read(engine)
+    plain = replace(
+        manifest,
+        drafter=None,
+        method="none",
+        speculation=Speculation(0, 0, None),
+        shapes=replace(manifest.shapes, draft_vocab_size=0, taps=()),
+        files={name: entry for name, entry in manifest.files.items() if not name.startswith("drafter/")},
+    )
+    plain.write(engine)
+    done = cli("tune", engine)
+    assert (done.code, "cannot be tuned" in done.err) == (2, True)

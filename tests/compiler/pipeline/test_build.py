@@ -93,10 +93,21 @@ def test_engine_folder_matches_the_manifest(demo_engine: Path) -> None:
 def test_the_report_has_time_memory_and_the_choice_of_k(demo_engine: Path) -> None:
     report = json.loads((demo_engine / "build_report.json").read_text())
     phases = {phase["phase"]: phase for phase in report["phases"]}
-    assert {"read", "trace target", "attach target", "trace drafter", "attach drafter", "choose K"} <= set(phases)
+    assert {
+        "read",
+        "trace target",
+        "attach target",
+        "trace drafter",
+        "attach drafter",
+        "choose K",
+        "measure batches",
+    } <= set(phases)
     assert all(phase["seconds"] >= 0 and phase["peak_rss_bytes"] > 1 << 20 for phase in phases.values())
     choice = report["choose_k"]
     assert [rate["k"] for rate in choice["rates"]] == list(range(9))
+    measured = Manifest.read(demo_engine).speculation.measured
+    assert measured is not None
+    assert [(each.rows, len(each.costs)) for each in measured.batches] == [(2, 9), (4, 9)]
     assert (
         choice["k"] == report["num_speculative_tokens"] == Manifest.read(demo_engine).speculation.num_speculative_tokens
     )
@@ -117,7 +128,7 @@ def test_a_rerun_reuses_every_step_and_replaces_the_engine(cli: Run, demo_engine
         report = json.loads(cli("build", "demo", "--out", out, "--json").out)
         steps = [phase for phase in report["phases"] if "reused" in phase]
         assert steps[0]["phase"] == "kernels"
-        assert len(steps) == 6
+        assert len(steps) == 7
         assert all(phase["reused"] for phase in steps)
     assert Engine.load(out).generate(["x ="], SamplingParams(max_tokens=4))[0].token_ids
     assert [path.name for path in tmp_path.iterdir()] == ["engine"]

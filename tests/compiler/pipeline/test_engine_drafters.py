@@ -19,7 +19,7 @@ from peagle.compiler.request.request import HeadOptions
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
-from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, FORMAT_VERSION, Manifest
+from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, Manifest
 from peagle.engines.folder.records import FileEntry, Speculation
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
 from tests.engines.folder.test_manifest import FILES, manifest_of, with_plans
@@ -105,7 +105,7 @@ def test_drafter_has_the_number_types_that_a_build_would_choose(drafters_folder:
 def test_older_engine_takes_a_drafter(engine: Path, head: Path) -> None:
     replace(Manifest.read(engine), format_version=6, method="").write(engine)
     add_drafter(DrafterRequest(engine, str(head)))
-    assert Manifest.read(engine).format_version == FORMAT_VERSION
+    assert Manifest.read(engine).format_version == 8
     assert [*Manifest.read(engine).drafters] == ["other"]
 
 
