@@ -24,7 +24,7 @@ class NumberType:
     ``name`` is ONNX's in lower case, as op specs, manifests and reports write it; ``onnx`` its number in a TensorProto.
     ``numpy`` is the name in NumPy, ml_dtypes and torch, ``tensorrt`` the member of ``trt.DataType``, ``safetensors``
     the name in a file's header; empty if there is none. ``in_plans`` are its names in a plan's text and in the
-    inspector's output. ``--precision`` names a number format, which has a type.
+    inspector's output, ``inspected`` the inspector's own. ``--precision`` names a number format, which has a type.
     """
 
     name: str
@@ -36,6 +36,7 @@ class NumberType:
     tensorrt: str = ""
     safetensors: str = ""
     in_plans: tuple[str, ...] = ()
+    inspected: str = ""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -64,18 +65,20 @@ class NumberType:
 
 _F16, _F32, _BF16 = 65504.0, 3.4028234663852886e38, 3.3895313892515355e38
 NUMBER_TYPES: tuple[NumberType, ...] = (
-    NumberType("float32", 1, 32, -_F32, _F32, "float32", "FLOAT", "F32", ("float", "fp32")),
-    NumberType("float16", 10, 16, -_F16, _F16, "float16", "HALF", "F16", ("half", "fp16")),
-    NumberType("bfloat16", 16, 16, -_BF16, _BF16, "bfloat16", "BF16", "BF16", ("bfloat", "bf16")),
-    NumberType("float8e4m3fn", 17, 8, -448.0, 448.0, "float8_e4m3fn", "FP8", "F8_E4M3", ("fp8_e4m3", "fp8", "e4m3")),
+    NumberType("float32", 1, 32, -_F32, _F32, "float32", "FLOAT", "F32", ("float", "fp32"), "Float"),
+    NumberType("float16", 10, 16, -_F16, _F16, "float16", "HALF", "F16", ("half", "fp16"), "Half"),
+    NumberType("bfloat16", 16, 16, -_BF16, _BF16, "bfloat16", "BF16", "BF16", ("bfloat", "bf16"), "BFloat16"),
+    NumberType(
+        "float8e4m3fn", 17, 8, -448.0, 448.0, "float8_e4m3fn", "FP8", "F8_E4M3", ("fp8_e4m3", "fp8", "e4m3"), "FP8"
+    ),
     NumberType("float8e8m0", 24, 8, 2.0**-127, 2.0**127, "float8_e8m0fnu", "E8M0", "F8_E8M0"),
-    NumberType("int64", 7, 64, -(2.0**63), 2.0**63 - 1, "int64", "INT64", "I64"),
-    NumberType("int32", 6, 32, -(2.0**31), 2.0**31 - 1, "int32", "INT32", "I32"),
-    NumberType("int8", 3, 8, -128, 127, "int8", "INT8", "I8", ("int8",)),
-    NumberType("uint8", 2, 8, 0, 255, "uint8", "UINT8", "U8"),
+    NumberType("int64", 7, 64, -(2.0**63), 2.0**63 - 1, "int64", "INT64", "I64", (), "Int64"),
+    NumberType("int32", 6, 32, -(2.0**31), 2.0**31 - 1, "int32", "INT32", "I32", (), "Int32"),
+    NumberType("int8", 3, 8, -128, 127, "int8", "INT8", "I8", ("int8",), "Int8"),
+    NumberType("uint8", 2, 8, 0, 255, "uint8", "UINT8", "U8", (), "UInt8"),
     NumberType("int4", 22, 4, -8, 7, "int4", "INT4", "", ("int4",)),
     NumberType("uint4", 21, 4, 0, 15, "uint4"),
-    NumberType("bool", 9, 8, 0, 1, "bool", "BOOL", "BOOL"),
+    NumberType("bool", 9, 8, 0, 1, "bool", "BOOL", "BOOL", (), "Bool"),
 )
 FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0, INT64, INT32, INT8, UINT8, INT4, UINT4, BOOL = NUMBER_TYPES
 

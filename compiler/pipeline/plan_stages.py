@@ -56,7 +56,10 @@ class Plans:
 
     def stages(self) -> dict[str, Stage]:
         """Return the stages, with the files that go into an engine, by half."""
-        return {name: replace(plan.stage, files={PLAN: plan.stage.files[PLAN]}) for name, plan in self.halves.items()}
+        return {
+            name: replace(plan.stage, files={file: of for file, of in plan.stage.files.items() if file != _FACTS})
+            for name, plan in self.halves.items()
+        }
 
     def compiled(self) -> list[Stage]:
         """Return the kernels, and the library of plugins if there is one."""

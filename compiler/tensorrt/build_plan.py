@@ -23,6 +23,7 @@ from ..console.progress import Advance, Progress
 from ..hardware.gpus import sm_name
 from ..hardware.machine import look
 from ..store.atomic_files import writing
+from .layer_information import layers_beside
 from .worker_protocol import STEPS, PlanFacts, PlanRequest, raised
 
 _SAID = 5  # last lines of a dead process to show
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts:
-    """Build ``request`` into the file ``out``, which appears only when it is complete.
+    """Build ``request`` into the file ``out``, which appears only when it is complete, with its layers beside it.
 
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``, the last also if TensorRT crashes its process.
     Ctrl-C and SIGTERM end that process and leave nothing behind.
@@ -41,10 +42,12 @@ def build_plan(request: PlanRequest, out: Path, progress: Progress) -> PlanFacts
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     with writing(out.parent, _weight_bytes(request.graph)), tempfile.TemporaryFile(prefix="peagle-plan-") as log:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with remove_on_exit(temporary):
+        with remove_on_exit(temporary), remove_on_exit(layers_beside(temporary)):
             with progress.step(f"build {request.name} plan", STEPS) as advance:
                 facts = _run(request, temporary, log, advance)
             interrupts.check()
+            if layers_beside(temporary).exists():
+                layers_beside(temporary).replace(layers_beside(out))
             temporary.replace(out)
     return facts
 

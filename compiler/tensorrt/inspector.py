@@ -7,11 +7,10 @@ yields no programs, so less is known about the engine, but nothing fails.
 from __future__ import annotations
 
 import json
-import math
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...engines.free_memory import free_memory
 from ...plugins.number_types import NUMBER_TYPES
@@ -23,11 +22,18 @@ _PRODUCTS = ("gemm", "matmul", "matrix", "fully", "convolution")
 _TYPES = [kind for kind in reversed(NUMBER_TYPES) if kind.in_plans]
 
 
-def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[str]]:
-    """Return the programs of an engine file; none without its GPU, or if the inspector fails.
+class Inspected(NamedTuple):
+    """The programs of an engine and the inspector's JSON, or else notes with the reason."""
 
-    Also returns notes with the reason. Plans that would exceed the free memory are not inspected, since running out of
-    memory would lose the plan.
+    programs: list[Program]
+    text: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def inspected(trt: Any, logger: Any, plan: Path) -> Inspected:
+    """Inspect an engine file, which fails without its GPU.
+
+    Plans that would exceed the free memory are not inspected, since running out of memory would lose the plan.
     """
     held, free = plan.stat().st_size, free_memory()
     if held > free:  # for TensorRT's copy; the file itself is mapped, and its pages can be dropped
@@ -40,11 +46,12 @@ def inspected(trt: Any, logger: Any, plan: Path) -> tuple[list[Program], list[st
     except Exception as error:  # of any kind: the engine is built, and inspection is optional
         return _not_inspected(f"{type(error).__name__}: {' '.join(str(error).split())}")
     programs = programs_of(answer)
-    return (programs, []) if programs else _not_inspected("the inspector returned no layers with details")
+    return Inspected(programs, text) if programs else _not_inspected("the inspector returned no layers with details")
 
 
-def _not_inspected(why: str) -> tuple[list[Program], list[str]]:
-    return [], [f"the plan was not inspected: {why}; the report lists its matmuls as TensorRT parsed them"]
+def _not_inspected(why: str) -> Inspected:
+    note = f"the plan was not inspected: {why}; the report lists its matmuls as TensorRT parsed them"
+    return Inspected([], notes=(note,))
 
 
 def programs_of(answer: Any) -> list[Program]:
@@ -75,10 +82,10 @@ def _step(layer: Mapping[str, Any]) -> Step:
 
 
 def _held(tensor: Mapping[str, Any], *, constant: bool) -> Held:
-    dims = tensor.get("Dimensions") or ()
+    shape = tuple(dim if isinstance(dim, int) else -1 for dim in tensor.get("Dimensions") or ())
     text = f"{tensor.get('Format/Datatype', '')} {tensor.get('Datatype', '')}".lower()
     dtype = next((kind.name for kind in _TYPES if any(word in text for word in kind.in_plans)), "")
-    return Held(dtype, math.prod(dims) if all(isinstance(dim, int) and dim > 0 for dim in dims) else 0, constant)
+    return Held(dtype, shape, constant)
 
 
 def _names(layer: Mapping[str, Any], side: str) -> tuple[str, ...]:

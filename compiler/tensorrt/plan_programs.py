@@ -36,11 +36,16 @@ _DTYPES = {word: kind.name for kind in NUMBER_TYPES for word in kind.in_plans}
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor of a program. ``numbers`` is 0 if its shape is known only at run time."""
+    """A tensor of a program; in its ``shape``, -1 is a size that is known only at run time."""
 
     dtype: str
-    numbers: int
+    shape: tuple[int, ...]
     constant: bool
+
+    @property
+    def numbers(self) -> int:
+        """The count of its numbers; 0 if it is known only at run time."""
+        return math.prod(self.shape) if all(size > 0 for size in self.shape) else 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def parse(text: str, *, fused: bool = False) -> Program:
     descriptors, _, rest = text.partition("\nmain {")
     main = rest.partition("\n}")[0]
     tensors = {
-        match[2]: Held(_DTYPES.get(match[3], match[3]), _numbers(match[1]), "const_payload_size=" in match[0])
+        match[2]: Held(_DTYPES.get(match[3], match[3]), _shape(match[1]), "const_payload_size=" in match[0])
         for match in _TENSOR.finditer(descriptors)
     }
     return Program(tensors, tuple(_step(match, fused) for match in _STEP.finditer(main)))
@@ -124,10 +129,9 @@ def _names(match: re.Match[str] | None) -> tuple[str, ...]:
     return tuple(_QUOTED.findall(match[1])) if match else ()
 
 
-def _numbers(dims: str) -> int:
-    """Multiply dimensions; symbols, which are quoted, give 0."""
-    sizes = dims.split()
-    return math.prod(map(int, sizes)) if all(size.isdecimal() for size in sizes) else 0
+def _shape(dims: str) -> tuple[int, ...]:
+    """Return dimensions; symbols, which are quoted, give -1."""
+    return tuple(int(size) if size.isdecimal() else -1 for size in dims.split())
 
 
 def _texts(file: BinaryIO) -> Iterator[bytes]:

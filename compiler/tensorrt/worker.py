@@ -24,7 +24,8 @@ from ..hardware.machine import look
 from ..store.atomic_files import writing
 from .builder_config import configure, load_timings, save_timings
 from .callbacks import Log, logger, monitor, writer
-from .inspector import inspected
+from .inspector import Inspected, inspected
+from .layer_information import layers_beside, layers_of_programs
 from .parse_network import Parsed, cast_mismatched_types, parse, plugin_complaint, require_layers
 from .plan_products import as_built, of_network
 from .plan_programs import read_programs
@@ -45,7 +46,7 @@ def main(out: Path, severity: int = SILENT) -> int:
     try:
         return _report(request, out, channel)
     except BrokenPipeError:  # the parent is gone
-        out.unlink(missing_ok=True)
+        _remove(out)
         return 1
 
 
@@ -81,18 +82,22 @@ def build(request: PlanRequest, out: Path, channel: Channel) -> PlanFacts:
     config.progress_monitor = progress
     size = _write(trt, builder, parsed, config, out, surveyed, log)
     notes += save_timings(request, config)
-    programs, unseen = inspected(trt, log_to, out) if request.product == "tensorrt" else ([], [])
-    if programs:
-        products = as_built(products, programs, "inspector")
+    found = inspected(trt, log_to, out) if request.product == "tensorrt" else Inspected([])
+    if found.programs:
+        products, layers = as_built(products, found.programs, "inspector"), found.text
     else:
-        products = as_built(products, read_programs(out), "plan", len(request.profiles))
+        programs, count = read_programs(out), len(request.profiles)
+        products = as_built(products, programs, "plan", count)
+        layers = layers_of_programs(programs, count, [tensor.name for tensor in parsed.tensors])
+    if layers:
+        layers_beside(out).write_text(layers)
     return PlanFacts(
         plan=PlanRecord(request.profiles, parsed.layers, surveyed.plugins, parsed.tensors),
         size=size,
         seconds=time.perf_counter() - began,
         peak_rss_bytes=_peak_rss_bytes(),
         versions={request.product: str(trt.__version__)} | ({} if request.record else {"onnx": version("onnx")}),
-        warnings=(*notes, *unseen, *log.warnings),
+        warnings=(*notes, *found.notes, *log.warnings),
         products=products,
     )
 
@@ -161,8 +166,13 @@ def _peak_rss_bytes() -> int:
 
 def _end_with_parent(stdin: TextIO, out: Path) -> None:
     stdin.read()
-    out.unlink(missing_ok=True)
+    _remove(out)
     os._exit(1)
+
+
+def _remove(out: Path) -> None:
+    for path in (out, layers_beside(out)):
+        path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -93,9 +93,10 @@ class StandIn:
 
 def test_an_engine_that_answers_is_read_as_programs(tmp_path: Path) -> None:
     (tmp_path / "plan").write_bytes(b"an engine")
-    programs, notes = inspected(StandIn(b"an engine", json.dumps(ANSWER)), None, tmp_path / "plan")
-    assert programs == programs_of(ANSWER) != []
-    assert notes == []
+    found = inspected(StandIn(b"an engine", json.dumps(ANSWER)), None, tmp_path / "plan")
+    assert found.programs == programs_of(ANSWER) != []
+    assert json.loads(found.text) == ANSWER
+    assert found.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,8 @@ def test_an_engine_that_answers_is_read_as_programs(tmp_path: Path) -> None:
 def test_missing_inspection_states_the_reason(text: str | None, why: str, tmp_path: Path) -> None:
     (tmp_path / "plan").write_bytes(b"an engine")
     trt = StandIn(b"an engine" if text is not None else b"another", text or "")
-    programs, (note,) = inspected(trt, None, tmp_path / "plan")
-    assert programs == []
+    programs, kept, (note,) = inspected(trt, None, tmp_path / "plan")
+    assert (programs, kept) == ([], "")
     assert note.startswith(f"the plan was not inspected: {why}")
     assert note.endswith("; the report lists its matmuls as TensorRT parsed them")
 
@@ -118,8 +119,8 @@ def test_missing_inspection_states_the_reason(text: str | None, why: str, tmp_pa
 def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan").write_bytes(bytes(3000))
     monkeypatch.setattr(inspector, "free_memory", lambda: 2999)
-    programs, (note,) = inspected(object(), None, tmp_path / "plan")
-    assert programs == []
+    programs, kept, (note,) = inspected(object(), None, tmp_path / "plan")
+    assert (programs, kept) == ([], "")
     assert note.startswith("the plan was not inspected: inspection needs 3.0 kB of memory, but only 3.0 kB are free")
 
 

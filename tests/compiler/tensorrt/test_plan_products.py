@@ -36,10 +36,10 @@ FOUND = BuiltProduct("product", "w", "int8", "int8", 8)
 
 def _program(stored: str = "int8", computed: str = "int8", numbers: int = 8) -> Program:
     tensors = {
-        "x": Held(computed, 0, constant=False),
-        "w": Held(stored, numbers, constant=True),
-        "wide": Held(computed, numbers, constant=False),
-        "s": Held("float32", 1, constant=True),
+        "x": Held(computed, (-1, 2), constant=False),
+        "w": Held(stored, (numbers,), constant=True),
+        "wide": Held(computed, (numbers,), constant=False),
+        "s": Held("float32", (1,), constant=True),
     }
     factor = "w" if stored == computed else "wide"
     unpack = Step("function", "unpack", ("w", "s"), ("wide",), ("dequantize",))

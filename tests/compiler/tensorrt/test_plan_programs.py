@@ -57,9 +57,9 @@ def _read(content: bytes) -> list[plan_programs.Program]:
 def test_tensors_and_steps_are_read() -> None:
     found = parse(TEXT)
     assert found.tensors == {
-        "w": Held("float8e4m3fn", 24, constant=True),
-        "x [profile 1].1": Held("float16", 0, constant=False),
-        "part^deref": Held("bfloat16", 6, constant=False),
+        "w": Held("float8e4m3fn", (4, 6), constant=True),
+        "x [profile 1].1": Held("float16", (-1, 4), constant=False),
+        "part^deref": Held("bfloat16", (6,), constant=False),
     }
     assert found.steps == (
         Step("function", "__myl_Cast", ("w",), ("y",), ("a/b",)),
