@@ -15,6 +15,7 @@ import numpy as np
 from ..plugins.errors import EnvironmentProblem, UsageError
 from .backends.base import Backend
 from .backends.opening import open_backend
+from .backends.profiling import EngineProfile, Profiler
 from .draft_options import Decoding, DraftDefaults, drafts_of, engine_with, with_drafter
 from .folder.checks import Check, check_files, files_to_hash
 from .folder.manifest import Manifest
@@ -107,6 +108,7 @@ class Engine:
         draft: str | None = None,
         drafters: Sequence[str] = (),
         auto_draft: bool = False,
+        profile: bool = False,
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
@@ -131,6 +133,7 @@ class Engine:
             drafters: Names of further drafters to load, as ``load_drafter`` does.
             auto_draft: Whether calls that name no draft use another loaded drafter, or none, instead of one of which
                 almost no drafts are accepted.
+            profile: Whether to time the layers of all passes, for ``end_profile``; this slows them down.
 
         Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
         damaged, too new, for another backend, or too large for this machine.
@@ -156,7 +159,8 @@ class Engine:
         check_files(manifest.files, folder, hashes=False)
         hashed = files_to_hash(manifest.files, check)
         check_files(hashed, folder)
-        backend = open_backend(folder, manifest, slots, threads)
+        profiler = Profiler() if flag("profile", profile) else None
+        backend = open_backend(folder, manifest, slots, threads, profiler)
         tokenizer = Tokenizer(folder, manifest.eos_token_ids, manifest.shapes.vocab_size)
         engine = cls(
             folder,
@@ -189,6 +193,14 @@ class Engine:
         Accepts no more requests, and returns when all have ended. A second call does nothing.
         """
         self._loop.close(drain=flag("drain", drain))
+
+    def end_profile(self) -> EngineProfile:
+        """Return the times of all prompt chunks, rounds and passes so far, for an engine loaded with ``profile``.
+
+        Closes the engine, after its requests have finished.
+        """
+        self.close(drain=True)
+        return self._backend.end_profile()
 
     def __enter__(self) -> Engine:
         return self

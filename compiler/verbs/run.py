@@ -14,7 +14,7 @@ from ..console.printing import columns, emit, interruptible, note
 from ..console.result_record import decoding_speed, lossy, record
 from ..console.sampling_json import more_parameters
 from ..console.streams import is_reader_closed
-from .flags.help_text import SAMPLING
+from .flags.help_text import RUN, SAMPLING
 from .flags.shared_flags import (
     AcceptanceTolerance,
     Check,
@@ -34,6 +34,7 @@ from .flags.shared_flags import (
     TopP,
     requested_drafts,
 )
+from .profile_file import profile_table, require_replaceable, write_profile
 
 if TYPE_CHECKING:
     from ...engines import Acceptance, RequestOutput
@@ -90,6 +91,16 @@ def run(
     stats: Annotated[
         bool, typer.Option("--stats", help="Print the seed, and speed and acceptance statistics, on standard error.")
     ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Time every layer, print where the time of prompts and rounds went on standard error, and write all "
+            "times as JSON to this file. Slows the run down.",
+            show_default=False,
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     threads: Threads = None,
     check: Check = "auto",
     as_json: Json = False,
@@ -121,8 +132,10 @@ def run(
             raise UsageError("--json-schema and --sampling both set an output format", fix="give only one of them")
         more["structured_outputs"] = {"json": file_text("--json-schema", json_schema)}
     params = SamplingParams(**flags, **more)
+    if profile is not None:
+        require_replaceable(profile)
     k = requested_drafts(num_speculative_tokens)
-    loaded = Engine.load(engine, threads=threads, check=check, draft=draft)
+    loaded = Engine.load(engine, threads=threads, check=check, draft=draft, profile=profile is not None)
     if chat:
         first = [] if system is None else [{"role": "system", "content": argument_text("--system", system)}]
         messages = [*first, {"role": "user", "content": full_prompt}]
@@ -143,6 +156,10 @@ def run(
         note(_stats(output))
     elif said := lossy(output.acceptance):
         note(said)
+    if profile is not None:
+        found = loaded.end_profile()
+        write_profile(profile, found, engine, output)
+        note(profile_table(found))
 
 
 def _one_prompt(text: str | None, prompt: str | None) -> str:

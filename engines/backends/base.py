@@ -14,6 +14,7 @@ from ..requests.params import SamplingParams
 from ..running.logprobs import PromptLogprobs
 from ..running.request import Drafter
 from ..running.token_choice import TokenChoice
+from .profiling import EngineProfile
 
 Steps = Callable[[Lanes, int], None]  # one round over lanes, with this K
 
@@ -143,4 +144,11 @@ class Backend(Protocol):
 
     def draft_logits(self, ids: Sequence[int], num_speculative_tokens: int) -> np.ndarray:
         """Return f32 [K,Vd] of the drafts after ``ids`` and one greedy token; otherwise like ``target_logits``."""
+        ...
+
+    def end_profile(self) -> EngineProfile:
+        """Return the times of all phases and passes since loading, if the backend was loaded with a profiler.
+
+        Ends the collection. Nothing may run.
+        """
         ...

@@ -10,24 +10,28 @@ from ..folder.checks import check_runtime
 from ..folder.manifest import Manifest
 from .base import Backend
 from .onnxruntime.backend import OnnxRuntimeBackend
+from .profiling import Profiler
 
 
-def open_backend(folder: Path, manifest: Manifest, slots: int, threads: int | None) -> Backend:
+def open_backend(
+    folder: Path, manifest: Manifest, slots: int, threads: int | None, profiler: Profiler | None = None
+) -> Backend:
     """Return a backend that runs the graphs of a folder, with ``slots`` rows; ``threads`` applies to CPUs.
 
+    With a ``profiler``, passes are slower. TensorRT then captures no round, because a CUDA graph reports no layers.
     Raises ``EnvironmentProblem`` for an engine of an unknown backend or another version.
     """
     if manifest.backend.name == "onnxruntime":
         import onnxruntime
 
         check_runtime(manifest.backend, {"onnxruntime": onnxruntime.__version__})
-        return OnnxRuntimeBackend(folder, manifest, num_slots=slots, threads=threads)
+        return OnnxRuntimeBackend(folder, manifest, num_slots=slots, threads=threads, profiler=profiler)
     products: tuple[Product, ...] = ("tensorrt", "tensorrt-rtx")
     for product in products:
         if manifest.backend.name == product:
             from .tensorrt import backend as tensorrt
 
-            return tensorrt.load(folder, manifest, product, slots)
+            return tensorrt.load(folder, manifest, product, slots, profiler)
     raise EnvironmentProblem(
         f"{folder} was built for backend {manifest.backend.name!r}, which is not supported",
         why="the supported backends are onnxruntime, tensorrt and tensorrt-rtx",

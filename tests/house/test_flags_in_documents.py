@@ -24,6 +24,7 @@ FOREIGN = {
     "curl": "--no-buffer --retry --retry-delay --retry-connrefused --fail --max-time",
     "docker": "--rm --read-only --build-arg --time --target --user",
     "hypothesis": "--hypothesis-profile",
+    "nsys": "--trace --cuda-graph-trace",
     "polygraphy": "--fold-constants --onnxrt --onnx-outputs --data-loader-script --model-type --trt-config-script "
     "--plugins",
     "pytest": "--attacks --seed",

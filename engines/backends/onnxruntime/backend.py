@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...requests.params import SamplingParams
 from ...running.request import Drafter
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptEntries, Steps
+from ..profiling import IN_PREFILL, IN_ROUND, EngineProfile, Profiler, phase
 from .kernels import library_of
 from .lanes import SessionLanes
 from .loaded_drafter import LoadedDrafter
@@ -22,6 +24,7 @@ from .loaded_graphs import LOGITS, candidates_of, default_threads, hidden_size, 
 from .memory import CacheArrays, KeptArrays, SlotArrays, row_bytes
 from .pending_columns import PendingColumns
 from .prefill import SessionPrompt
+from .profiled_session import ProfiledSession
 from .prompt_row import PromptRow
 from .sessions import Emitted, Sessions
 from .timed_lanes import TimedLanes
@@ -63,14 +66,23 @@ class OnnxRuntimeBackend:
     lag = 0
     prepares_rounds = False
 
-    def __init__(self, folder: Path, manifest: Manifest, *, num_slots: int, threads: int | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        num_slots: int,
+        threads: int | None,
+        profiler: Profiler | None = None,
+    ) -> None:
+        self._profiler = profiler
         self.manifest, self.num_slots, self._folder = manifest, num_slots, folder
         self.prefill_columns = self.scored_columns = manifest.shapes.max_seq_len
         count, library = threads or default_threads(manifest), library_of(folder, manifest)
         self._opens = count, library
-        drafter = _checked_session(folder, manifest, "drafter", count, library) if manifest.drafter else None
+        drafter = _checked_session(folder, manifest, "drafter", *self._opens, profiler) if manifest.drafter else None
         self._sessions = Sessions(
-            _checked_session(folder, manifest, "target", count, library),
+            _checked_session(folder, manifest, "target", *self._opens, profiler),
             drafter,
             features=len(manifest.shapes.taps) * manifest.shapes.hidden_size,
             hidden=hidden_size(drafter),
@@ -138,7 +150,8 @@ class OnnxRuntimeBackend:
         row = self._prompt_row(self._lanes.drafter(slot), self._lanes.arrays(slot), chunk)
         row.held = self._lanes.held(slot)
         lanes = SessionPrompt(row, chunk, self._lanes.window(slot))
-        steps(lanes, k)
+        with phase(self._profiler, IN_PREFILL):
+            steps(lanes, k)
         self._first = lanes.emission() if chunk.is_last else None
         self._lanes.has_read(slot, chunk)
 
@@ -168,12 +181,23 @@ class OnnxRuntimeBackend:
         del replay  # without benefit here
         self._lanes.limits = limits
         timed = TimedLanes(self._lanes)
-        steps(timed, k)
+        with phase(self._profiler, IN_ROUND):
+            steps(timed, k)
         return replace(self._lanes.emission(), pass_seconds=(timed.verify_seconds, timed.draft_seconds))
 
     def retire(self, slot: int) -> None:
         """Exclude the slot from later rounds."""
         self._lanes.retire(slot)
+
+    def end_profile(self) -> EngineProfile:
+        """Read what ONNX Runtime wrote of each node."""
+        if self._profiler is None:
+            return Profiler().profile()
+        for session in (self._sessions.target, self._sessions.drafter):
+            if isinstance(session, ProfiledSession):
+                session.end()
+        profile, self._profiler = self._profiler.profile(), None
+        return profile
 
     def target_logits(self, ids: Sequence[int], widths: Sequence[int] = ()) -> np.ndarray:
         """Return f32 [len,V] of one pass over all of ``ids``, or of consecutive windows of the given ``widths``."""
@@ -237,10 +261,13 @@ def _rounds(manifest: Manifest) -> bool:
     return any(manifest.precision.get(name) != _WIDE for name in ("weights", "kv_cache"))
 
 
-def _checked_session(folder: Path, manifest: Manifest, half: str, threads: int, library: Path | None) -> Any:
+def _checked_session(
+    folder: Path, manifest: Manifest, half: str, threads: int, library: Path | None, profiler: Profiler | None = None
+) -> Any:
     """Return the session of one half after checking that its tensors match the memory that will be bound."""
     part = manifest.parts[half]
     path = folder / part.file
-    session = open_session(path, threads, library)
+    open_with = partial(open_session, path, threads, library)
+    session = ProfiledSession(open_with, half, profiler) if profiler else open_with()
     check_graph(path, half, part, manifest.shapes, "float32", *tensors_of(session))
     return session

@@ -46,10 +46,11 @@ def refusals(what: str, fix: str) -> Iterator[None]:
         raise EnvironmentProblem(what, why=lines[0], fix=fix) from error
 
 
-def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
+def open_session(path: Path, threads: int, library: Path | None = None, profile_to: str = "") -> Any:
     """Load one graph on the CPU with ``threads`` threads; 0 means one per physical core.
 
     ``library`` contains kernels for the graph's custom ops; without it, their function bodies are executed.
+    ``profile_to`` is the prefix of the file that ONNX Runtime writes the times of nodes to.
     """
     import onnxruntime
 
@@ -58,6 +59,8 @@ def open_session(path: Path, threads: int, library: Path | None = None) -> Any:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
+    if profile_to:
+        options.enable_profiling, options.profile_file_prefix = True, profile_to
     for name, value in waiting(library).items():
         options.add_session_config_entry(name, value)
     # Types without matmul kernels (FP8) must be computed as the graph specifies; QDQ fusions for integers fail on them.

@@ -24,6 +24,7 @@ from ...requests.params import SamplingParams, policy_of
 from ...running.request import Drafter
 from ...running.token_choice import TokenChoice
 from ..base import Chunk, KeptEntries, Steps
+from ..profiling import IN_PREFILL, IN_ROUND, EngineProfile, Profiler, phase, ranged
 from .device import CudaDevice, Device, find_gpu
 from .kept_positions import KeptMemory, KeptPositions
 from .kept_rounds import ANY_LENGTH, KeptRound, KeptRounds
@@ -38,7 +39,9 @@ KERNELS = "plugins"  # folder of compiled kernels inside the engine folder
 _OWN_K = 2  # K of kept rounds beyond those that policies share: the build's, and one that a call names
 
 
-def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> TensorRTBackend:
+def load(
+    folder: Path, manifest: Manifest, product: Product, num_slots: int, profiler: Profiler | None = None
+) -> TensorRTBackend:
     """Return the backend of an engine folder whose files were checked against its manifest.
 
     Raises ``UsageError`` for more slots than the plans support. Raises ``EnvironmentProblem`` if the machine cannot run
@@ -52,7 +55,7 @@ def load(folder: Path, manifest: Manifest, product: Product, num_slots: int) -> 
 
     packs = (read_pack(folder / KERNELS),)
     register(trt, packs=packs)
-    return TensorRTBackend(folder, manifest, num_slots, CudaDevice(packs), trt)
+    return TensorRTBackend(folder, manifest, num_slots, CudaDevice(packs), trt, profiler)
 
 
 def check_slots(manifest: Manifest, num_slots: int) -> None:
@@ -79,9 +82,17 @@ class TensorRTBackend:
     prepares_rounds = True
     keeps_exactly = False  # windows of other widths run other kernels, which round differently
 
-    def __init__(self, folder: Path, manifest: Manifest, num_slots: int, device: Device, trt: Any) -> None:
-        self.manifest, self.num_slots, self._device = manifest, num_slots, device
-        runtime = Runtime(trt, device)
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        num_slots: int,
+        device: Device,
+        trt: Any,
+        profiler: Profiler | None = None,
+    ) -> None:
+        self.manifest, self.num_slots, self._device, self._profiler = manifest, num_slots, device, profiler
+        runtime = Runtime(trt, device, profiler)
         plans: dict[str, Plan] = {}
         for half, part in manifest.parts.items():
             path, wide = folder / part.file, Sizer(manifest).wide
@@ -157,13 +168,16 @@ class TensorRTBackend:
 
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
         """Upload a chunk of a prompt and enqueue the steps over it, with the prefill profile."""
-        self._prompts.feed(slot, chunk, self._policies[slot])
-        steps(self._prompts, k)
+        with phase(self._profiler, IN_PREFILL):
+            self._prompts.feed(slot, chunk, self._policies[slot])
+            steps(self._prompts, k)
 
+    @ranged("copy prefix")
     def keep(self, slot: int, start: int, end: int) -> KeptEntries:
         """Enqueue the copy of positions of the slot's caches to page-locked memory."""
         return self._kept.keep(slot, start, end)
 
+    @ranged("copy prefix")
     def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
         """Enqueue the copies back into the slot's caches."""
         for each in kept:
@@ -180,9 +194,10 @@ class TensorRTBackend:
         """Replay the captured round of this K or enqueue its steps, and fetch its emission."""
         self._check(k)
         self._lanes.limits = limits
-        if replay:
-            self._lanes.prepare(k)
-        self._run(steps, k, self._lanes.rows_needed, replay=replay)
+        with phase(self._profiler, IN_ROUND):
+            if replay:
+                self._lanes.prepare(k)
+            self._run(steps, k, self._lanes.rows_needed, replay=replay)
         return self._lanes.deferred_emission()
 
     def retire(self, slot: int) -> None:
@@ -220,6 +235,11 @@ class TensorRTBackend:
             self._prompts.extend()
             logits.append(self._reader.read(address, 1, width))
         return np.concatenate(logits)
+
+    def end_profile(self) -> EngineProfile:
+        """Return what TensorRT reported of each layer."""
+        profiler, self._profiler = self._profiler or Profiler(), None
+        return profiler.profile()
 
     def _run(self, steps: Steps, k: int, rows: int, *, replay: bool) -> KeptRound:
         # A round that waits finds out what it reads only when it verifies, so its passes are kept for any length.

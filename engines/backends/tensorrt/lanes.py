@@ -16,6 +16,7 @@ from ....plugins.graph_contract import NEXT, WINDOW
 from ...folder.records import FURTHER
 from ...policy.drafts_per_round import spaced_counts
 from ...running.token_choice import TokenChoice
+from ..profiling import ranged
 from .chain import PlanChain, bindings, further_sizes
 from .host_choice import HostChoice
 from .kept_rounds import PassKind
@@ -131,6 +132,7 @@ class PlanLanes:
         self._busy[slot], self._drafts[slot], self._uploaded[slot] = True, columns - 1, _UNKNOWN
         self._reach.place(slot, start)
 
+    @ranged("copy windows")
     def prepare(self, k: int) -> None:
         """Lay out the windows for a round of ``k``, dropping the drafts that it does not verify."""
         self._cut(k)
@@ -153,6 +155,7 @@ class PlanLanes:
         self._verified = k
         self.positions = self._reach.of_windows(k + max(k, 1))  # of the drafter's pass, which is wider
 
+    @ranged("verify and accept")
     def verify(self, k: int) -> None:
         """Enqueue the kernel that gathers the random numbers, then the target over the windows.
 
@@ -166,6 +169,7 @@ class PlanLanes:
         for slot, choice in self._chosen():
             self._host.replace(slot, choice, self.tensors, sizes, self._drafts[slot])
 
+    @ranged("draft")
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the windows; it writes the next windows itself.
 
@@ -179,6 +183,7 @@ class PlanLanes:
         """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
+    @ranged("draft")
     def extend(self) -> None:
         """Enqueue a further pass of an autoregressive drafter, over its last draft."""
         if self._chain is not None:
@@ -190,6 +195,7 @@ class PlanLanes:
         """Enqueue the narrowest drafter pass at once: a CUDA graph cannot know where to defer features to."""
         self.draft(1)
 
+    @ranged("copy windows")
     def advance(self, k: int) -> None:
         """Enqueue the copy of the next windows over the current ones; with ``k`` 0, of the newest tokens only."""
         if not k:

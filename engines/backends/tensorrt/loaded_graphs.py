@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +17,11 @@ from ...folder.checks import REBUILD, check_runtime
 from ...folder.graph_tensors import FoundTensor, Tensors
 from ...folder.manifest import Manifest
 from ...folder.records import FURTHER, FURTHER_ONE, ONE, PREFILL, VERIFY, Part, Profile
+from ..profiling import Profiler
 from .device import CapturedGraph, Device
 
 Shape = tuple[int, ...]
+_NUMBER = re.compile(r"\d+")
 
 
 def load_product(name: Product, manifest: Manifest) -> Any:
@@ -29,10 +32,13 @@ def load_product(name: Product, manifest: Manifest) -> Any:
 
 
 class Runtime:
-    """Deserializes plans. ``trt`` is the module of either product, with the project's plugins registered."""
+    """Deserializes plans. ``trt`` is the module of either product, with the project's plugins registered.
 
-    def __init__(self, trt: Any, device: Device) -> None:
-        self.trt, self.device = trt, device
+    With a ``profiler``, passes report the times of their layers.
+    """
+
+    def __init__(self, trt: Any, device: Device, profiler: Profiler | None = None) -> None:
+        self.trt, self.device, self.profiler = trt, device, profiler
         self._logger = _logger(trt)
         self._runtime = trt.Runtime(self._logger)
 
@@ -94,6 +100,7 @@ class Plan:
     def __init__(self, runtime: Runtime, engine: Any, name: str, part: Part) -> None:
         self.runtime, self.engine, self.name = runtime, engine, name
         self.part = part
+        self._layers = None if runtime.profiler is None else _layer_times(runtime.trt)
 
     def tensors(self) -> tuple[Tensors, Tensors]:
         """Return the inputs and outputs as TensorRT reports them."""
@@ -130,10 +137,42 @@ class Plan:
             raise self.runtime.refused(f"TensorRT cannot create an execution context for the {self.name}")
         if scratch_size:
             context.set_device_memory(scratch, scratch_size)
+        if self._layers is not None:
+            context.profiler = self._layers
         index = profile_index(self.part, profile)
         if not context.set_optimization_profile_async(index, self.runtime.device.stream):
             raise self.runtime.refused(f"the {self.name} rejects its profile {profile!r}")
         return Pass(self, context)
+
+    def report(self) -> None:
+        """Give the layers of the pass that has just run to the profiler; TensorRT waits for a pass that it profiles."""
+        if self._layers is not None and self.runtime.profiler is not None:
+            layers = self._layers.take()
+            profiler = self.runtime.profiler
+            profiler.add(profiler.current, self.name, sum(ms for *_, ms in layers) / 1000, layers)
+
+    @property
+    def is_profiled(self) -> bool:
+        """Return whether the layers of passes are timed."""
+        return self._layers is not None
+
+
+def _layer_times(trt: Any) -> Any:
+    """Return a TensorRT profiler that keeps name, kind and milliseconds of the layers of a pass."""
+
+    class Layers(trt.IProfiler):
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self._times: list[tuple[str, str, float]] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self._times.append((layer_name, _NUMBER.sub("#", layer_name), float(ms)))
+
+        def take(self) -> list[tuple[str, str, float]]:
+            times, self._times = self._times, []
+            return times
+
+    return Layers()
 
 
 def profile_index(part: Part, name: str) -> int:
@@ -199,6 +238,7 @@ class Pass:
         """Enqueue one run after all previously enqueued work."""
         if not self._context.execute_async_v3(self._plan.runtime.device.stream):
             raise self._plan.runtime.refused(f"cannot run the {self._plan.name}")
+        self._plan.report()
 
     def replay(self) -> None:
         """Enqueue one run, from the second time on as a CUDA graph of its own if that supports it.
@@ -221,7 +261,9 @@ class Pass:
     def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture the pass.
 
-        Only TensorRT-RTX reports this; for TensorRT it is always true.
+        Only TensorRT-RTX reports this; for TensorRT it is always true. None can if its layers are timed.
         """
+        if self._plan.is_profiled:
+            return False
         ask = getattr(self._context, "is_stream_capturable", None)
         return ask is None or bool(ask(self._plan.runtime.device.stream))

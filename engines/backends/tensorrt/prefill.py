@@ -10,6 +10,7 @@ import numpy as np
 from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
 from ...folder.records import FURTHER, PREFILL
 from ..base import Chunk
+from ..profiling import ranged
 from .chain import PlanChain, bindings, further_sizes
 from .host_choice import HostChoice
 from .kernels import NewestToken, choose_numbers
@@ -79,6 +80,7 @@ class PlanPrompt:
                 image[at : at + raw.size] = raw
             self._device.upload(self._inputs.base, image)
 
+    @ranged("verify and accept")
     def verify(self, k: int) -> None:
         """Enqueue the target over the chunk, on the slot's cache rows.
 
@@ -97,6 +99,7 @@ class PlanPrompt:
         elif choice is not None and self._chunk.is_last:
             self._host.replace(0, choice, self.tensors, sizes, 0)
 
+    @ranged("draft")
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the chunk."""
         self._reached = self._reach.holding(self._end + k)
@@ -108,6 +111,7 @@ class PlanPrompt:
         """Draft a chain: plans have no ancestors input."""
         self.draft(k)
 
+    @ranged("draft")
     def extend(self) -> None:
         """Enqueue a further pass of an autoregressive drafter, if the result will be verified."""
         if self._chain is not None and self._chunk.is_last:
@@ -119,6 +123,7 @@ class PlanPrompt:
         """Enqueue the narrowest drafter pass, because the drafter must read every chunk."""
         self.draft(1)
 
+    @ranged("copy windows")
     def advance(self, k: int) -> None:
         """Give the slot its first window after the last chunk."""
         if not k:

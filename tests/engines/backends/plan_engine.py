@@ -15,6 +15,7 @@ from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.precision.kv_cache_scales import LowPrecisionCaches
 from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
+from peagle.engines.backends.profiling import Profiler
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import BackendRecord, Part, PlanRecord, PlanTensor, Speculation
@@ -97,7 +98,15 @@ def plan_engine(folder: Path, manifest: Manifest, tokenizer: Path, slots: int) -
     return engine_on(device, OnnxRuntimeGraph, folder, manifest, tokenizer, slots), device
 
 
-def engine_on(device: Any, load: Load, folder: Path, manifest: Manifest, tokenizer: Path, slots: int) -> Engine:
+def engine_on(
+    device: Any,
+    load: Load,
+    folder: Path,
+    manifest: Manifest,
+    tokenizer: Path,
+    slots: int,
+    profiler: Profiler | None = None,
+) -> Engine:
     """The engine on any device; ``load`` loads the graphs of its plans."""
-    backend = TensorRTBackend(folder, manifest, slots, device, stand_in(device, load))
+    backend = TensorRTBackend(folder, manifest, slots, device, stand_in(device, load), profiler)
     return Engine(folder, manifest, backend, Tokenizer(tokenizer, manifest.eos_token_ids))

@@ -33,6 +33,7 @@ DTYPES = {
 }  # fmt: skip
 _FP8 = "float8e4m3fn"
 VERSION = "0.0.1"
+LAYER_TIMES = (("layers.0.mlp", 2.0), ("layers.1.mlp", 4.0), ("head", 1.0))  # milliseconds, of any pass
 Run = Callable[[Mapping[str, tuple[int, ...]], Mapping[str, int]], None]
 
 
@@ -106,6 +107,7 @@ def stand_in(device: Any, load: Load = OnnxRuntimeGraph) -> Any:
     class Module:
         __version__ = VERSION
         ILogger = _ILogger
+        IProfiler = _IProfiler
         TensorIOMode = _TensorIOMode
         ExecutionContextAllocationStrategy = _Strategy
 
@@ -134,6 +136,11 @@ class _ILogger:
     def refuse(self, message: str) -> bool:
         self.log(self.Severity.ERROR, message)
         return False
+
+
+class _IProfiler:
+    def report_layer_time(self, layer_name: str, ms: float) -> None:
+        raise NotImplementedError
 
 
 class _Runtime:
@@ -181,6 +188,7 @@ class _Context:
     def __init__(self, engine: _Engine, strategy: _Strategy) -> None:
         self._engine, self._run = engine, engine.graph.context()
         self._needs_memory = strategy is _Strategy.USER_MANAGED
+        self.profiler: _IProfiler | None = None
         self._profile: Profile | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
@@ -228,6 +236,10 @@ class _Context:
             return engine.logger.refuse(f"not ready: {sorted(unbound)} have no address")
         engine.runs.append((self._profile.name, self._shapes["window_len"][0]))
         self._run(dict(self._shapes), dict(self._addresses))
+        if self.profiler is not None:
+            engine.device.record().wait()  # as TensorRT does; it cannot be in a captured pass
+            for name, milliseconds in LAYER_TIMES:
+                self.profiler.report_layer_time(name, milliseconds)
         return True
 
 

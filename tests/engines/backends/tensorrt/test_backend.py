@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.base import Chunk
+from peagle.engines.backends.profiling import Profiler
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.backends.tensorrt.device import find_gpu
@@ -30,8 +31,8 @@ from peagle.engines.scheduling import scheduler
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 from peagle.plugins.kernels.pack import write_pack
 from tests.engines.backends.host_device import HostDevice
-from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
-from tests.engines.backends.stand_in import _Context, quiet_session, stand_in, write_plan
+from tests.engines.backends.plan_engine import engine_on, lowered, plan_engine, plan_manifest
+from tests.engines.backends.stand_in import OnnxRuntimeGraph, _Context, quiet_session, stand_in, write_plan
 from tests.engines.mixed_requests import GREEDY, MIXED, PROMPTS, SAMPLED
 from tests.models import VOCAB, Pair
 
@@ -414,6 +415,29 @@ def test_loading_without_gpu_names_the_required_gpu(
     monkeypatch.setattr(tensorrt, "find_gpu", lambda _: None)
     with pytest.raises(EnvironmentProblem, match=r"built for sm_120 with tensorrt-rtx.*no NVIDIA GPU"):
         tensorrt.load(tmp_path, plans[0].manifest, "tensorrt-rtx", 1)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_profiled_engine_times_every_layer_and_captures_nothing(
+    k: int, wide: dict[str, Path], tiny_engine: Engine, tmp_path: Path
+) -> None:
+    device, manifest = HostDevice(), plan_manifest(tiny_engine.manifest, wide, tmp_path)
+    engine = engine_on(device, OnnxRuntimeGraph, tmp_path, manifest, tiny_engine.folder, 2, Profiler())
+    drafts = {"num_speculative_tokens": k, "draft": "peagle-chain"}
+    (output,), (expected,) = (each.generate(PROMPTS[:1], GREEDY, **drafts) for each in (engine, tiny_engine))
+    assert (output.token_ids, output.acceptance) == (expected.token_ids, expected.acceptance)
+    assert device.captures == 0
+    profile = engine.end_profile()
+    # One more round may be launched than is read, and what prepares rounds is no phase.
+    rounds = len(profile.phases["round"])
+    assert rounds - (output.acceptance.rounds + output.acceptance.undrafted) in (0, 1)
+    passes = {(each.phase, each.half): each for each in profile.passes}
+    halves = ("target", "drafter") if k else ("target",)
+    assert {*passes} == {(phase, half) for phase in ("prefill", "round") for half in halves}
+    target = passes["round", "target"]
+    assert len(target.seconds) == rounds
+    assert sum(target.seconds) == pytest.approx(0.007 * rounds)
+    assert target.kinds() == [("layers.#.mlp", 2, 6.0 * rounds), ("head", 1, 1.0 * rounds)]
 
 
 def test_other_gpu_is_rejected(plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

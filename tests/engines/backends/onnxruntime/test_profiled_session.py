@@ -1,0 +1,56 @@
+"""Every pass of an engine on ONNX Runtime, node by node."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from peagle.engines import Engine, SamplingParams
+from peagle.engines.backends.onnxruntime.profiled_session import _passes
+from tests.engines.mixed_requests import PROMPTS
+
+PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_profile_has_every_round_with_the_nodes_of_both_graphs(
+    k: int, tiny_folder: Path, tiny_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = Engine.load(tiny_folder, threads=1, profile=True)
+    (output,) = engine.generate([PROMPTS[0]], PARAMS, num_speculative_tokens=k)
+    (expected,) = tiny_engine.generate([PROMPTS[0]], PARAMS, num_speculative_tokens=k)
+    assert output.token_ids == expected.token_ids
+    profile = engine.end_profile()
+    rounds = output.acceptance.rounds + output.acceptance.undrafted
+    assert {name: len(each) for name, each in profile.phases.items()} == {"prefill": 1, "round": rounds}
+    found = {(each.phase, each.half): each for each in profile.passes}
+    assert len(found["round", "target"].seconds) == rounds
+    assert (("round", "drafter") in found) == (k > 0)
+    for (phase, _), each in found.items():
+        assert sum(each.seconds) <= sum(profile.phases[phase])
+        kinds = {kind for kind, *_ in each.kinds()}
+        assert kinds & {"MatMul", "Stretch"}
+        spent = sum(sum(layer.milliseconds) for layer in each.layers.values())
+        assert 0 < spent <= 1000 * sum(each.seconds) + 0.001 * len(each.layers)
+        assert {len(layer.milliseconds) for layer in each.layers.values()} <= {*range(1, len(each.seconds) + 1)}
+    assert [*tmp_path.iterdir()] == []  # ONNX Runtime's own files are gone
+
+
+def test_an_engine_loaded_without_a_profile_has_none(tiny_folder: Path) -> None:
+    profile = Engine.load(tiny_folder, threads=1).end_profile()
+    assert (profile.phases, profile.passes) == ({}, ())
+
+
+def test_nodes_belong_to_the_run_that_ends_after_them() -> None:
+    def node(name: str, microseconds: int) -> dict[str, object]:
+        return {"cat": "Node", "name": f"{name}_kernel_time", "dur": microseconds, "args": {"op_name": "Add"}}
+
+    run = {"cat": "Session", "name": "model_run", "dur": 9}
+    load = {"cat": "Session", "name": "model_loading_uri", "dur": 9}
+    assert [*_passes([load, node("a", 5), node("b", 7), run, node("a", 6), run, node("a", 1)])] == [
+        [("a", "Add", 0.005), ("b", "Add", 0.007)],
+        [("a", "Add", 0.006)],
+    ]
