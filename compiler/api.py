@@ -56,7 +56,7 @@ def build(
     calib_device: str | None = None,
     scales: StrPath | None = None,
     num_speculative_tokens: int | None = None,
-    max_seq_len: int = 2048,
+    max_seq_len: int | None = None,
     lowering: str | None = None,
     experts: str | None = None,
     max_batch_size: int | None = None,
@@ -94,7 +94,7 @@ def build(
         calib_device: Device that runs the layers during calibration.
         scales: Folder with the ranges of an earlier calibration, to use instead of calibrating.
         num_speculative_tokens: Tokens drafted per round; measured by default, and 0 disables drafting.
-        max_seq_len: Maximum length of prompt plus output, in tokens.
+        max_seq_len: Maximum length of prompt plus output, in tokens; None as for the flag.
         lowering: The form of graphs for ONNX Runtime: ``"cpu"``, ``"ort"`` or ``"std"``.
         experts: The form of routed experts on TensorRT: ``"layer"`` or ``"dense"``.
         max_batch_size: Maximum batch size of a TensorRT plan.
@@ -150,7 +150,7 @@ def export(
     calib_device: str | None = None,
     scales: StrPath | None = None,
     num_speculative_tokens: int | None = None,
-    max_seq_len: int = 2048,
+    max_seq_len: int | None = None,
     acceptance_length: Texts = (),
     force: bool = False,
     ignore_limits: bool = False,

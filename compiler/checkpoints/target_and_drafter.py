@@ -27,6 +27,7 @@ from .target import Target
 GENERATION_CONFIG = "generation_config.json"
 HeadSays = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
+USUAL_LENGTH = 2048  # max_seq_len if none is requested, unless the memory of a GPU is known
 ASSUMED_DEPTH = 8  # for heads that do not state the depth that they were trained to
 _ANY_TEXT = "def add(a, b):\n    return a + b  # \u00e9\u4e2d\U0001f600"
 
@@ -44,8 +45,8 @@ class Sizes(Protocol):
     """The options that sizes depend on; see ``SizeOptions``."""
 
     @property
-    def max_seq_len(self) -> int:
-        """Maximum length of prompt and output together, in tokens."""
+    def max_seq_len(self) -> int | None:
+        """Maximum length of prompt and output together, in tokens, if set."""
         ...
 
     @property
@@ -160,11 +161,11 @@ def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
     return doubts
 
 
-def longest_sequence(target: Target, max_seq_len: int) -> tuple[int, list[str]]:
+def longest_sequence(target: Target, max_seq_len: int | None) -> tuple[int, list[str]]:
     """Return the requested sequence length, limited to the target's, and warnings. Also checks the tokenizer."""
     _check_tokenizer(target.folder, target.spec.vocab_size)
-    possible = min(max_seq_len, target.spec.max_position_embeddings)
-    cut = [f"max_seq_len was reduced to {possible}, the model's maximum"] if possible < max_seq_len else []
+    possible = min(max_seq_len or USUAL_LENGTH, target.spec.max_position_embeddings)
+    cut = [f"max_seq_len was reduced to {possible}, the model's maximum"] if possible < (max_seq_len or 0) else []
     return possible, cut + _doubts_of_template(target.folder)
 
 

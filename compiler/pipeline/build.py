@@ -15,6 +15,7 @@ from ..request.build_platform import BuildPlatform, platform_of
 from ..request.refusals import check_build
 from ..request.request import CompileRequest
 from ..request.resolved_config import resolved_config
+from ..resources.sequence_length import with_length
 from ..resources.workload import check_resources
 from ..store.stages import StageStore
 from .assemble_engine import BuildResult, EnginePieces, assemble
@@ -39,7 +40,7 @@ def build(request: CompileRequest, progress: Progress | None = None, store: Stag
         resolved = _resolve(request, run.progress)
     with run.phases("read", "read checkpoints"):
         inputs = read_inputs(request.sizes, resolved, request.head.over)
-        plan = plan_of_build(request, platform, inputs)
+        plan = with_length(plan_of_build(request, platform, inputs), inputs)
     run = run.making(plan)
     kernels = cpu_kernels(run, plan.platform, is_asked=request.backend.lowering is not None)
     if kernels.lowering != plan.lowering:  # the kernels could not be compiled

@@ -18,6 +18,7 @@ from ..precision.recipes import MULTIPLIED, STORED
 from ..request.build_plan import BuildPlan, plan_of_export
 from ..request.refusals import check_export
 from ..request.request import CompileRequest
+from ..resources.sequence_length import with_length
 from ..resources.speed.round_estimate import SPEED
 from ..resources.workload import check_resources
 from ..store.destination import EXPORT
@@ -59,7 +60,7 @@ def export(request: CompileRequest, progress: Progress | None = None, store: Sta
     imports = peak_rss()
     with run.phases("read", "read checkpoints"):
         inputs = read()
-        plan = plan_of_export(request, inputs)
+        plan = with_length(plan_of_export(request, inputs), inputs)
     run = run.making(plan)
     with run.phases("room", "check disk space and memory"):
         warnings = [*plan.warnings, *check_resources(plan, inputs, run.store)]

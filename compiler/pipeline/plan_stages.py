@@ -16,6 +16,7 @@ from ...plugins.tensorrt.import_tensorrt import Product
 from ..checkpoints.target_and_drafter import cache_length
 from ..precision.product_table import BuiltProduct
 from ..request.build_plan import BuildPlan
+from ..resources.pass_tensors import CHUNK
 from ..store.atomic_files import require_space
 from ..store.cache_folder import UntrustedCache, require_trusted
 from ..store.stages import Stage
@@ -24,7 +25,6 @@ from .graph_stages import MODEL, Compiled
 from .shared_steps import PipelineRun
 
 PLAN = "model.plan"
-CHUNK = 512  # maximum prompt columns of one pass
 FEWEST_POSITIONS, USUAL_POSITIONS = 1024, 4096  # cache positions that a pass reads; the cost of fewer is negligible
 _FACTS = "plan.json"
 _GB = 10**9

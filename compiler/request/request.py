@@ -123,8 +123,10 @@ class SizeOptions:
         "Tokens drafted per round; 0 is the same as --draft none. (default: adaptive, starting from the fastest number "
         "measured by the build, or from the head's trained depth if the build machine cannot run the engine)",
     )
-    max_seq_len: int = option(
-        "--max-seq-len", "Maximum length of prompt plus output, in tokens; the KV caches grow with it.", 2048
+    max_seq_len: int | None = option(
+        "--max-seq-len",
+        "Maximum length of prompt plus output, in tokens; the KV caches grow with it. (default: 2048; on TensorRT, "
+        "up to 32768, as the model allows and the GPU has memory for at --max-batch-size)",
     )
 
     def check(self, *, why: str = "", fix: str) -> None:
@@ -137,8 +139,8 @@ class SizeOptions:
                 why=f"the kernels process at most {MAX_DRAFTS + 1} columns per round: the drafts and the bonus token",
                 fix="omit it to let the build choose the fastest number, or use the head's trained depth",
             )
-        if self.max_seq_len < 1:
-            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="omit it for the default, 2048")
+        if self.max_seq_len is not None and self.max_seq_len < 1:
+            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="omit it for the default")
 
 
 @dataclass(frozen=True)

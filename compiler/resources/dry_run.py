@@ -18,7 +18,7 @@ from ..checkpoints.head_weights import open_head, read_from_target
 from ..checkpoints.known_pairs import Local, Wheel
 from ..checkpoints.resolve_names import drafter_source, known_pair, target_config, target_source
 from ..checkpoints.target import Target
-from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, read_head
+from ..checkpoints.target_and_drafter import ASSUMED_DEPTH, USUAL_LENGTH, read_head
 from ..console.progress import Progress, Quiet
 from ..hardware.gpus import RTX_SMS, export_form, is_architecture, sm_names, sm_number
 from ..precision.allowed_recipes import available, lowering_for, require_gpus
@@ -46,6 +46,7 @@ from ..store.stages import StageStore
 from .check import Need, Outcome, needs_of, refusal_of, tight
 from .download import UNKNOWN_SIZE, download_need, forbidden, has_unknown_size
 from .estimate import UNKNOWN_HEAD, Estimate, estimate
+from .sequence_length import decided_length
 from .speed.model_speed import speed_question
 from .weight_bytes import share_note
 from .workload import Workload, calibration_of
@@ -175,7 +176,7 @@ def _plan(
         platform=replace(platform, lowering=lowering),
         recipe=recipe,
         speculation=Speculation(0, 0, None),
-        max_seq_len=request.sizes.max_seq_len,
+        max_seq_len=request.sizes.max_seq_len or USUAL_LENGTH,
         names={"model": model},
         warnings=(*notes, *request.unused()),
     )
@@ -242,18 +243,24 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
         disk = workload.disk(store, request.out, made_for, names, is_moved=plan.is_moved)
         download = download_need(request.pair)
         needs = needs_of(disk, workload.work, download)
+    spec, text = family_for(config).describe(config), family_for(config).text(config)
+    length = decided_length(plan, spec, text, workload)
+    chosen = [length.note] if length.why else []
+    if length.why and not head.spec and not request.headless:
+        chosen.append("max_seq_len does not consider the drafter, whose size is unknown until it is downloaded")
     found = estimate(
         model,
         config,
         origin,
         workload,
-        max_seq_len=plan.max_seq_len,
+        max_seq_len=length.tokens,
+        rows=plan.max_batch_size,
         speculation=plan.speculation,
         has_drafter=not request.headless,
         gpu=decided.gpu,
         head_note=head.instead,
         speed=speed_question(request, plan.speculation, head.spec),
-        notes=(*plan.warnings, *([UNKNOWN_SIZE] if has_unknown_size(request.pair) else [])),
+        notes=(*chosen, *plan.warnings, *([UNKNOWN_SIZE] if has_unknown_size(request.pair) else [])),
         progress=progress,
     )
     problem = decided.problem or forbidden(request.pair, download)

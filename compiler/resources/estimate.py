@@ -20,6 +20,7 @@ from ..precision.rounding.in_order import ROOM
 from .check import NO_BLOCKER, Need, Outcome
 from .disk import Disk
 from .gpu_memory import Verdict, fit
+from .pass_tensors import pass_tensors
 from .speed.model_speed import SpeedQuestion, estimate_speed
 from .speed.round_estimate import SpeedEstimate
 from .speed.target_work import position_bytes
@@ -175,6 +176,7 @@ def estimate(
     workload: Workload,
     *,
     max_seq_len: int,
+    rows: int,
     speculation: Speculation,
     has_drafter: bool = True,
     gpu: str | None = None,
@@ -185,9 +187,9 @@ def estimate(
 ) -> Estimate:
     """Estimate the target with the ``config.json`` in ``config``, by tracing a few of its layers without weights.
 
-    ``has_drafter`` is true if a drafter makes the drafts of ``speculation``. ``head_note`` describes a head that is not
-    local; without ``speed``, no speed is estimated. Raises ``UsageError`` for an unknown GPU, ``BuildError`` for an
-    unknown target.
+    ``rows`` is the maximum number of rows of a round. ``has_drafter`` is true if a drafter makes the drafts of
+    ``speculation``. ``head_note`` describes a head that is not local; without ``speed``, no speed is estimated. Raises
+    ``UsageError`` for an unknown GPU, ``BuildError`` for an unknown target.
     """
     known_gpu = find_gpu(gpu) if gpu else None
     from ...graphs.layer_trials import run_trials
@@ -217,6 +219,7 @@ def estimate(
         drafter, head_token = replace(drafter, count=0, bytes=0), 0
     head_slot = None if head_token is None else head_token * length
     text = family_for(config).text(config)
+    tensors = pass_tensors(spec, text, census, recipe, rows=rows, num_speculative_tokens=most).bytes(length)
     speeds = estimate_speed(speed, workload, spec, text, trials, gpu) if speed else None
     weights = (*workload.lines, line(TABLES, recipe.wide, tables // int(bytes_of(recipe.wide))))
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)
@@ -241,7 +244,9 @@ def estimate(
         host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(written / WRITTEN_BYTES_PER_SECOND, WRITTEN_BYTES_PER_SECOND),
         work=workload.work,
-        gpu=fit(known_gpu, types, written, token * length + (head_slot or 0)) if known_gpu else None,
+        gpu=fit(known_gpu, types, written, token * length + (head_slot or 0), tensor_bytes=tensors)
+        if known_gpu
+        else None,
         speed_estimate=speeds,
         multiplied=expected_warning(census, recipe, lowering),
         refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",

@@ -9,8 +9,8 @@ from ...plugins.number_formats import BF16, FP32, NumberFormat, quantized_format
 from ..checkpoints.known_pairs import Local, Pair
 from ..hardware.gpus import GPUS, Gpu, lacks
 
-RESERVED_FOR = "activations, workspaces, the driver and fragmentation"
-_RESERVE = 0.1
+RESERVED_FOR = "other activations, workspaces, the driver and fragmentation"
+RESERVE = 0.1  # of the memory
 
 _COPIES = 3  # the step that writes weights, the step that makes the plan, the engine
 _COPIES_ON_CPU = 2  # an engine of ONNX Runtime has no plan
@@ -18,7 +18,7 @@ _COPIES_ON_CPU = 2  # an engine of ONNX Runtime has no plan
 
 @dataclass(frozen=True)
 class Verdict:
-    """The fit of weights, reserve and the caches of ``slots`` slots into a GPU.
+    """The fit of weights, reserve, the largest tensors of a pass and the caches of ``slots`` slots into a GPU.
 
     ``most_slots`` is the number of slots that would fit; ``short_bytes`` the missing bytes for the requested slots, 0
     if they fit. ``refusal`` is the reason if the GPU cannot run the engine at any size, else empty.
@@ -32,6 +32,7 @@ class Verdict:
     most_slots: int
     short_bytes: int
     refusal: str
+    tensor_bytes: int = 0
 
     @property
     def fits(self) -> bool:
@@ -39,15 +40,20 @@ class Verdict:
         return not self.short_bytes and not self.refusal
 
 
-def fit(gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, slots: int = 1) -> Verdict:
-    """Fit an engine with this many bytes of weights and bytes per slot, which computes in ``types``, into ``gpu``."""
-    reserve = int(gpu.memory_bytes * _RESERVE)
-    room = gpu.memory_bytes - reserve - weight_bytes
+def fit(
+    gpu: Gpu, types: Collection[str], weight_bytes: int, slot_bytes: int, slots: int = 1, tensor_bytes: int = 0
+) -> Verdict:
+    """Fit an engine with this many bytes of weights and bytes per slot, which computes in ``types``, into ``gpu``.
+
+    ``tensor_bytes`` are those of the largest tensors of a pass.
+    """
+    reserve = int(gpu.memory_bytes * RESERVE)
+    room = gpu.memory_bytes - reserve - weight_bytes - tensor_bytes
     refusal = "; ".join(
         f"{reason}: choose a precision without {kind}" for kind in types if (reason := lacks(gpu.sm, kind))
     )
     most, short = max(room // slot_bytes, 0), max(slots * slot_bytes - room, 0)
-    return Verdict(gpu, reserve, weight_bytes, slot_bytes, slots, most, short, refusal)
+    return Verdict(gpu, reserve, weight_bytes, slot_bytes, slots, most, short, refusal, tensor_bytes)
 
 
 @dataclass(frozen=True)

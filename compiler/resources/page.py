@@ -6,6 +6,7 @@ from ..console.printing import columns, size
 from .check import DOWNLOAD
 from .estimate import Estimate
 from .gpu_memory import RESERVED_FOR, Verdict
+from .pass_tensors import TENSORS
 from .speed.page import speed_notes, speed_table
 from .work import duration
 
@@ -82,6 +83,7 @@ def _rest(estimate: Estimate) -> list[tuple[str, str]]:
         gpu = verdict.gpu
         rows.append(("GPU", f"{gpu.name} (sm_{gpu.sm}, {size(gpu.memory_bytes)}; {gpu.source})"))
         rows.append(("  verdict", _verdict(verdict, estimate)))
+        rows.append(("  largest tensors", f"{size(verdict.tensor_bytes)} for {TENSORS}"))
         rows.append(("  reserved", f"{size(verdict.reserve_bytes)} for {RESERVED_FOR}"))
     rows += [("note", note) for note in estimate.notes]
     return [*rows, estimate.outcome.row()] if estimate.disk else rows

@@ -116,7 +116,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("max_num_seqs", "max_batch_size"),
     OptionMapping("max_decoder_seq_len", "max_seq_len"),
     OptionMapping("max_model_len", "max_seq_len", {"auto": UNREAD, "-1": UNREAD}, turned=_number,
-                  why="the default of --max-seq-len is 2048"),
+                  why="the default of --max-seq-len is used"),
     OptionMapping("max_input_len", why="max_seq_len limits prompt plus output"),
     OptionMapping("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
     OptionMapping("max_beam_width", spelled=_nothing("1"), only=True, why="beam search is not supported",

@@ -20,7 +20,7 @@ from ...node_tape import Nodes
 from .decomposed_attention import spelled_attention
 from .shared_inputs import quantize_separately
 
-_WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
+WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 
 # Finite, to avoid tiles with only infinities; far below any score of a written position.
 _UNSEEN = {ir.DataType.FLOAT16: -65504.0}
@@ -62,7 +62,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks,
             why="the lowering for TensorRT supports only chains of drafts",
             fix="export the model again with --for tensorrt",
         )
-    is_plain = sinks is not None or bool(softcap) or cache[3] > _WIDEST_HEAD
+    is_plain = sinks is not None or bool(softcap) or cache[3] > WIDEST_HEAD
     seen = (start, str(q.shape[2]), q.dtype, window)
     if seen not in masks:
         masks[seen] = additive_mask(op, q, start, positions, window)

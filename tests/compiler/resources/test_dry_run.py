@@ -43,11 +43,13 @@ def test_qwen3_coder_fp8_on_b200_matches_a_manual_calculation(cli: Run, tmp_path
     router, norms = experts * hidden, 2 * hidden + 2 * 128
     in_bf16 = 2 * vocab * hidden + layers * (router + norms) + hidden
     scales = layers * (2 * 4 + experts * 3 + 2) * 4  # FP32: of a weight, and of the input of a linear or a stack
-    cache = 2112  # 2048 and two rounds of 18 drafts, rounded up to a multiple of 64
+    cache = 32_832  # 32,768, the most by default, and two rounds of 18 drafts, rounded up to a multiple of 64
     tables = 2 * cache * 64 * 2
     assert plan["weight_count"] == in_fp8 + in_bf16 == 30_532_122_624
     assert plan["weight_bytes"] == in_fp8 + 2 * in_bf16 + scales + tables
     assert plan["gpu"]["fits"] is True
+    assert plan["gpu"]["tensor_bytes"] == 2 * 8 * 4 * 128 * 2 * cache + 8 * 19 * vocab * 2
+    assert any(note.startswith("max_seq_len is 32,768: ") for note in plan["notes"])
     assert plan["lowering"] == "tensorrt-sm100"
     assert plan["refusal"] == plan["multiplied"] == ""
     assert not list(tmp_path.iterdir())

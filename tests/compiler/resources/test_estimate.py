@@ -35,6 +35,7 @@ def _asked(**changes: Any) -> dict[str, Any]:
     return {
         "precision": "fp8",
         "max_seq_len": 4096,
+        "rows": 8,
         "speculation": Speculation(8, 8, 8),
         "lowering": "tensorrt",
     } | changes
@@ -127,7 +128,9 @@ def test_estimate_writes_nothing(coder: Estimate, where: Path) -> None:
 
 def test_the_verdict_counts_the_slots_that_fit(coder: Estimate) -> None:
     assert coder.gpu is not None
-    assert coder.gpu.most_slots == (162 * 10**9 - 31_168_386_944) // (98_304 * 4160) == 319
+    tensors = 2 * 8 * 4 * 128 * 2 * 4160 + 8 * 9 * 151_936 * 2  # a layer's keys and values, and logits
+    assert coder.gpu.tensor_bytes == tensors
+    assert coder.gpu.most_slots == (162 * 10**9 - 31_168_386_944 - tensors) // (98_304 * 4160) == 319
     assert "fits: 1 slot of 4,160 tokens (at most 319)" in render(coder)
 
 

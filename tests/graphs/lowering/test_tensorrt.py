@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.resources.pass_tensors import pass_tensors
 from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.ops import OPS
@@ -52,6 +54,14 @@ def test_attention_has_a_mask_and_no_unsupported_node(every: Traced, part: str) 
     assert all((len(node.inputs), len(node.outputs)) == (4, 1) for node in attention)
     sinks = part == "target" and every.target.family == "gpt-oss"
     assert len(attention) == (0 if sinks else len(_nodes(model, "TensorScatter")) // 2)
+
+
+def test_estimates_count_scores_for_attention_that_is_not_fused(every: Traced) -> None:
+    fused = len(_nodes(every.lowered("target", "tensorrt").model, "Attention"))
+    opened, recipe = every.pair.opened(), RECIPES["fp8"].on("bf16")
+    text, census = opened.family.text(opened.config), opened.skeleton.weights
+    tensors = pass_tensors(opened.spec, text, census, recipe, rows=1, num_speculative_tokens=4)
+    assert (tensors.scores == 0) == (fused == opened.spec.num_layers)
 
 
 @pytest.mark.parametrize("part", PARTS)
