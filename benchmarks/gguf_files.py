@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cpu.bandwidth import bandwidth
 from cpu.engines import build
 from cpu.passes import Passes, milliseconds
 
+from peagle.compiler.hardware.cpu_probe import memory_speed
 from peagle.engines import Engine, SamplingParams
 
 Turn = dict[str, float]  # measurement -> milliseconds
@@ -136,7 +136,7 @@ def measure(file: Path, arguments: argparse.Namespace) -> None:
     turns: dict[str, list[Turn]] = {}
     memory = []
     for _ in range(arguments.turns):
-        memory.append(bandwidth(arguments.threads))
+        memory.append(memory_speed(arguments.threads))
         turns.setdefault("peagle-compile", []).append(ours(engine, settings))
         for name, command in peers.items():
             options = arguments.ik_flags.split() if name == _IK else ()

@@ -24,10 +24,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from cpu.bandwidth import bandwidth
 from cpu.passes import Passes, milliseconds
 from cpu.rounds import report_rounds
 
+from peagle.compiler.hardware.cpu_probe import memory_speed
 from peagle.engines.folder.manifest import Manifest
 
 RUNS = 100
@@ -85,7 +85,7 @@ def main() -> None:
     if arguments.requests:
         report_rounds(arguments.engine, arguments.requests, k if manifest.drafter else 0, arguments.threads)
         return
-    arguments.bandwidth = bandwidth(arguments.threads)
+    arguments.bandwidth = memory_speed(arguments.threads)
     read = f"{arguments.bandwidth / 1e9:.1f} GB/s"
     print(f"threads: {arguments.threads}, which read {read}; {arguments.context} tokens of context\n")
     report("target, 1 column (plain decoding)", arguments.engine, "target", 1, 1, arguments)

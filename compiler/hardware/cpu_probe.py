@@ -26,6 +26,7 @@ from ...plugins.ops.quantized_linear.packed_weights import code_shape, columns_m
 from ...plugins.ops.wide_linear.packed_matrix import packed_shape
 from ..store.stages import StageStore
 
+LARGE = 256 * 2**20  # bytes
 _MOST_BYTES = 128 * 2**20
 _SECONDS, _LEAST_TURNS = 0.6, 5
 _LEAST_SHARE = 0.01  # of the time of one column: what further columns take at least, so that noise gives no rate of 0
@@ -90,6 +91,15 @@ def kept_cpu_speed(store: StageStore, shape: ProbeShape, library: Path, digest: 
 
     kept = store.run("cpu-speed", [digest, asdict(shape), threads, platform.node()], make)
     return CpuSpeed(**json.loads((kept.path / "speed.json").read_bytes()))
+
+
+def memory_speed(threads: int, size: int = LARGE) -> float:
+    """Return the most bytes per second that ``threads`` threads read when they sum an array of ``size`` bytes.
+
+    0 threads mean one per physical core; by default, the array is larger than caches are.
+    """
+    (times,) = _times(_reading(size, threads or len(_cores())))
+    return size / min(times)
 
 
 def packed_name(kind: str) -> str:
@@ -186,7 +196,12 @@ def _run(session: Any, columns: int, width: int) -> Callable[[], object]:
 
 
 def _seconds(*runs: Callable[[], object]) -> list[float]:
-    """Return the median seconds of each run, taken in turn, so that a slow moment of the machine affects them all."""
+    """Return the median seconds of each run."""
+    return [float(np.median(each)) for each in _times(*runs)]
+
+
+def _times(*runs: Callable[[], object]) -> list[list[float]]:
+    """Return the seconds of each run, taken in turn, so that a slow moment of the machine affects them all."""
     times: list[list[float]] = [[] for _ in runs]
     spent, turns = 0.0, -1  # the first turn is not counted
     while turns < _LEAST_TURNS or spent < _SECONDS:
@@ -196,7 +211,7 @@ def _seconds(*runs: Callable[[], object]) -> list[float]:
             run()
             each.append(time.perf_counter() - began)
             spent += each[-1]
-    return [float(np.median(each[1:])) for each in times]
+    return [each[1:] for each in times]
 
 
 def _reading(size: int, threads: int) -> Callable[[], object]:

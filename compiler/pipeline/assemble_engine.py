@@ -115,7 +115,7 @@ def assemble(
         speed = speed_of_engine(pieces.speed, run, manifest, assembly.folder, choice) if pieces.speed else None
         report = BuildReport(
             manifest, run.phases, bytes_of(pieces.stages), choice, messages, pieces.account, pieces.plans,
-            plan.recipe.wide, speed,
+            plan.recipe.wide, speed, pieces.speed.pass_bytes if pieces.speed else (),
         )  # fmt: skip
         content = report.as_json()
         assembly.place_text("build_report.json", json.dumps(content, indent=2) + "\n")

@@ -71,6 +71,11 @@ class EngineSpeed:
             ),
         )
 
+    @property
+    def pass_bytes(self) -> list[int]:
+        """The bytes of weights that a pass of the target over 1, 2, ... columns of one request reads."""
+        return [round(self.target.over(columns, 0).weight_bytes) for columns in range(1, self.probe.columns + 1)]
+
     def on_gpu(self, choice: KChoice | None = None) -> SpeedEstimate | None:
         """Estimate for the named GPU; None without one. ``choice`` was measured there."""
         return self._on(gpu_device(self.gpu), choice) if self.gpu else None

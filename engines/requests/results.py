@@ -26,8 +26,9 @@ class Acceptance:
     accepted ones. ``grammar_refused`` counts drafts of the drafter that were replaced by these or that the grammar does
     not allow; they were not verified.
 
-    ``drafted_by_round`` and ``accepted_by_round`` have an entry per round with drafts, in order. A sum over several
-    requests has none.
+    ``drafted_by_round`` and ``accepted_by_round`` have an entry per round with drafts, in order, and ``passes`` one per
+    round: the drafts that the target's pass verified, and its seconds. ``passes`` is empty where they are not measured.
+    A sum over several requests has none of these.
     """
 
     rounds: int = 0
@@ -45,6 +46,7 @@ class Acceptance:
     draft_seconds: float = field(default=0.0, compare=False)
     drafted_by_round: list[int] = field(default_factory=list)
     accepted_by_round: list[int] = field(default_factory=list)
+    passes: list[tuple[int, float]] = field(default_factory=list, compare=False)
 
     @property
     def is_lossy(self) -> bool:
@@ -57,6 +59,8 @@ class Acceptance:
         verify, draft = pass_seconds or (0.0, 0.0)
         self.verify_seconds += verify
         self.draft_seconds += draft
+        if pass_seconds:
+            self.passes.append((drafted, verify))
         if not drafted:
             self.undrafted += 1
             return

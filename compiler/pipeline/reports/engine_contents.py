@@ -21,6 +21,7 @@ from ...resources.speed.round_estimate import SPEED
 
 KERNELS = "plugins"
 REPORT = "build_report.json"
+PASS_BYTES = "pass_weight_bytes"  # key of the build report
 _WRITTEN_LATER = ("verify.json", "tune.json")
 
 
@@ -66,14 +67,24 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
     return dict(counts.most_common())
 
 
+def pass_bytes(folder: Path) -> list[int]:
+    """Return the bytes of weights that a pass of the target over 1, 2, ... columns reads; empty if they are unknown."""
+    found = _report(folder).get(PASS_BYTES)
+    return [int(count) for count in found] if isinstance(found, list) else []
+
+
 def _reported(folder: Path, key: str) -> dict[str, Any]:
     """Return an object of the build report, such as the tables of matmuls by half; empty if it has none."""
+    found = _report(folder).get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _report(folder: Path) -> dict[str, Any]:
     try:
         report = json.loads((folder / REPORT).read_bytes())
     except (OSError, ValueError):
         return {}
-    found = report.get(key) if isinstance(report, dict) else None
-    return found if isinstance(found, dict) else {}
+    return report if isinstance(report, dict) else {}
 
 
 def _cpu_kernels(folder: Path, manifest: Manifest) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from ...store.phase_clock import Phases
 from ..choose_k import KChoice
 from ..graph_account import GraphAccount
 from ..plan_stages import Plans
+from .engine_contents import PASS_BYTES
 from .report_html import report_html
 
 
@@ -21,7 +22,8 @@ class BuildReport:
     """The facts of a build's report; ``sizes`` are bytes in the engine, by half.
 
     ``choice`` is None if K was given or assumed, ``speed`` if there is no device to estimate for. ``wide`` is the type
-    of everything that is not quantized.
+    of everything that is not quantized. ``pass_bytes`` are the bytes of weights that passes of the target over 1, 2,
+    ... columns read.
     """
 
     manifest: Manifest
@@ -33,6 +35,7 @@ class BuildReport:
     plans: Plans | None
     wide: str
     speed: SpeedEstimate | None = None
+    pass_bytes: Sequence[int] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``build_report.json``.
@@ -56,6 +59,8 @@ class BuildReport:
             report["choose_k"] = {"speedup": round(self.choice.speedup, 3), **asdict(self.choice)}
         if self.speed:
             report[SPEED] = self.speed.as_json()
+        if self.pass_bytes:
+            report[PASS_BYTES] = list(self.pass_bytes)
         report |= self.graphs.products(self.plans.products() if self.plans else {})
         if self.graphs.calibration:
             report["calibration"] = dict(self.graphs.calibration)

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.hardware.cpu_probe import ProbeShape
 from peagle.compiler.pipeline.build import build
+from peagle.compiler.pipeline.engine_speed import EngineSpeed
 from peagle.compiler.pipeline.export import export
 from peagle.compiler.request.verb_options import BUILD, EXPORT
+from peagle.compiler.resources.speed.model_speed import SpeedQuestion
+from peagle.compiler.resources.speed.pass_work import Experts, GraphWork
+from peagle.engines.draft_methods import PLAIN
 from tests.fixtures.commands import Run
 from tests.models import Pair
 
@@ -42,6 +47,14 @@ def test_a_build_that_measures_nothing_has_no_estimate(tiny_folder: Path, cli: R
     assert "speed_estimate" not in json.loads((tiny_folder / "build_report.json").read_text())
     assert json.loads(cli("inspect", tiny_folder, "--json").out)["speed_estimate"] == {}
     assert "speed estimate" not in cli("inspect", tiny_folder).out
+
+
+def test_passes_over_more_columns_read_more_experts() -> None:
+    experts = Experts(count=4, chosen=1, bytes=400, values=400, kind="fp32")
+    work = GraphWork({"attention": 100}, {}, {}, "fp32", 0, 0, 0, 0, experts=experts)
+    probe = ProbeShape("fp32", 8, 8, 8, 8, 100, columns=3)
+    speed = EngineSpeed(work, None, SpeedQuestion(PLAIN, None, 2), (), None, probe)
+    assert speed.pass_bytes == [200, 275, 331]
 
 
 def test_an_estimate_of_another_version_is_not_shown(engine: Path, cli: Run) -> None:

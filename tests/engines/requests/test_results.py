@@ -43,6 +43,7 @@ def test_times_of_passes_are_counted_and_added_up() -> None:
     one.add_round(0, 0, (0.006, 0.0))
     other.add_round(3, 1, (0.020, 0.004))
     other.add_round(3, 3)
+    assert (one.passes, other.passes) == ([(3, 0.010), (0, 0.006)], [(3, 0.020)])
     one.add(other)
     assert one.accepted_per_position == (3, 2, 1)
     assert one.milliseconds_per_round == pytest.approx((9.0, 1.5))
