@@ -355,7 +355,8 @@ def bench(
     ignore_eos: bool = False,
     price_per_hour: float | None = None,
     url: str | None = None,
-    endpoint: str = "chat",
+    peer: Texts = (),
+    endpoint: str | None = None,
     api_key: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -381,8 +382,10 @@ def bench(
         ignore_eos: Continue past the end-of-text token.
         price_per_hour: Price of this machine per hour, for the price of a million tokens.
         url: An OpenAI-compatible server to measure instead of engines.
-        endpoint: Endpoint of the server: ``"chat"`` or ``"completions"``.
-        api_key: API key of the server.
+        peer: Other servers to measure in turn with the engines, each as ``"NAME=URL"``.
+        endpoint: Endpoint of the servers: ``"chat"``, the default with ``url``, or ``"completions"``, the default with
+            ``peer``.
+        api_key: API key of the servers.
         threads: CPU threads.
         progress: Receiver of progress reports.
 
@@ -410,6 +413,7 @@ def bench(
         ignore_eos=ignore_eos,
         price_per_hour=price_per_hour,
         url=url,
+        peer=(peer,) if isinstance(peer, str) else tuple(peer),
         endpoint=endpoint,
         api_key=api_key,
         threads=threads,

@@ -27,10 +27,12 @@ class TimedAnswer:
     """One answered request, as its reader saw it.
 
     ``pieces`` are the pieces of the stream after the first: seconds since the one before, and number of tokens.
-    ``decode_seconds`` is the time after the first token. ``acceptance`` is None if the server does not tell it.
+    ``decode_seconds`` is the time after the first token. ``acceptance`` is None if the server does not tell it, and a
+    server tells no ``token_ids``.
     """
 
     prompt: int
+    text: str
     token_ids: tuple[int, ...]
     tokens: int
     first_seconds: float
@@ -48,9 +50,10 @@ class ModeTurn:
 
     @property
     def user_speed(self) -> float:
-        """Tokens per second of one user after the first token; 0 if no answer has a second token."""
+        """Tokens per second of one user after the first token; 0 if none came after it."""
         tokens = sum(max(answer.tokens - 1, 0) for answer in self.answers)
-        return tokens / max(sum(answer.decode_seconds for answer in self.answers), 1e-9) if tokens else 0.0
+        seconds = sum(answer.decode_seconds for answer in self.answers)
+        return tokens / seconds if seconds > 0 else 0.0
 
     @property
     def total_speed(self) -> float:
@@ -59,7 +62,7 @@ class ModeTurn:
 
 
 Turn = Mapping[str, ModeTurn]  # by title of the mode
-Ask = Callable[[Sequence[int]], ModeTurn]  # a group of prompts by index
+Ask = Callable[[Sequence[int]], ModeTurn | None]  # a group of prompts by index; None from a peer that has left
 
 
 @dataclass
@@ -80,15 +83,20 @@ def groups_of(count: int, at_once: int) -> list[tuple[int, ...]]:
 def take_turns(
     modes: Mapping[str, Ask], groups: Sequence[Sequence[int]], repeats: int, turns: list[Turn], advance: Advance
 ) -> None:
-    """Answer every group in every mode, each turn beginning with another mode, and append finished turns."""
+    """Answer every group in every mode, each turn beginning with another mode, and append finished turns.
+
+    A turn lacks the peers that have left.
+    """
     names = [*modes]
     for at in range(repeats * len(groups)):
         first = at % len(names)
         done = {}
         for name in (*names[first:], *names[:first]):
-            done[name] = modes[name](groups[at % len(groups)])
+            answered = modes[name](groups[at % len(groups)])
+            if answered is not None:
+                done[name] = answered
             advance(1)
-        turns.append({name: done[name] for name in names})
+        turns.append({name: done[name] for name in names if name in done})
 
 
 @contextmanager
@@ -133,6 +141,7 @@ def _answers(
         answers.append(
             TimedAnswer(
                 prompt=at,
+                text=output.text,
                 token_ids=output.token_ids,
                 tokens=len(output.token_ids),
                 first_seconds=output.time_to_first_token,

@@ -20,6 +20,7 @@ class DecodingMode:
     """One way to decode: a draft method with a K, in the ``engine`` of that index.
 
     ``method`` is the title of the draft method, and ``is_autoregressive`` says that its drafter makes a pass per draft.
+    A peer is a server beside the engines: only its speed is compared.
     """
 
     title: str
@@ -28,11 +29,17 @@ class DecodingMode:
     draft: str
     k: NumSpeculativeTokens
     is_autoregressive: bool = False
+    is_peer: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Return whether it is plain decoding."""
         return self.k == 0
+
+    @classmethod
+    def of_server(cls, title: str, *, is_peer: bool = False) -> DecodingMode:
+        """Return the mode of a server, which decodes as it likes."""
+        return cls(title, title, 0, "", AUTO, is_peer=is_peer)
 
     def of_engine(self) -> DecodingMode:
         """Return the mode with the number of its engine in the title."""

@@ -11,7 +11,7 @@ from ...engines.draft_options import is_auto
 from ...engines.policy.drafts_per_round import NumSpeculativeTokens
 from ...engines.requests.arguments import integer, number
 from ...plugins.errors import UsageError
-from .server import ENDPOINTS
+from .server import ENDPOINTS, BenchServer
 from .workloads import WORKLOADS
 
 _OF_ENGINES = ("draft", "num_speculative_tokens", "threads")  # a server has its own
@@ -35,7 +35,8 @@ class BenchOptions:
     ignore_eos: bool = False
     price_per_hour: float | None = None
     url: str | None = None
-    endpoint: str = "chat"
+    peer: tuple[str, ...] = ()
+    endpoint: str | None = None
     api_key: str | None = None
     threads: int | None = None
 
@@ -43,6 +44,28 @@ class BenchOptions:
     def workload_name(self) -> str:
         """The workload, ``chat`` unless one is named."""
         return self.workload or "chat"
+
+    @property
+    def servers(self) -> dict[str, BenchServer]:
+        """The peers by name. Raises ``UsageError`` for a text that is not NAME=URL, and for a name given twice."""
+        found: dict[str, BenchServer] = {}
+        for text in self.peer:
+            name, _, url = text.partition("=")
+            if not url or not name.strip() or "://" in name:
+                raise UsageError(
+                    f"--peer {text} is not NAME=URL",
+                    why="the tables show a peer under a name of your choice",
+                    fix="use for example --peer llama.cpp=http://127.0.0.1:8080",
+                )
+            if name in found:
+                raise UsageError(f"--peer names {name} twice", fix="give every peer a name of its own")
+            found[name] = self.server(url)
+        return found
+
+    def server(self, url: str) -> BenchServer:
+        """Return the server at a URL. Raises ``UsageError`` for an invalid one."""
+        endpoint = self.endpoint or ("chat" if self.url else "completions")
+        return BenchServer(url, endpoint, {}, self.api_key)
 
     def check(self) -> None:
         """Raise ``UsageError`` for options that are invalid for every engine, or contradict each other."""
@@ -67,8 +90,14 @@ class BenchOptions:
             raise UsageError("--workload and --prompts contradict each other", fix="give only one of them")
         if self.workload_name not in WORKLOADS:
             raise UsageError(f"--workload {self.workload} is unknown", fix=f"use one of {', '.join(WORKLOADS)}")
-        if self.endpoint not in ENDPOINTS:
+        if self.endpoint is not None and self.endpoint not in ENDPOINTS:
             raise UsageError(f"--endpoint {self.endpoint} is unknown", fix=f"use one of {', '.join(ENDPOINTS)}")
+        if self.servers and self.url is not None:
+            raise UsageError(
+                "--peer and --url contradict each other",
+                why="a peer takes turns with engines",
+                fix="pass an engine folder, or measure each server with --url",
+            )
         if self.url is not None:
             self._check_server()
 

@@ -50,7 +50,12 @@ def _threads(manifest: Manifest, threads: int | None) -> list[str]:
     from ...engines.backends.onnxruntime.loaded_graphs import default_threads
 
     count = default_threads(manifest) if threads is None else threads
-    return [f"{count} thread{'s' * (count > 1)}" if count else "a thread per physical core"]
+    return [in_threads(count)]
+
+
+def in_threads(count: int) -> str:
+    """Return a number of threads in words; 0 is one per physical core."""
+    return f"{count} thread{'s' * (count > 1)}" if count else "a thread per physical core"
 
 
 def _version(name: str) -> str:

@@ -14,6 +14,7 @@ from .printing import (
     difference_line,
     differing,
     latency_rows,
+    pass_rows,
     position_rows,
     rates_of,
     requests,
@@ -31,7 +32,9 @@ medians of ratios within the same turn, and p is the two-sided sign test over th
 mean number of tokens of a round with drafts, the target's own token included; after 20 means without the first 20
 rounds of an answer. TTFT is the time to the first token. ITL divides the time between two pieces of the stream among
 the tokens of the second; pieces are the times themselves. Identical means that every token equals that of plain
-decoding."""
+decoding; of a peer, it is the number of answers with the same text. A pass of the target verifies the drafts of a
+round: its columns are the drafts and one token more. The floor is the time in which memory, as fast as it was measured,
+gives the weights that the pass reads."""
 
 
 def write_page(path: Path, result: BenchResult) -> None:
@@ -74,7 +77,7 @@ def _verdict(result: BenchResult) -> Iterator[str]:
     for each in differing(result.figures):
         yield f'<p class="warn">{escape(difference_line(each))}</p>'
     if result.identical:
-        yield "<p>The text of every mode is that of plain decoding.</p>"
+        yield "<p>The text of every mode of the engines is that of plain decoding.</p>"
 
 
 def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]:
@@ -94,6 +97,8 @@ def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]
         yield "<h3>By category</h3>" + _table(*category_rows(figures))
         yield from _positions_by_category(drafting)
     yield "<h3>Latency</h3>" + _table(*latency_rows(figures))
+    if figures[0].concurrency == 1 and result.passes:
+        yield "<h3>Cost of a pass</h3>" + _table(*pass_rows(result)) + _cost_by_columns(result)
     curves = {each.mode: _cumulative(each.inter_token) for each in figures if each.inter_token}
     yield line_chart(curves, "milliseconds per token", "share of tokens (%)", marks=False)
 
@@ -125,6 +130,18 @@ def _speed_by_k(result: BenchResult, figures: Sequence[ModeFigures]) -> str:
         if k:
             lines.setdefault(result.methods[mode], [*plain]).append((float(k), speeds[mode]))
     return line_chart(lines, "drafts per round (K)", "tokens per second of one user")
+
+
+def _cost_by_columns(result: BenchResult) -> str:
+    """Return the chart of the milliseconds of a pass by its columns, with the floor."""
+    several = len({each.engine for each in result.passes}) > 1
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for each in result.passes:
+        of_engine = f", engine {each.engine + 1}" if several else ""
+        lines.setdefault(f"measured{of_engine}", []).append((each.columns, each.milliseconds.median))
+        if each.floor is not None:
+            lines.setdefault(f"floor{of_engine}", []).append((each.columns, each.floor))
+    return line_chart(lines, "columns of the pass", "milliseconds")
 
 
 def _sweep(result: BenchResult) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..console.printing import columns
+from .passes import PassFigures
 from .result import BenchResult
 from .statistics import Spread
 from .summary import AcceptanceFigures, ModeFigures
@@ -25,6 +26,8 @@ def report(result: BenchResult) -> str:
         parts += [table(*rows(figures)) for rows in (text_rows, latency_rows)]
         if number == 0:  # acceptance hardly depends on the concurrency; bench.json has all of it
             parts += acceptance_tables(figures)
+        if at_once == 1 and result.passes:
+            parts.append(table(*pass_rows(result)))
     if sweep := sweep_rows(result):
         parts.append(table(*sweep))
     parts += [*map(difference_line, differing(result.figures)), *(f"note: {note}" for note in result.notes)]
@@ -81,9 +84,31 @@ def text_rows(figures: Sequence[ModeFigures]) -> Cells:
         if found:
             cells = [f"{found.length:.2f}", _number(found.later_length, ".2f")]
             cells += [_number(found.verify, ".2f"), _number(found.draft, ".2f")]
-        same = _NONE if each.identical is None else "yes" if each.identical else "NO"
-        rows.append([each.mode, *cells, same])
+        rows.append([each.mode, *cells, _identical(each)])
     return head, rows
+
+
+def _identical(figures: ModeFigures) -> str:
+    if figures.equal_texts is not None:
+        return f"{figures.equal_texts}/{figures.answers}"
+    return _NONE if figures.identical is None else "yes" if figures.identical else "NO"
+
+
+def pass_rows(result: BenchResult) -> Cells:
+    """Return head and rows with the cost of a pass of the target by its columns, for each engine."""
+    head = ["one pass of the target", "passes", "ms", "quartiles", "x 1 column", "of floor"]
+    rows = []
+    for each in result.passes:
+        spread, share = each.milliseconds, each.share_of_floor
+        numbers = [f"{spread.median:.2f}", f"{spread.low:.2f} to {spread.high:.2f}", _number(each.over_one, ".2f")]
+        rows.append([pass_name(result, each), str(each.passes), *numbers, _NONE if share is None else f"{share:.0%}"])
+    return head, rows
+
+
+def pass_name(result: BenchResult, figures: PassFigures) -> str:
+    """Return the columns of a pass in words, with the number of the engine if there are several."""
+    columns = f"{figures.columns} column{'s' * (figures.columns > 1)}"
+    return columns if len({each.engine for each in result.passes}) == 1 else f"{columns}, engine {figures.engine + 1}"
 
 
 def latency_rows(figures: Sequence[ModeFigures]) -> Cells:
@@ -117,12 +142,13 @@ def category_rows(figures: Sequence[ModeFigures]) -> Cells:
     """Return head and rows with a row per category: tokens per second and acceptance length of each mode."""
     head = ["category", "prompts", "tokens/s", "length"]
     rows = []
-    for at, category in enumerate(figures[0].categories):
+    for category in figures[0].categories:
         for each in figures:
-            one = each.categories[at]
-            length = f"{one.acceptance.length:.2f}" if one.acceptance else _NONE
-            name = f"{category.category}: {each.mode}"
-            rows.append([name, str(one.prompts), _speed(one.tokens_per_second), length])
+            one = next((one for one in each.categories if one.category == category.category), None)
+            if one is not None:  # a peer that left has answered fewer prompts
+                length = f"{one.acceptance.length:.2f}" if one.acceptance else _NONE
+                name = f"{category.category}: {each.mode}"
+                rows.append([name, str(one.prompts), _speed(one.tokens_per_second), length])
     return head, rows
 
 

@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...engines.folder.strict_json import decode
 from ...plugins.errors import UsageError
 from ..store.atomic_files import replacing
 from .origin import Rows
+from .passes import PassFigures
 from .summary import ModeFigures
 
 _KEY, _FORMAT = "bench_format", 1
@@ -23,7 +25,7 @@ class BenchResult:
 
     ``origin`` are rows of names and texts, ``command`` the command line. ``notes`` say what was left out or changed.
     ``methods`` are the titles of the draft methods by mode, and ``counts`` the K of modes with a fixed one. ``rival``
-    is the autoregressive method that the others are compared with.
+    is the autoregressive method that the others are compared with. ``passes`` are the cost of the target's passes.
     """
 
     command: str
@@ -33,6 +35,7 @@ class BenchResult:
     methods: Mapping[str, str]
     counts: Mapping[str, int]
     rival: str | None = None
+    passes: tuple[PassFigures, ...] = ()
 
     @property
     def identical(self) -> bool | None:
@@ -56,10 +59,41 @@ class BenchResult:
             "origin": dict(self.origin),
             "notes": list(self.notes),
             "identical": self.identical,
+            "methods": dict(self.methods),
+            "counts": dict(self.counts),
+            "rival": self.rival,
             "figures": [asdict(each) for each in self.figures],
+            "passes": [asdict(each) for each in self.passes],
         }
         finite: dict[str, Any] = _finite(content)
         return finite
+
+    @classmethod
+    def read(cls, path: Path) -> BenchResult:
+        """Return the result in a ``bench.json``. Raises ``UsageError`` for a file that this version did not write."""
+        problems: list[str] = []
+        try:
+            content = json.loads(path.read_bytes())
+            figures = [decode(ModeFigures, each, problems, "figures") for each in content["figures"]]
+            passes = [decode(PassFigures, each, problems, "passes") for each in content["passes"]]
+            if problems:
+                raise ValueError(problems[0])
+            return cls(
+                command=content["command"],
+                origin=[*content["origin"].items()],
+                notes=tuple(content["notes"]),
+                figures=tuple(filter(None, figures)),
+                methods=content["methods"],
+                counts=content["counts"],
+                rival=content["rival"],
+                passes=tuple(filter(None, passes)),
+            )
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"{path} is not the result of a benchmark of this version",
+                why=str(error) or type(error).__name__,
+                fix="run the benchmark again",
+            ) from None
 
     def write_json(self, path: Path) -> None:
         """Write ``bench.json`` atomically. Raises ``UsageError`` for a file that no benchmark wrote."""

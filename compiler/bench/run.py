@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...engines.folder.manifest import Manifest
-from ...engines.policy.drafts_per_round import AUTO
 from ...plugins.errors import UsageError
 from ..bundled.prompts import Prompt
 from ..console.progress import Progress, Quiet
@@ -16,9 +15,10 @@ from .measure import Ask, Level, asks, groups_of, take_turns
 from .modes import DecodingMode, modes_of
 from .options import BenchOptions
 from .origin import Rows, engine_rows, machine_rows
+from .passes import Memory, pass_figures
+from .peers import Peer
 from .prompt_file import read_prompts
 from .result import BenchResult
-from .server import BenchServer
 from .summary import figures_of
 from .workloads import WORKLOADS, Prompts, encode_prompts, spaced
 
@@ -38,6 +38,8 @@ class BenchRun:
     prompts: Sequence[Prompt] = ()
     notes: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
+    peers: dict[str, Peer] = field(default_factory=dict)
+    memory: Memory | None = None
     decode: Callable[[Sequence[int]], str] | None = None
 
     def start(self, progress: Progress | None = None) -> BenchResult:
@@ -64,12 +66,20 @@ class BenchRun:
         return BenchResult(
             command=self.options.command,
             origin=self.origin,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *self._losses()),
             figures=tuple(figures),
             methods={mode.title: mode.method for mode in self.modes},
             counts={mode.title: mode.k for mode in self.modes if isinstance(mode.k, int)},
             rival=next((mode.method for mode in self.modes if mode.is_autoregressive), None),
+            passes=tuple(pass_figures(self.levels, self.modes, self.memory)),
         )
+
+    def _losses(self) -> Iterator[str]:
+        """Yield a note on every peer that left."""
+        for name, peer in self.peers.items():
+            if peer.problem:
+                turns = sum(name in turn for level in self.levels for turn in level.turns)
+                yield f"{name} left after {turns} turns: {peer.problem}"
 
     def _measure_engines(self, progress: Progress) -> None:
         from ...engines import Engine
@@ -78,6 +88,10 @@ class BenchRun:
         manifests = [Manifest.read(folder) for folder in folders]
         _require_one_target(folders, manifests)
         self.modes = modes_of(manifests, options.draft, options.num_speculative_tokens)
+        servers = options.servers
+        _require_other_names(servers, self.modes)
+        for server in servers.values():
+            _ = server.model  # a peer that is not there is named before engines are loaded
         found = self._found(progress)
         with (
             progress.step("load the engine"),
@@ -92,6 +106,15 @@ class BenchRun:
             ("workload", f"{prompts.name}: {len(prompts.prompts)} prompts, digest {prompts.digest}"),
             ("decoding", f"{self._sampling(most)}, {'end of text ignored' if ignores else 'to the end of the answer'}"),
         ]
+        with progress.step("measure memory"):
+            self.memory = Memory.measure(folders, manifests, options.threads)
+        self.origin += [("memory", self.memory.in_words)] if self.memory else []
+        for name, server in servers.items():
+            peer = Peer.start(server, self._fields(most, ignores=ignores), prompts.prompts, options.seed)
+            self.peers[name] = peer
+            self.origin.append((f"peer {name}", peer.description))
+        engine_modes = [*self.modes]
+        self.modes += [DecodingMode.of_server(name, is_peer=True) for name in self.peers]
 
         def load(at_once: int) -> Callable[[int], Engine]:
             return lambda index: Engine.load(
@@ -107,27 +130,31 @@ class BenchRun:
 
         with progress.step(_STEP, self._calls(len(prompts.prompts))) as advance:
             for at_once in options.concurrency:
-                with asks(load(at_once), self.modes, prompts.prompts, params) as ways:
+                with asks(load(at_once), engine_modes, prompts.prompts, params) as ways:
+                    ways |= {name: peer.answer for name, peer in self.peers.items()}
                     self._level(at_once, ways, len(prompts.prompts), advance)
 
     def _measure_server(self, url: str, progress: Progress) -> None:
         options, found = self.options, spaced(self._found(progress) or [], self.options.num_prompts)
-        fields: dict[str, object] = {"max_tokens": options.max_tokens, "temperature": options.temperature}
-        fields |= {"ignore_eos": True} if options.ignore_eos else {}
-        server = BenchServer(url, options.endpoint, fields, options.api_key)
+        server = replace(options.server(url), fields=self._fields(options.max_tokens, ignores=options.ignore_eos))
         title = server.model
-        self.modes = [DecodingMode(title, title, 0, "", AUTO)]
-        self.prompts = found
+        self.modes = [DecodingMode.of_server(title)]
+        self.prompts, texts = found, [each.text for each in found]
         self.origin += [
-            ("server", f"{url}, model {title}, {options.endpoint}"),
+            ("server", f"{url}, model {title}, {server.endpoint}"),
             ("workload", f"{self._workload}: {len(found)} prompts"),
             ("decoding", self._sampling(options.max_tokens)),
         ]
-        ways: Mapping[str, Ask] = {title: lambda group: server.answer(group, found, options.seed)}
+        ways: Mapping[str, Ask] = {title: lambda group: server.answer(group, texts, options.seed)}
         with progress.step(_STEP, self._calls(len(found))) as advance:
-            server.answer((0,), found, options.seed)  # warm-up
+            server.warm_up(texts, options.seed)
             for at_once in options.concurrency:
                 self._level(at_once, ways, len(found), advance)
+
+    def _fields(self, most: int, *, ignores: bool) -> dict[str, object]:
+        """Return what every request to a server says beside its prompt."""
+        fields: dict[str, object] = {"max_tokens": most, "temperature": self.options.temperature}
+        return fields | ({"ignore_eos": True} if ignores else {})
 
     def _level(self, at_once: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
         groups = groups_of(prompts, at_once)
@@ -188,6 +215,13 @@ def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) 
             why="ways to decode are compared on the text of one target",
             fix="measure each target on its own",
         )
+
+
+def _require_other_names(peers: Iterable[str], modes: Sequence[DecodingMode]) -> None:
+    """Raise ``UsageError`` for a peer that is named like a mode of the engines."""
+    for name in peers:
+        if name in {mode.title for mode in modes}:
+            raise UsageError(f"--peer {name} has the name of a way to decode", fix="choose another name for it")
 
 
 def _decoder(engine: Engine) -> Callable[[Sequence[int]], str]:

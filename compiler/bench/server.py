@@ -16,23 +16,25 @@ from urllib.parse import urlsplit
 
 from ...engines.requests.results import Acceptance
 from ...plugins.errors import EnvironmentProblem, UsageError
-from ..bundled.prompts import Prompt
 from .measure import ModeTurn, TimedAnswer
 
+Content = str | Sequence[int]  # of a prompt: text or, at an endpoint that takes them, token ids
+_FIX = "check the URL, and that the server runs"
 _SECONDS = 600  # without a byte from the server
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A value of ``--endpoint``: its path below ``/v1``, and the fields of its body that hold a text."""
+    """A value of ``--endpoint``: its path below ``/v1``, and the fields of its body that hold a prompt."""
 
     path: str
-    fields: Callable[[str], Mapping[str, Any]]
+    fields: Callable[[Content], Mapping[str, Any]]
+    takes_ids: bool = False
 
 
 ENDPOINTS = {
     "chat": Endpoint("chat/completions", lambda text: {"messages": [{"role": "user", "content": text}]}),
-    "completions": Endpoint("completions", lambda text: {"prompt": text}),
+    "completions": Endpoint("completions", lambda prompt: {"prompt": prompt}, takes_ids=True),
 }
 
 
@@ -48,7 +50,7 @@ class BenchServer:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--url {self.url} is not a URL of a server", fix="use for example http://127.0.0.1:8000")
+            raise UsageError(f"{self.url} is not a URL of a server", fix="use for example http://127.0.0.1:8000")
 
     @cached_property
     def model(self) -> str:
@@ -58,14 +60,24 @@ class BenchServer:
             listed = json.loads(response.read())["data"]
             return str(listed[0]["id"])
         except (ValueError, LookupError, TypeError):
-            raise EnvironmentProblem(f"{self.url} lists no model", fix="check --url") from None
+            raise EnvironmentProblem(f"{self.url} lists no model", fix=_FIX) from None
         finally:
             connection.close()
 
-    def answer(self, group: Sequence[int], prompts: Sequence[Prompt], seed: int) -> ModeTurn:
+    def warm_up(self, prompts: Sequence[Content], seed: int) -> None:
+        """Send the first prompt. Raises ``EnvironmentProblem`` as ``answer`` does, and if the answer is empty."""
+        (answer,) = self.answer((0,), prompts, seed).answers
+        if not answer.text:
+            raise EnvironmentProblem(
+                f"{self.url} answered the first prompt with no text",
+                why=f"its stream at /v1/{ENDPOINTS[self.endpoint].path} has none",
+                fix="check --endpoint and the model that the server has loaded",
+            )
+
+    def answer(self, group: Sequence[int], prompts: Sequence[Content], seed: int) -> ModeTurn:
         """Send a group of prompts at once, by index, and read their streams.
 
-        Raises ``EnvironmentProblem`` if the server cannot be reached or refuses a request.
+        Raises ``EnvironmentProblem`` if the server cannot be reached, refuses a request or does not answer as expected.
         """
         done: SimpleQueue[tuple[int, TimedAnswer | Exception]] = SimpleQueue()
 
@@ -83,7 +95,7 @@ class BenchServer:
         answers = [_raised(found[place]) for place in range(len(group))]
         return ModeTurn(tuple(answers), seconds)
 
-    def _answer(self, at: int, prompt: Prompt, seed: int) -> TimedAnswer:
+    def _answer(self, at: int, prompt: Content, seed: int) -> TimedAnswer:
         endpoint = ENDPOINTS[self.endpoint]
         body = {
             "model": self.model,
@@ -91,31 +103,39 @@ class BenchServer:
             "stream_options": {"include_usage": True},
             "seed": seed,
             **self.fields,
-            **endpoint.fields(prompt.text),
+            **endpoint.fields(prompt),
         }
         began = time.perf_counter()
         connection, response = self._send("POST", endpoint.path, body)
         arrived: list[float] = []
+        texts: list[str] = []
         usage: Mapping[str, Any] = {}
         try:
             for chunk in _events(response):
                 usage = chunk.get("usage") or usage
-                if any(_content(choice) for choice in chunk.get("choices") or ()):
+                pieces = [_piece(choice) for choice in chunk.get("choices") or ()]
+                if any(has_tokens for _, has_tokens in pieces):
                     arrived.append(time.perf_counter())
+                    texts += [text for text, _ in pieces]
+            arrived = arrived or [time.perf_counter()]
+            tokens, text = int(usage["completion_tokens"]), "".join(texts)
         except (OSError, http.client.HTTPException) as error:
             raise _unreachable(self.url, error) from None
-        finally:
-            connection.close()
-        if "completion_tokens" not in usage or not arrived:
+        except KeyError:
             raise EnvironmentProblem(
                 f"{self.url} did not report the tokens of a stream",
-                why="its stream has no text, or no usage although stream_options asks for it",
+                why="its stream ended early, or has no usage although stream_options asks for it",
                 fix="use a server that supports stream_options.include_usage",
-            )
+            ) from None
+        except (AttributeError, TypeError, ValueError) as error:
+            raise EnvironmentProblem(f"{self.url} does not stream as OpenAI does", why=str(error), fix=_FIX) from None
+        finally:
+            connection.close()
         return TimedAnswer(
             prompt=at,
+            text=text,
             token_ids=(),
-            tokens=int(usage["completion_tokens"]),
+            tokens=tokens,
             first_seconds=arrived[0] - began,
             decode_seconds=arrived[-1] - arrived[0],
             pieces=tuple(
@@ -147,7 +167,7 @@ class BenchServer:
             raise EnvironmentProblem(
                 f"{self.url} answered {response.status} to /v1/{path}",
                 why=" ".join(said.split()),
-                fix="check --url, --endpoint and the server's options",
+                fix="check the URL, --endpoint and the server's options",
             )
         return connection, response
 
@@ -187,10 +207,11 @@ def _events(response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
         yield chunk
 
 
-def _content(choice: Mapping[str, Any]) -> bool:
-    """Return whether a chunk has text: of an answer, of reasoning, or of a tool call."""
+def _piece(choice: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the text of a chunk's choice, and whether it has tokens: of an answer, of reasoning, or of a tool call."""
     delta = choice.get("delta") or {}
-    return bool(choice.get("text") or any(delta.get(key) for key in ("content", "reasoning_content", "tool_calls")))
+    text = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
+    return text, bool(text or delta.get("tool_calls"))
 
 
 def _raised(found: TimedAnswer | Exception) -> TimedAnswer:
@@ -200,4 +221,4 @@ def _raised(found: TimedAnswer | Exception) -> TimedAnswer:
 
 
 def _unreachable(url: str, error: Exception) -> EnvironmentProblem:
-    return EnvironmentProblem(f"cannot reach {url}", why=str(error) or type(error).__name__, fix="check --url")
+    return EnvironmentProblem(f"cannot reach {url}", why=str(error) or type(error).__name__, fix=_FIX)

@@ -101,7 +101,8 @@ class ModeFigures:
     ``user_speed`` are tokens per second of one user after the first token, ``total_speed`` those of all users with
     their prompts. ``over_plain`` and ``over_autoregressive`` compare ``user_speed`` turn by turn; the latter with the
     fastest mode whose drafter makes a pass per draft. ``inter_token`` divides the time of a piece among its tokens,
-    ``between_pieces`` does not. ``identical`` is None if nothing was compared, and ``difference`` the first one.
+    ``between_pieces`` does not. ``identical`` is None if nothing was compared, and ``difference`` the first one. Tokens
+    of a peer are not compared; ``equal_texts`` counts its answers with the text of plain decoding.
     """
 
     mode: str
@@ -121,6 +122,7 @@ class ModeFigures:
     identical: bool | None
     difference: FirstDifference | None
     cost_per_million: float | None
+    equal_texts: int | None = None
 
 
 def figures_of(
@@ -135,24 +137,29 @@ def figures_of(
 
     ``decode`` returns the text of tokens, to show the first difference. Without it, nothing is compared.
     """
-    reference: dict[int, tuple[int, ...]] = {}
+    reference: dict[int, TimedAnswer] = {}
     if decode is not None:
         for level in levels:
             for turn in level.turns:
                 for answer in turn[PLAIN_TITLE].answers:
-                    reference.setdefault(answer.prompt, answer.token_ids)
+                    reference.setdefault(answer.prompt, answer)
+    peers = {mode.title for mode in modes if mode.is_peer}
     found = []
     for level in levels:
-        measured = [turn for turn in level.turns if all(each.user_speed for each in turn.values())]
-        if not level.turns:
-            continue
+        measured = [
+            turn for turn in level.turns if all(each.user_speed for name, each in turn.items() if name not in peers)
+        ]
         rival = _fastest([mode.title for mode in modes if mode.is_autoregressive], measured)
         for mode in modes:
-            every = [turn[mode.title] for turn in level.turns]
-            speeds = [turn[mode.title].user_speed for turn in measured]
+            every = [turn[mode.title] for turn in level.turns if mode.title in turn]
+            if not every:
+                continue
+            own = [turn for turn in measured if mode.title in turn and turn[mode.title].user_speed]
+            speeds = [turn[mode.title].user_speed for turn in own]
             total = Spread.of([turn.total_speed for turn in every])
             answers = [answer for turn in every for answer in turn.answers]
-            difference = _difference(answers, reference, prompts, decode) if decode else None
+            compared = None if mode.is_peer else decode
+            difference = _difference(answers, reference, prompts, compared) if compared else None
             pieces = [piece for answer in answers for piece in answer.pieces]
             found.append(
                 ModeFigures(
@@ -163,16 +170,17 @@ def figures_of(
                     tokens=sum(answer.tokens for answer in answers),
                     user_speed=Spread.of(speeds or [0.0]),
                     total_speed=total,
-                    over_plain=_paired(speeds, PLAIN_TITLE, measured) if decode else None,
-                    over_autoregressive=_paired(speeds, rival, measured) if rival else None,
+                    over_plain=_paired(speeds, PLAIN_TITLE, own) if decode else None,
+                    over_autoregressive=_paired(speeds, rival, own) if rival else None,
                     first_token=LatencyFigures.of([answer.first_seconds for answer in answers]),
                     inter_token=LatencyFigures.of(_token_times(answers)),
                     between_pieces=LatencyFigures.of([gap for gap, _ in pieces]),
                     acceptance=AcceptanceFigures.of(answer.acceptance for answer in answers),
                     categories=_categories(answers, prompts),
-                    identical=None if decode is None else difference is None,
+                    identical=None if compared is None else difference is None,
                     difference=difference,
                     cost_per_million=None if price_per_hour is None else _cost(price_per_hour, total.median),
+                    equal_texts=_equal_texts(answers, reference) if decode and mode.is_peer else None,
                 )
             )
     return found
@@ -212,13 +220,13 @@ def _categories(answers: Sequence[TimedAnswer], prompts: Sequence[Prompt]) -> tu
 
 def _difference(
     answers: Sequence[TimedAnswer],
-    reference: Mapping[int, tuple[int, ...]],
+    reference: Mapping[int, TimedAnswer],
     prompts: Sequence[Prompt],
     decode: Callable[[Sequence[int]], str],
 ) -> FirstDifference | None:
     """Return the first answer that differs from plain decoding: its prompt, the position, and both tokens."""
     for answer in answers:
-        expected = reference[answer.prompt]
+        expected = reference[answer.prompt].token_ids
         if answer.token_ids == expected:
             continue
         both = zip(expected, answer.token_ids, strict=False)
@@ -226,6 +234,11 @@ def _difference(
         texts = [decode(ids[at : at + 1]) if at < len(ids) else "(end)" for ids in (expected, answer.token_ids)]
         return FirstDifference(prompts[answer.prompt].id, at, *texts)
     return None
+
+
+def _equal_texts(answers: Sequence[TimedAnswer], reference: Mapping[int, TimedAnswer]) -> int:
+    """Count the answers with the text of plain decoding; servers differ in the white space at the ends."""
+    return sum(answer.text.strip() == reference[answer.prompt].text.strip() for answer in answers)
 
 
 def _cost(price_per_hour: float, tokens_per_second: float) -> float:

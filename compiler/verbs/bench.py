@@ -115,13 +115,30 @@ def bench(
             rich_help_panel=RUN,
         ),
     ] = None,
+    peer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=URL,...",
+            help="Also measure these OpenAI-compatible servers, in turn with the engines, under names of your choice: "
+            "llama.cpp=http://127.0.0.1:8080.",
+            show_default=False,
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     endpoint: Annotated[
-        str, typer.Option(metavar="chat|completions", help="Endpoint of the server.", rich_help_panel=RUN)
-    ] = "chat",
+        str | None,
+        typer.Option(
+            metavar="chat|completions",
+            help="Endpoint of the servers. Peers get token ids at completions, and texts at chat. (default: chat with "
+            "--url, completions with --peer)",
+            show_default=False,
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY", envvar=KEY_VARIABLE, help="API key of the server.", show_default=False, rich_help_panel=RUN
+            metavar="KEY", envvar=KEY_VARIABLE, help="API key of the servers.", show_default=False, rich_help_panel=RUN
         ),
     ] = None,
     threads: Threads = None,
@@ -130,9 +147,10 @@ def bench(
     """Measure speed, latency and acceptance of every way to decode that engines have.
 
     Plain decoding, each draft method of the engine at each K, and the adaptive policy take turns, prompt by prompt, so
-    that disturbances of the machine affect all of them. The tables show tokens per second with quartiles and gains over
-    plain decoding with a sign test, time to the first token and between tokens, acceptance length, overall, by position
-    and by category, and whether the text is that of plain decoding. The prefix cache is off.
+    that disturbances of the machine affect all of them; other servers can take part (--peer). The tables show tokens
+    per second with quartiles and gains over plain decoding with a sign test, time to the first token and between
+    tokens, acceptance length, overall, by position and by category, the cost of a pass of the target by its columns,
+    and whether the text is that of plain decoding. The prefix cache is off.
 
     bench.json has all figures, the machine and the command that repeats them; --html adds a report with charts. Ctrl-C
     prints what was measured so far.
@@ -161,6 +179,7 @@ def bench(
         ignore_eos=ignore_eos,
         price_per_hour=price_per_hour,
         url=url,
+        peer=_parts(peer),
         endpoint=endpoint,
         api_key=api_key,
         threads=threads,

@@ -92,7 +92,7 @@ def test_answers_of_an_engine_have_every_token_and_its_time(tiny_engine: Engine)
 
 
 def test_speed_counts_tokens_after_the_first() -> None:
-    answer = TimedAnswer(0, (1,) * 5, 5, 0.1, 2.0, (), None)
+    answer = TimedAnswer(0, "", (1,) * 5, 5, 0.1, 2.0, (), None)
     turn = ModeTurn((answer,), 3.0)
     assert (turn.user_speed, turn.total_speed) == (2.0, 5 / 3)
     assert ModeTurn((), 1.0).user_speed == 0

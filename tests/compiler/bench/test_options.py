@@ -31,6 +31,11 @@ ENGINE = (Path("engine"),)
         ({"engines": ENGINE, "num_speculative_tokens": ("auto", -1)}, "--num-speculative-tokens"),
         ({"engines": ENGINE, "price_per_hour": -1}, "--price-per-hour"),
         ({"engines": ENGINE, "temperature": -0.1}, "--temperature"),
+        ({"engines": ENGINE, "peer": ("http://x:1",)}, "--peer http://x:1 is not NAME=URL"),
+        ({"engines": ENGINE, "peer": ("a=",)}, "--peer a= is not NAME=URL"),
+        ({"engines": ENGINE, "peer": ("a=ftp://x",)}, "ftp://x is not a URL of a server"),
+        ({"engines": ENGINE, "peer": ("a=http://x", "a=http://y")}, "--peer names a twice"),
+        ({"url": "http://x", "peer": ("a=http://y",)}, "--peer and --url contradict"),
         ({"engines": ENGINE, "endpoint": "responses"}, "--endpoint responses is unknown"),
         ({"url": "http://x", "draft": ("ngram",)}, "--draft and --url contradict"),
         ({"url": "http://x", "threads": 2}, "--threads and --url contradict"),
@@ -71,6 +76,8 @@ names = st.text("ab c'\"$", min_size=1, max_size=6).map(str.strip).filter(bool)
         seed=st.integers(0, 9),
         ignore_eos=st.booleans(),
         price_per_hour=st.sampled_from([None, 1.5]),
+        peer=st.lists(st.sampled_from(["a=http://x:1", "b c=http://y/v1"]), max_size=2, unique=True).map(tuple),
+        endpoint=st.sampled_from([None, "chat"]),
         threads=st.sampled_from([None, 2]),
     )
 )
@@ -81,9 +88,10 @@ def test_recorded_command_parses_to_the_same_options(options: BenchOptions) -> N
     assert parsed["engine"] == [*options.engines]
     assert parsed["concurrency"] == ",".join(map(str, options.concurrency))
     assert (parsed["draft"] or "") == ",".join(options.draft)
+    assert (parsed["peer"] or "") == ",".join(options.peer)
     assert (parsed["num_speculative_tokens"] or "") == ",".join(map(str, options.num_speculative_tokens))
     for name in ("workload", "num_prompts", "repeats", "max_tokens", "temperature", "seed", "ignore_eos",
-                 "price_per_hour", "threads"):  # fmt: skip
+                 "price_per_hour", "endpoint", "threads"):  # fmt: skip
         assert parsed[name] == getattr(options, name), name
 
 

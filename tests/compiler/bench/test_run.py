@@ -54,7 +54,8 @@ def test_report_has_the_origin_the_command_and_every_table(result: BenchResult) 
     for name in ("machine", "load", "versions", "engine 1", "engine 2", "workload", "decoding", "command"):
         assert re.search(rf"^{name}  ", text, re.MULTILINE), name
     for head in ("tokens/s, one user", "over the fastest EAGLE-3", "after 20", "ITL p50", "drafts accepted, at least",
-                 "code: plain", "price/million", "2 requests at once, 2 turns", "identical"):  # fmt: skip
+                 "code: plain", "price/million", "2 requests at once, 2 turns", "identical", "one pass of the target",
+                 "3 columns, engine 2"):  # fmt: skip
         assert head in text
     assert text.count(", 1 thread\n") == 2
     tables = text[text.index("1 request at a time") :]
@@ -110,7 +111,9 @@ def test_html_report_stands_alone(result: BenchResult) -> None:
     assert "url(" not in text
     assert "@import" not in text
     assert "prefers-color-scheme: dark" in text
-    assert tags.tags.count("svg") == 2 * 3 + 2  # speed by K, positions and latency twice; two by concurrency
+    assert (
+        tags.tags.count("svg") == 2 * 3 + 1 + 2
+    )  # speed by K, positions and latency twice; cost of a pass; two by concurrency
     assert "&lt;prose&gt;" in text
     assert "<prose>" not in text
 

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from peagle.compiler.bench.options import BenchOptions
 from peagle.compiler.bench.run import BenchRun
 from peagle.compiler.bench.server import BenchServer, acceptance_of
-from peagle.compiler.bundled.prompts import Prompt
 from peagle.engines.requests.results import Acceptance
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.usage import speculation
 from peagle.plugins.errors import EnvironmentProblem, UsageError
 
 FIELDS = {"max_tokens": 12, "temperature": 0.0}
-PROMPTS = [Prompt("a", "def gcd(a, b):"), Prompt("b", "import os\n")]
+PROMPTS = ["def gcd(a, b):", "import os\n"]
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])

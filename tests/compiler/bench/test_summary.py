@@ -29,7 +29,7 @@ def answer(prompt: int, seconds: float, tokens: Sequence[int] = TOKENS, accepted
     for each in accepted:
         acceptance.add_round(4, each)
     pieces = tuple((seconds / (len(tokens) - 1), 1) for _ in tokens[1:])
-    return TimedAnswer(prompt, tuple(tokens), len(tokens), 0.1, seconds, pieces, acceptance)
+    return TimedAnswer(prompt, decode(tokens), tuple(tokens), len(tokens), 0.1, seconds, pieces, acceptance)
 
 
 def turn(**answers: TimedAnswer) -> dict[str, ModeTurn]:
