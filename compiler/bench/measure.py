@@ -40,6 +40,11 @@ class TimedAnswer:
     pieces: tuple[tuple[float, int], ...]
     acceptance: Acceptance | None
 
+    @property
+    def is_timed(self) -> bool:
+        """Return whether tokens came after the first piece, so that there is a speed."""
+        return self.tokens > 1 and self.decode_seconds > 0
+
 
 @dataclass(frozen=True)
 class ModeTurn:
@@ -51,9 +56,9 @@ class ModeTurn:
     @property
     def user_speed(self) -> float:
         """Tokens per second of one user after the first token; 0 if none came after it."""
-        tokens = sum(max(answer.tokens - 1, 0) for answer in self.answers)
-        seconds = sum(answer.decode_seconds for answer in self.answers)
-        return tokens / seconds if seconds > 0 else 0.0
+        timed = [answer for answer in self.answers if answer.is_timed]
+        seconds = sum(answer.decode_seconds for answer in timed)
+        return sum(answer.tokens - 1 for answer in timed) / seconds if timed else 0.0
 
     @property
     def total_speed(self) -> float:

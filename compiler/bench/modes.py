@@ -20,7 +20,7 @@ class DecodingMode:
     """One way to decode: a draft method with a K, in the ``engine`` of that index.
 
     ``method`` is the title of the draft method, and ``is_autoregressive`` says that its drafter makes a pass per draft.
-    A peer is a server beside the engines: only its speed is compared.
+    A server decodes as it likes; as a peer beside the engines, only its speed is compared.
     """
 
     title: str
@@ -29,6 +29,7 @@ class DecodingMode:
     draft: str
     k: NumSpeculativeTokens
     is_autoregressive: bool = False
+    is_server: bool = False
     is_peer: bool = False
 
     @property
@@ -38,8 +39,8 @@ class DecodingMode:
 
     @classmethod
     def of_server(cls, title: str, *, is_peer: bool = False) -> DecodingMode:
-        """Return the mode of a server, which decodes as it likes."""
-        return cls(title, title, 0, "", AUTO, is_peer=is_peer)
+        """Return the mode of a server."""
+        return cls(title, title, 0, "", AUTO, is_server=True, is_peer=is_peer)
 
     def of_engine(self) -> DecodingMode:
         """Return the mode with the number of its engine in the title."""

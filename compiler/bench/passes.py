@@ -17,7 +17,7 @@ _LEAST = 64 * 2**20  # bytes to read: less says more about the start of threads 
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryFloor:
     """The measured speed of memory in bytes per second, and the bytes of weights that passes of each engine read.
 
     ``pass_bytes`` has those of passes over 1, 2, ... columns, by engine; none for an engine that does not tell them.
@@ -28,7 +28,7 @@ class Memory:
     pass_bytes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def measure(cls, folders: Sequence[Path], manifests: Sequence[Manifest], threads: int | None) -> Memory | None:
+    def measure(cls, folders: Sequence[Path], manifests: Sequence[Manifest], threads: int | None) -> MemoryFloor | None:
         """Measure in about a second, with the threads of the first engine; None if no engine tells its bytes.
 
         The array is as large as the weights, up to a size that no cache holds, because weights that fit into a cache
@@ -78,7 +78,7 @@ class PassFigures:
 
 
 def pass_figures(
-    levels: Sequence[Level], modes: Sequence[DecodingMode], memory: Memory | None = None
+    levels: Sequence[Level], modes: Sequence[DecodingMode], memory: MemoryFloor | None = None
 ) -> list[PassFigures]:
     """Return the cost of passes by engine and columns, over all modes.
 

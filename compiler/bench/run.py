@@ -15,7 +15,7 @@ from .measure import Ask, Level, asks, groups_of, take_turns
 from .modes import DecodingMode, modes_of
 from .options import BenchOptions
 from .origin import Rows, engine_rows, machine_rows
-from .passes import Memory, pass_figures
+from .passes import MemoryFloor, pass_figures
 from .peers import Peer
 from .prompt_file import read_prompts
 from .result import BenchResult
@@ -39,7 +39,7 @@ class BenchRun:
     notes: list[str] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
-    memory: Memory | None = None
+    memory: MemoryFloor | None = None
     decode: Callable[[Sequence[int]], str] | None = None
 
     def start(self, progress: Progress | None = None) -> BenchResult:
@@ -66,7 +66,7 @@ class BenchRun:
         return BenchResult(
             command=self.options.command,
             origin=self.origin,
-            notes=(*self.notes, *self._losses()),
+            notes=(*self.notes, *self._losses(), *self._bursts()),
             figures=tuple(figures),
             methods={mode.title: mode.method for mode in self.modes},
             counts={mode.title: mode.k for mode in self.modes if isinstance(mode.k, int)},
@@ -80,6 +80,17 @@ class BenchRun:
             if peer.problem:
                 turns = sum(name in turn for level in self.levels for turn in level.turns)
                 yield f"{name} left after {turns} turns: {peer.problem}"
+
+    def _bursts(self) -> Iterator[str]:
+        """Yield a note on every server whose answers came at once."""
+        for name in [mode.title for mode in self.modes if mode.is_server]:
+            turns = [turn[name] for level in self.levels for turn in level.turns if name in turn]
+            answers = [answer for turn in turns for answer in turn.answers if answer.tokens > 1]
+            if count := sum(not answer.is_timed for answer in answers):
+                yield (
+                    f"{count} of {len(answers)} answers of {name} came at once and have no speed: it does not stream, "
+                    "or its threads had to wait"
+                )
 
     def _measure_engines(self, progress: Progress) -> None:
         from ...engines import Engine
@@ -107,7 +118,7 @@ class BenchRun:
             ("decoding", f"{self._sampling(most)}, {'end of text ignored' if ignores else 'to the end of the answer'}"),
         ]
         with progress.step("measure memory"):
-            self.memory = Memory.measure(folders, manifests, options.threads)
+            self.memory = MemoryFloor.measure(folders, manifests, options.threads)
         self.origin += [("memory", self.memory.in_words)] if self.memory else []
         for name, server in servers.items():
             peer = Peer.start(server, self._fields(most, ignores=ignores), prompts.prompts, options.seed)

@@ -20,6 +20,7 @@ from .measure import ModeTurn, TimedAnswer
 
 Content = str | Sequence[int]  # of a prompt: text or, at an endpoint that takes them, token ids
 _FIX = "check the URL, and that the server runs"
+_AT_ONCE, _MOST_AT_ONCE = 0.2e-3, 32  # seconds between pieces of a burst, and the most pieces of one: more than drafts
 _SECONDS = 600  # without a byte from the server
 
 
@@ -131,16 +132,16 @@ class BenchServer:
             raise EnvironmentProblem(f"{self.url} does not stream as OpenAI does", why=str(error), fix=_FIX) from None
         finally:
             connection.close()
+        gaps = [after - before for before, after in itertools.pairwise(arrived)]
+        gaps = [] if _came_at_once(gaps) else gaps
         return TimedAnswer(
             prompt=at,
             text=text,
             token_ids=(),
             tokens=tokens,
             first_seconds=arrived[0] - began,
-            decode_seconds=arrived[-1] - arrived[0],
-            pieces=tuple(
-                (after - before, 0) for before, after in itertools.pairwise(arrived)
-            ),  # a chunk does not tell how many tokens it has
+            decode_seconds=sum(gaps),
+            pieces=tuple((gap, 0) for gap in gaps),  # a chunk does not tell how many tokens it has
             acceptance=acceptance_of(usage.get("speculation")),
         )
 
@@ -212,6 +213,15 @@ def _piece(choice: Mapping[str, Any]) -> tuple[str, bool]:
     delta = choice.get("delta") or {}
     text = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
     return text, bool(text or delta.get("tool_calls"))
+
+
+def _came_at_once(gaps: Sequence[float]) -> bool:
+    """Return whether much of an answer came in one burst: then it waited somewhere, and its times say nothing."""
+    return any(is_short and len([*run]) >= _MOST_AT_ONCE for is_short, run in itertools.groupby(gaps, _is_short))
+
+
+def _is_short(gap: float) -> bool:
+    return gap < _AT_ONCE
 
 
 def _raised(found: TimedAnswer | Exception) -> TimedAnswer:

@@ -196,7 +196,7 @@ def _fastest(titles: Sequence[str], turns: Sequence[Mapping[str, ModeTurn]]) -> 
 def _token_times(answers: Sequence[TimedAnswer]) -> list[float]:
     """Return the seconds of every token after the first; without the tokens of each piece, a mean of every answer."""
     known = [gap / count for answer in answers for gap, count in answer.pieces for _ in range(count)]
-    return known or [answer.decode_seconds / (answer.tokens - 1) for answer in answers if answer.tokens > 1]
+    return known or [answer.decode_seconds / (answer.tokens - 1) for answer in answers if answer.is_timed]
 
 
 def _paired(speeds: Sequence[float], other: str, turns: Sequence[Mapping[str, ModeTurn]]) -> PairedRatios | None:

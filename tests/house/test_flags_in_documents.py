@@ -23,6 +23,7 @@ FOREIGN = {
     "convert_checkpoint.py": "--model_dir",
     "curl": "--no-buffer --retry --retry-delay --retry-connrefused --fail --max-time",
     "docker": "--rm --read-only --build-arg --time --target --user",
+    "llama-server": "--parallel --no-cache-prompt",
     "hypothesis": "--hypothesis-profile",
     "nsys": "--trace --cuda-graph-trace",
     "polygraphy": "--fold-constants --onnxrt --onnx-outputs --data-loader-script --model-type --trt-config-script "
@@ -37,6 +38,7 @@ FOREIGN = {
     "--max_draft_len --dry_run --build_config",
     "trtllm-serve": "--extra_llm_api_options",
     "venv": "--system-site-packages",
+    "vllm serve": "--no-enable-prefix-caching",
 }
 SCRIPTS = ("tools/**/*.py", "benchmarks/**/*.py", "examples/**/*.py", "plugins/**/__main__.py", ".ci/*.py")
 

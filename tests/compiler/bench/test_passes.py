@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from peagle.compiler.bench.measure import Level, ModeTurn, TimedAnswer
 from peagle.compiler.bench.modes import DecodingMode
 from peagle.compiler.bench.options import BenchOptions
-from peagle.compiler.bench.passes import Memory, pass_figures
+from peagle.compiler.bench.passes import MemoryFloor, pass_figures
 from peagle.compiler.bench.run import BenchRun
 from peagle.compiler.hardware import cpu_probe
 from peagle.engines.requests.results import Acceptance
 
 MODES = [DecodingMode("plain", "plain", 0, "none", 0), DecodingMode("EAGLE-3, K = 2", "EAGLE-3", 1, "eagle3", 2)]
-MEMORY = Memory(2e9, 2, ((4_000_000, 6_000_000), ()))
+MEMORY = MemoryFloor(2e9, 2, ((4_000_000, 6_000_000), ()))
 
 
 def turn(mode: DecodingMode, *passes: tuple[int, float]) -> dict[str, ModeTurn]:
@@ -73,4 +73,4 @@ def test_without_the_bytes_of_any_engine_nothing_is_measured(tmp_path: Path, dem
 
     for content in ("", "[]", '{"pass_weight_bytes": 3}', "{}"):
         (tmp_path / "build_report.json").write_text(content)
-        assert Memory.measure([tmp_path], [Manifest.read(demo_engine)], 1) is None
+        assert MemoryFloor.measure([tmp_path], [Manifest.read(demo_engine)], 1) is None

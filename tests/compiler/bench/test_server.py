@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peagle.compiler.bench.options import BenchOptions
 from peagle.compiler.bench.run import BenchRun
-from peagle.compiler.bench.server import BenchServer, acceptance_of
+from peagle.compiler.bench.server import BenchServer, _came_at_once, acceptance_of
 from peagle.engines.requests.results import Acceptance
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.usage import speculation
@@ -76,3 +76,12 @@ def test_key_is_sent(locked_server: Server) -> None:
     with pytest.raises(EnvironmentProblem, match="answered 401"):
         _ = BenchServer(locked_server.url, "chat", FIELDS).model
     assert BenchServer(locked_server.url, "chat", FIELDS, "second").model == "demo"
+
+
+@pytest.mark.parametrize(
+    ("gaps", "is_timed"),
+    [([5e-6] * 40, False), ([0.01] * 9 + [5e-6] * 40, False), ([0.01, *[5e-6] * 8] * 9, True), ([0.01] * 40, True)],
+)
+def test_answer_that_came_in_one_burst_has_no_speed(gaps: list[float], is_timed: bool) -> None:
+    """Drafts come in bursts too, but in short ones."""
+    assert _came_at_once(gaps) is not is_timed
