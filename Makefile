@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,11 @@ bench-cpu: $(STAMP) ## compare the CPU kernels with ONNX Runtime's and other run
 bench-humaneval: $(STAMP) ## compare plain decoding, EAGLE-3 and P-EAGLE on HumanEval prompts; ARGS="--num-prompts 12" takes minutes
 	@echo "Measuring (an hour; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/humaneval.py $(ARGS)
+
+results: $(STAMP) ## measure 40 HumanEval prompts with each head at three K, and write docs/results.md, its chart and README's figures
+	@echo "Measuring (minutes; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/humaneval.py --num-prompts 40 --max-tokens 128 --num-speculative-tokens 2,4,6 --out docs/results.json $(ARGS)
+	@$(BIN)/python tools/results.py
 
 bench-policy: $(STAMP) ## measure the adaptive K policy with a random head and with a trained one
 	@$(BIN)/python benchmarks/policy.py $(ARGS)

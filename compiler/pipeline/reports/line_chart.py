@@ -8,7 +8,7 @@ from html import escape
 
 Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 640, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 26, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 36, 40
 COLOURS = 8  # classes c0 .. c7 of the page
 _TICKS = 5
 

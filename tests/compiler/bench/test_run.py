@@ -78,6 +78,18 @@ def test_json_is_written_whole_and_replaces_only_its_own(result: BenchResult, tm
         assert path.read_text() == text
 
 
+def test_json_is_read_back(result: BenchResult, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    result.write_json(path)
+    found = BenchResult.read(path)
+    assert found.as_json() == result.as_json()
+    content = json.loads(path.read_text())
+    for wrong in ({}, content | {"passes": [{"columns": 1}]}, content | {"origin": 3}, {**content, "figures": [{}]}):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(UsageError, match="is not the result of a benchmark"):
+            BenchResult.read(path)
+
+
 class Tags(HTMLParser):
     """Open tags, and the attributes of all."""
 

@@ -1,0 +1,56 @@
+"""The page of results, its chart and README.md show the committed figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import results
+from results import FIGURES, README
+
+from peagle.compiler.bench.result import BenchResult
+from peagle.compiler.bench.summary import ModeFigures
+
+RESULT = BenchResult.read(FIGURES)
+
+
+@pytest.mark.parametrize("path", results.outputs(RESULT), ids=lambda path: path.name)
+def test_what_shows_the_figures_is_up_to_date(path: Path) -> None:
+    assert path.read_text() == results.outputs(RESULT)[path], f"run {results.COMMAND}"
+
+
+def test_every_mode_stands_on_the_page_with_its_command() -> None:
+    text = results.page(RESULT)
+    assert all(f"| {each.mode} |" in text for each in RESULT.figures)
+    assert RESULT.command in text
+    assert all(value in text for _, value in RESULT.origin)
+
+
+def test_picture_is_well_formed_and_shows_the_fastest_mode_of_each_method() -> None:
+    root = ElementTree.fromstring(results.picture(RESULT))
+    shown = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    best = results.fastest(RESULT.figures, RESULT)
+    assert {*best} == {*RESULT.methods.values()}
+    for each in RESULT.figures:
+        method = RESULT.methods[each.mode]
+        assert (each.mode in shown) == (each is best[method])
+        assert each.user_speed.median <= best[method].user_speed.median
+
+
+def test_other_figures_change_all_that_shows_them() -> None:
+    def other(each: ModeFigures) -> ModeFigures:
+        gain = each.over_plain and replace(each.over_plain, ratio=replace(each.over_plain.ratio, median=9.87))
+        speed = replace(each.user_speed, median=2 * each.user_speed.median)
+        return replace(each, user_speed=speed, over_plain=gain)
+
+    changed = results.outputs(replace(RESULT, figures=tuple(map(other, RESULT.figures))))
+    for path, text in results.outputs(RESULT).items():
+        assert changed[path] != text
+    assert "| 9.87x | `make results` |" in changed[README]
+
+
+def test_readme_without_rows_of_the_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="must have one block of rows"):
+        results.readme("# Title\n\n| a | 1x | `make bench` |\n", RESULT)
