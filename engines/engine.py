@@ -32,7 +32,6 @@ from .requests.results import RequestOutput
 from .requests.structured_outputs import StructuredOutputsParams
 from .running.request import Request
 from .running.submission import AsyncSubmission, Delivery, Stream, Submission
-from .scheduling.scheduler import MAX_PREFILL_TOKENS
 from .text.answer_styles import Style
 from .text.channels import spoken
 from .text.messages import Message, template_of
@@ -67,7 +66,7 @@ class Engine:
         draft: str | None = None,
         policy: Policy | None = None,
         max_queue_size: int = MAX_QUEUE_SIZE,
-        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
+        max_prefill_tokens: int | None = None,
         prefix_cache_bytes: int = 0,
         max_seq_len: int | None = None,
         chat_template: str | None = None,
@@ -101,7 +100,7 @@ class Engine:
         threads: int | None = None,
         check: Check = "auto",
         max_queue_size: int = MAX_QUEUE_SIZE,
-        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
+        max_prefill_tokens: int | None = None,
         prefix_cache_bytes: int | None = None,
         max_seq_len: int | None = None,
         chat_template: str | None = None,
@@ -123,6 +122,8 @@ class Engine:
                 ``generate``, ``stream`` and ``chat`` wait for room instead.
             max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running requests. A smaller
                 number gives running requests a steadier token rate; a larger one lets long prompts start sooner.
+                None prefills for about two and a half times as long as a round takes if the engine has this project's
+                CPU kernels, and else 128 tokens.
             prefix_cache_bytes: Memory for the cache entries of earlier texts, reused by prompts that begin like them;
                 0 keeps none. None takes an eighth of the memory that is free beside the weights, at most 16 GiB, if
                 restored entries equal computed ones to the bit, which this project's CPU kernels ensure, and else 0.
@@ -144,7 +145,7 @@ class Engine:
         if not isinstance(check, str) or check not in get_args(Check):
             raise refusal("check", " or ".join(map(repr, get_args(Check))), check)
         queue = integer("max_queue_size", max_queue_size, 0)
-        prefill = integer("max_prefill_tokens", max_prefill_tokens, 1)
+        prefill = None if max_prefill_tokens is None else integer("max_prefill_tokens", max_prefill_tokens, 1)
         kept = None if prefix_cache_bytes is None else integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         template = None if chat_template is None else template_of("chat_template", chat_template)
         further = texts_of("drafters", drafters)

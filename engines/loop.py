@@ -64,7 +64,8 @@ class _ExclusiveCall:
 class Loop:
     """Runs requests on a backend until it is closed. ``limit`` is the maximum number of waiting and running requests.
 
-    ``max_prefill_tokens`` is the number of prompt tokens read between two rounds of running requests.
+    ``max_prefill_tokens`` is the number of prompt tokens read between two rounds of running requests; None sizes it by
+    time.
     ``prefix_cache_bytes`` is the memory for prompts that later prompts can share.
     """
 
@@ -73,7 +74,7 @@ class Loop:
         backend: Backend,
         max_seq_len: int,
         max_queue_size: int,
-        max_prefill_tokens: int,
+        max_prefill_tokens: int | None,
         prefix_cache_bytes: int = 0,
     ) -> None:
         self.limit = backend.num_slots + max_queue_size

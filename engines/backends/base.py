@@ -105,7 +105,7 @@ class Backend(Protocol):
     def prompt(self, slot: int, chunk: Chunk, steps: Steps, k: int) -> None:
         """Run steps over a chunk of a prompt. The last chunk makes the slot active, with its first window laid out.
 
-        Rounds of other slots may run between two chunks, but no chunks of other prompts.
+        Rounds of other slots and chunks of other prompts may run between two chunks.
         """
         ...
 
@@ -114,7 +114,7 @@ class Backend(Protocol):
         ...
 
     def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
-        """Copy saved entries, consecutive from position 0, into a newly admitted slot.
+        """Copy saved entries into a slot whose prompt has not been read, consecutive from position 0 over all calls.
 
         Its prompt continues after them.
         """

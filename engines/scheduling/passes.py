@@ -1,11 +1,11 @@
-"""Launched passes that have not been read, and the prompt whose chunks are being launched."""
+"""Launched passes that have not been read, and the prompts whose chunks are being launched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..backends.base import Chunk
+from ..backends.base import Chunk, KeptEntries
 from ..draft_methods.lanes import Emission
 from ..running.request import Request
 from .round_policies import RoundPolicy
@@ -28,20 +28,33 @@ class Flight:
     launched_at: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class PromptReading:
-    """A prompt that is being read into a slot; ``position`` is the start of its next chunk."""
+    """A prompt that is being read into a slot; ``position`` is the start of its next chunk.
+
+    It waits for the prompts ``behind`` which it came and that begin like it, because it can copy what they compute.
+    ``found`` are cache entries of its beginning that are to be copied; None: not looked for yet.
+    """
 
     request: Request
     slot: int
     k: int
+    behind: Sequence[PromptReading] = ()
     position: int = 0
+    found: list[KeptEntries] | None = None
+    kept: int = 0  # tokens whose cache entries have been offered to the prefix cache
 
     def next(self, width: int) -> Chunk:
         """Return the next chunk, which includes the token after it, because the drafter needs that."""
         prompt, start, self.position = self.request.prompt, self.position, self.position + width
         logprobs = self.request.prompt_logprobs if self.rest else None
         return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1, logprobs)
+
+    def begins_like(self, request: Request, known: int) -> bool:
+        """Return whether this prompt has at least half of what the request must read after its ``known`` tokens."""
+        ours, half = self.request, (known + len(request.prompt) + 1) // 2
+        drafts = ours.method.needs_head >= request.method.needs_head
+        return drafts and ours.salt == request.salt and ours.prompt[:half] == request.prompt[:half]
 
     @property
     def is_scored(self) -> bool:

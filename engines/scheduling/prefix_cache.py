@@ -65,19 +65,22 @@ class PrefixCache:
     def keep(self, text: Sequence[int], copy: Copy, *, drafts: bool, salt: str | None = None) -> None:
         """Keep the blocks of a text that are missing, or of which a drafter knows more than before.
 
-        Drops the least recently used blocks to make room. ``drafts``: the drafter has read the text or can.
+        Drops the least recently used blocks to make room. ``drafts``: the drafter has read the text or can. If it has
+        not read a block, it has not read those after it either.
         """
         if not self._block_bytes or self._block_bytes > self.most_bytes:
             return
         path: list[_Block] = []
+        knows_more = True
         for at, key in enumerate(_keys(text, salt)):
             siblings = path[-1].following if path else self._first
             block = siblings.get(key)
-            if block is None or block.use < 2 * drafts:
+            if block is None or (knows_more and block.use < 2 * drafts):
                 if block is None and not self._make_room(path):
                     break
+                before = block.use if block else -1
                 block = self._put(copy(at * BLOCK, (at + 1) * BLOCK), block, drafts, path, key)
-                siblings[key] = block
+                siblings[key], knows_more = block, block.use > before
             path.append(block)
         self._touch(path)
         while self.num_bytes > self.most_bytes:  # columns that a drafter has yet to read come on top of the estimate

@@ -1,7 +1,8 @@
 """Scheduler: admission by priority and in order, slots, and chunked prefill between rounds.
 
-Each step launches one pass. While requests run, a limited number of prompt tokens is prefilled between two rounds, so
-that a long prompt delays each of their tokens only a little. One prompt is prefilled at a time, oldest first.
+Each step launches one pass. While requests run, prompts are prefilled in pieces between two rounds, so that a long
+prompt delays each of their tokens only a little. The oldest prompt and the one with the fewest tokens left take turns,
+so that a short prompt does not wait for the whole of a long one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from operator import attrgetter
 
 import numpy as np
 
-from ..backends.base import Backend
+from ..backends.base import Backend, KeptEntries
 from ..policy.misfit import Misfits
+from ..policy.prompt_pieces import FixedPieces, PromptPieces, TimedPieces
 from ..requests.random_numbers import uniform_stream
 from ..requests.results import FinishReason
 from ..running.request import Request
@@ -26,7 +28,9 @@ from .round_policies import choose_drafts, draft_limits, first_k, most_emitted
 from .shared_rounds import SharedRounds
 
 PREFILL_CHUNK = 512  # columns; longer passes are not faster
-MAX_PREFILL_TOKENS = 128  # prompt tokens between two rounds of running requests
+COPIED = 512  # cached tokens that are copied between two rounds; about as fast as a round
+KEPT_TOGETHER = 32  # tokens of a prompt whose cache entries are kept at once; all of a long prompt would delay rounds
+UNTIMED_PREFILL_TOKENS = 128  # between two rounds of running requests, where pieces are not sized by time
 
 
 class Scheduler:
@@ -35,23 +39,31 @@ class Scheduler:
     Results may be read late: the backend says how many passes are launched before the oldest is read, so that a GPU
     gets its next round before the host knows the result of the last one. A new scheduler ends whatever ran on the
     backend. While ``admits`` is False, no waiting request starts.
+
+    ``max_prefill_tokens`` is the number of prompt tokens between two rounds of running requests. None sizes pieces by
+    their time if calls return after their pass has ended, and results do not depend on the sizes of pieces to the bit.
     """
 
     def __init__(
         self,
         backend: Backend,
         max_seq_len: int,
-        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
+        max_prefill_tokens: int | None = None,
         prefixes: PrefixCache | None = None,
         misfits: Misfits | None = None,
     ) -> None:
         self.admits = True
         self._prefixes, self._misfits = prefixes or PrefixCache(0, 0), misfits or Misfits()
-        self._backend, self._max_seq_len, self._most_read = backend, max_seq_len, max_prefill_tokens
+        self._backend, self._max_seq_len = backend, max_seq_len
+        if max_prefill_tokens is None and backend.keeps_exactly and not backend.lag:
+            self._pieces: PromptPieces = TimedPieces()
+        else:
+            self._pieces = FixedPieces(max_prefill_tokens or UNTIMED_PREFILL_TOKENS)
         self._waiting: list[Request] = []  # the next one first
         self._slots: list[Request | None] = [None] * backend.num_slots
-        self._reading: PromptReading | None = None
-        self._read_since = 0  # prompt tokens read since the last round
+        self._readings: list[PromptReading] = []  # oldest first
+        self._is_turn_of_oldest = True
+        self._has_copied = False  # since the last round
         self._flights: deque[Flight] = deque()
         self._read_at = 0.0  # when the last pass was known to have ended
         self._rounds = SharedRounds(self._slots)
@@ -65,25 +77,24 @@ class Scheduler:
     @property
     def is_empty(self) -> bool:
         """Return whether no request runs."""
-        return self._reading is None and not any(self._slots)
+        return not self._readings and not any(self._slots)
 
     @property
     def requests(self) -> list[Request]:
         """All waiting and running requests."""
-        reading = [self._reading.request] if self._reading else []
-        return [*filter(None, self._slots), *reading, *self._waiting]
+        return [*filter(None, self._slots), *(each.request for each in self._readings), *self._waiting]
 
     @property
     def num_running(self) -> int:
         """Number of requests in a slot."""
-        return sum(request is not None for request in self._slots) + (self._reading is not None)
+        return sum(request is not None for request in self._slots) + len(self._readings)
 
     @property
     def num_committed(self) -> int:
         """Number of tokens in the caches of running requests."""
         running = [request for request in [*self._slots] if request is not None]
-        reading = self._reading
-        return sum(len(each.prompt) + each.num_written for each in running) + (reading.position if reading else 0)
+        read = sum(reading.position for reading in [*self._readings])
+        return sum(len(each.prompt) + each.num_written for each in running) + read
 
     def submit(self, request: Request) -> None:
         """Queue a request for a slot, behind those of the same priority and of lower numbers."""
@@ -92,16 +103,17 @@ class Scheduler:
     def abort(self, request: Request, reason: FinishReason = "abort") -> None:
         """Remove a request, waiting or running; it ends with the tokens that it has."""
         request.transcript.abort(reason)
-        if self._reading is not None and self._reading.request is request:
-            self._backend.retire(self._reading.slot)
-            self._reading = None
+        reading = next((each for each in self._readings if each.request is request), None)
+        if reading is not None:
+            self._readings.remove(reading)
+            self._backend.retire(reading.slot)
         elif request in self._slots:
             self._free(self._slots.index(request))
         elif request in self._waiting:
             self._waiting.remove(request)
 
     def step(self) -> list[Request]:
-        """Launch one pass, if there is one, and deliver the oldest tokens that are due.
+        """Launch one pass or copy, if there is one, and deliver the oldest tokens that are due.
 
         Returns the requests that received tokens, and those that were cancelled or timed out. A request is done when
         its transcript has finished.
@@ -135,34 +147,28 @@ class Scheduler:
 
     def _launch(self) -> bool:
         """Enqueue a prompt chunk, or a round for all running requests, unless tokens must be read first."""
-        self._admit()
+        while self._admit():
+            pass
         running = [request for request in self._slots if request is not None]
         # A row that may have reached the end of its cache in an unread round must not continue from there.
         has_room = all(request.most_committed < self._max_seq_len for request in running)
         can_go_on = has_room and not all(request.completes_next_round for request in running)
-        if self._reading is not None:
-            width = min(PREFILL_CHUNK, self._backend.prefill_columns, self._reading.most)
-            if can_go_on:
-                width = min(width, self._most_read)
-            if self._reading.is_scored:
-                width = min(width, self._backend.scored_columns)
-            if not can_go_on or not self._read_since or self._read_since + width <= self._most_read:
-                self._launch_piece(self._reading, width)
-                return True
+        if self._readings and self._launch_piece(self._next_reading(), beside_rounds=can_go_on):
+            return True
         if not can_go_on or (self._flights and not self._only_enqueues):
             return False
         self._launch_round()
         return True
 
-    def _admit(self) -> None:
-        """Assign a slot to the first waiting request if one is free, no other prompt is being read, and its method
-        may join."""
-        free = next((slot for slot, request in enumerate(self._slots) if request is None), None)
-        if not (self._waiting and self.admits) or self._reading is not None or free is None:
-            return
+    def _admit(self) -> bool:
+        """Assign a slot to the first waiting request and return True, if one is free and its method may join."""
+        taken = {reading.slot for reading in self._readings}
+        free = next((at for at, each in enumerate(self._slots) if each is None and at not in taken), None)
+        if not (self._waiting and self.admits) or free is None:
+            return False
         request, strategy = self._waiting[0], self._rounds.of(self._waiting[0].method)
-        if not self._rounds.may_join(request.method):
-            return
+        if not self._rounds.may_join(request.method, (reading.request.method for reading in self._readings)):
+            return False
         del self._waiting[0]
         if self.is_empty and strategy.enqueues_only:
             for k in request.policy.counts:
@@ -170,26 +176,80 @@ class Scheduler:
         request.prefill_began = time.perf_counter()
         numbers = uniform_stream(request.seed, self._max_seq_len + 1)
         self._backend.admit(free, request.params, numbers, request.choice, request.drafter)
-        self._reading = PromptReading(request, free, first_k(request, self.num_running))
-        drafts = request.method.needs_head
-        # Caches contain no logits, so prompts with prompt_logprobs are read completely.
-        found = []
-        if not request.prompt_logprobs:
-            found = self._prefixes.find(request.prompt, drafts=drafts, salt=request.salt)
-        if found:
-            self._backend.restore(free, found)
-            self._reading.position = request.cached = len(found) * BLOCK
+        behind = self._with_its_beginning(request)
+        self._readings.append(PromptReading(request, free, first_k(request, self.num_running), behind))
+        return True
 
-    def _launch_piece(self, reading: PromptReading, width: int) -> None:
-        request, slot, piece = reading.request, reading.slot, reading.next(width)
-        self._read_since += width
+    def _with_its_beginning(self, request: Request) -> list[PromptReading]:
+        """Return the prompts being read from which at least half of what it must read will be copied."""
+        if not self._readings or not self._prefixes.most_bytes or request.prompt_logprobs:
+            return []
+        known = len(self._found(request)) * BLOCK
+        return [reading for reading in self._readings if reading.begins_like(request, known)]
+
+    def _found(self, request: Request) -> list[KeptEntries]:
+        """Return the cache entries of the beginning of its prompt.
+
+        Caches contain no logits, so prompts with prompt_logprobs are read completely.
+        """
+        if request.prompt_logprobs:
+            return []
+        return self._prefixes.find(request.prompt, drafts=request.method.needs_head, salt=request.salt)
+
+    def _next_reading(self) -> PromptReading:
+        """Return the prompt whose turn it is: the oldest, or the one with the fewest tokens left.
+
+        Both get half of the pieces, so neither waits for all of the other, and prompts of one length are read one after
+        the other: pieces of all of them in turn would delay the first token of all.
+        """
+        if self._is_turn_of_oldest:
+            return self._readings[0]
+        able = [each for each in self._readings if not any(other in self._readings for other in each.behind)]
+        return min(able, key=lambda reading: reading.rest)
+
+    def _launch_piece(self, reading: PromptReading, *, beside_rounds: bool) -> bool:
+        """Enqueue the next chunk of a prompt; with ``beside_rounds``, return False if a round is due before it."""
+        request, slot = reading.request, reading.slot
+        most, scored = min(PREFILL_CHUNK, self._backend.prefill_columns), reading.is_scored
+        if scored:
+            most = min(most, self._backend.scored_columns)
+        if reading.found is None:
+            reading.found = self._found(request)
+        if reading.found:
+            return self._copy(reading, beside_rounds=beside_rounds)
+        at = reading.position
+        if beside_rounds:
+            most = min(most, self._pieces.most(at, scored=scored))
+        width = min(most, reading.most)
+        if beside_rounds and not self._pieces.fits(at, width, scored=scored):
+            return False
+        piece, began = reading.next(width), time.perf_counter()
+        self._is_turn_of_oldest = reading is not self._readings[0]
         self._backend.prompt(slot, piece, self._rounds.of(request.method).prompt, reading.k)
+        self._pieces.add_piece(at, width, time.perf_counter() - began, scored=scored)
         if not piece.is_last:
             self._flights.append(Flight())
-            return
-        self._reading, self._slots[slot] = None, request
+            if reading.position - reading.kept >= KEPT_TOGETHER:
+                reading.kept = reading.position
+                self._keep(request, slot, request.prompt[: reading.position + 1])
+            return True
+        self._readings.remove(reading)
+        self._slots[slot] = request
         self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
         self._keep(request, slot, request.prompt)
+        return True
+
+    def _copy(self, reading: PromptReading, *, beside_rounds: bool) -> bool:
+        """Copy cache entries of the beginning of a prompt; with ``beside_rounds``, only some before the next round."""
+        if beside_rounds and self._has_copied:
+            return False
+        found, count = reading.found or [], COPIED // BLOCK
+        part, reading.found = (found[:count], found[count:]) if beside_rounds else (found, [])
+        self._backend.restore(reading.slot, part)
+        reading.position += len(part) * BLOCK
+        reading.kept = reading.request.cached = reading.position
+        self._has_copied = True
+        return True
 
     def _keep(self, request: Request, slot: int, text: Sequence[int]) -> None:
         """Keep the slot's cache entries of a text that has been read up to its last token."""
@@ -201,7 +261,8 @@ class Scheduler:
         )
 
     def _launch_round(self) -> None:
-        self._read_since = 0
+        self._pieces.begin_round()
+        self._has_copied = False
         policies, began = choose_drafts(self._slots), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
@@ -246,12 +307,14 @@ class Scheduler:
             yield request
 
     def _tell(self, flight: Flight, num_tokens: np.ndarray) -> None:
-        """Report a round to its policies; it lasted from its launch, or from the end of the previous pass, until
+        """Report a round to the policies; it lasted from its launch, or from the end of the previous pass, until
         now."""
         began, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
-        if flight.emission is not None:
+        if flight.emission is not None and flight.policies:
+            seconds = self._read_at - began if began < inf else None
+            self._pieces.add_round(seconds, flight.policies[0].ahead.busy)
             for each in flight.policies:
-                each.learn(flight.emission, num_tokens, self._read_at - began if began < inf else None)
+                each.learn(flight.emission, num_tokens, seconds)
 
     def _free(self, slot: int) -> None:
         self._slots[slot] = None

@@ -7,7 +7,7 @@ own cannot share: the second waits until the first has ended, and later requests
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..draft_methods import PLAIN, DraftMethod, Strategy
 from ..draft_methods.lanes import Lanes
@@ -26,9 +26,10 @@ class SharedRounds:
         """Return the strategy of a method over these slots, always the same object."""
         return method.strategy or self._on_host
 
-    def may_join(self, method: DraftMethod) -> bool:
-        """Return whether a request with this method can share rounds with the running ones."""
-        return not _makes_rounds(method) or self._drafting() in (None, method)
+    def may_join(self, method: DraftMethod, coming: Iterable[DraftMethod]) -> bool:
+        """Return whether a request with this method can share rounds with the running ones and those ``coming``."""
+        others = {self._drafting(), *filter(_makes_rounds, coming)}
+        return not _makes_rounds(method) or others <= {None, method}
 
     def running_strategy(self) -> Strategy:
         """Return the strategy of a round for all running requests."""

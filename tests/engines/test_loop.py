@@ -48,7 +48,7 @@ def late(tiny_engine: Engine) -> Engine:
     return _like(tiny_engine, Late(tiny_engine._backend, 1))  # type: ignore[arg-type]
 
 
-def _like(engine: Engine, backend: Any = None, **options: int) -> Engine:
+def _like(engine: Engine, backend: Any = None, **options: int | None) -> Engine:
     """The same engine with a loop of its own, to be closed before another one runs."""
     return Engine(engine.folder, engine.manifest, backend or engine._backend, engine.tokenizer, **options)
 
@@ -100,10 +100,10 @@ TIMES = st.tuples(st.lists(st.integers(0, 6), max_size=3), st.none() | st.intege
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asked=st.lists(st.tuples(PROMPTS, POLICIES, DRAFTS, TIMES), min_size=1, max_size=7),
-    max_prefill_tokens=st.sampled_from([1, 7, 64]),
+    max_prefill_tokens=st.sampled_from([1, 7, 64, None]),
 )
 def test_request_gets_its_own_text(
-    request: pytest.FixtureRequest, tiny_engine: Engine, lanes: str, asked: list[Any], max_prefill_tokens: int
+    request: pytest.FixtureRequest, tiny_engine: Engine, lanes: str, asked: list[Any], max_prefill_tokens: int | None
 ) -> None:
     """Whoever runs beside it, whenever it comes, however its prompt is cut, whatever drafts, whoever is cancelled."""
     alone = [tiny_engine.generate([prompt], params, draft="none")[0] for prompt, params, *_ in asked]

@@ -162,7 +162,6 @@ class OnnxRuntimeBackend:
     def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
         """Copy saved positions into the slot's caches."""
         held = self._lanes.held(slot)
-        held.clear()
         for each in kept:
             if not isinstance(each, KeptRow):
                 raise TypeError(f"cannot restore a {type(each).__name__}: it comes from another backend")

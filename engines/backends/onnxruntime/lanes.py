@@ -4,10 +4,11 @@ The project's kernels process B rows of S columns in one pass. ONNX Runtime's at
 window is wider than 1; each row then has its own passes and arrays.
 
 Rows that share passes occupy the first rows of the caches without a gap, so a batch is a prefix of every array. When a
-row is freed, the last row moves into it. A row whose prompt is being read comes after the active ones, so that no round
-overwrites the beginning of its cache. All rows share a target pass, and adjacent rows with the same drafter share a
-pass of it. Windows are padded to the widest one. Their lengths say which columns are valid; cache entries of the others
-lie after the valid ones and are overwritten later.
+row is freed, the last active row moves into it. Rows whose prompts are being read come anywhere after the active ones,
+so that no round overwrites the beginning of their caches. When such a prompt ends, its row moves to the end of the
+active ones; a row that is there goes behind all others, out of the way of the prompts after it. All rows share a target
+pass, and adjacent rows with the same drafter share a pass of it. Windows are padded to the widest one. Their lengths
+say which columns are valid; cache entries of the others lie after the valid ones and are overwritten later.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .loaded_drafter import LoadedDrafter
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, RowWindow, SlotArrays
 from .pass_arrays import PassArrays
-from .pending_columns import PendingColumns, read_pending
+from .pending_columns import FREED, PendingColumns, read_pending
 from .sessions import HELD, Emitted, Sessions
 from .slot_row import SlotRow
 
@@ -109,7 +110,7 @@ class SessionLanes:
     ) -> None:
         """Assign a cache row to the slot: the one after those in use, or its own."""
         self.retire(slot)
-        row, drafter = len(self._requests) if self.takes_rows else slot, drafter or self._own
+        row, drafter = min(self._free_rows) if self.takes_rows else slot, drafter or self._own
         arrays, held = SlotArrays(drafter.caches, row), PendingColumns(self._sessions.most_held)
         self._requests[slot] = SlotRow(drafter, arrays, RowWindow(self._columns), row, held)
         arrays.admit(params, numbers, choice)
@@ -133,7 +134,11 @@ class SessionLanes:
     def has_read(self, slot: int, chunk: Chunk) -> None:
         """Record a chunk of the slot's prompt; after the last one, the slot becomes active."""
         request = self._requests[slot]
-        request.known, request.is_busy, self._busy = chunk.start + len(chunk.ids), chunk.is_last, None
+        request.known = chunk.start + len(chunk.ids)
+        if chunk.is_last:
+            if self.takes_rows and request.row != (row := len(self._rows())):
+                self._make_way(request, row)
+            request.is_busy, self._busy = True, None
 
     def has_restored(self, slot: int, length: int) -> None:
         """Record that the slot's cache rows contain ``length`` positions of its prompt."""
@@ -145,20 +150,38 @@ class SessionLanes:
         self._busy = None
         if gone is None or not self.takes_rows:
             return
-        free = gone.row
-        for other in (*self._rows()[-1:], *(each for each in self._requests.values() if not each.is_busy)):
-            if other.row > free:
-                free = self._move(other, free)
+        if (rows := self._rows()) and rows[-1].row > gone.row and gone.is_busy:
+            self._move(rows[-1], gone.row)
 
-    def _move(self, request: SlotRow, row: int) -> int:
-        """Move a request to another row and return the row that it leaves."""
+    @property
+    def _free_rows(self) -> set[int]:
+        return {*range(self._slots)} - {request.row for request in self._requests.values()}
+
+    def _make_way(self, request: SlotRow, row: int) -> None:
+        """Move a request to a row; the request that is there goes to the last free row, or changes places with it."""
+        other = next((each for each in self._requests.values() if each.row == row), None)
+        if other is None:
+            self._move(request, row)
+        elif free := self._free_rows:
+            self._move(other, max(free))
+            self._move(request, row)
+        else:
+            kept, left = request.arrays.keep(0, request.known), request.row
+            self._move(other, left)
+            self._place(request, row)
+            request.arrays.restore(kept)
+
+    def _move(self, request: SlotRow, row: int) -> None:
+        """Move a request to another row, with its cache entries."""
         known = int(request.window.start[0]) if request.is_busy else request.known
         caches = request.drafter.caches
         for cache in (*caches.target.values(), *caches.drafter.values()):
             cache[row, :, :known] = cache[request.row, :, :known]  # later positions are written before they are read
-        left, request.row, self._busy = request.row, row, None
-        request.arrays = request.arrays.moved_to(caches, row)
-        return left
+        self._place(request, row)
+
+    def _place(self, request: SlotRow, row: int) -> None:
+        request.row, self._busy = row, None
+        request.arrays = request.arrays.moved_to(request.drafter.caches, row)
 
     def windows(self) -> list[RowWindow]:
         """The windows of the active slots."""
@@ -237,13 +260,16 @@ class SessionLanes:
                 request.following = [*request.following[0], draft], request.following[1]
 
     def defer(self) -> None:
-        """Defer the committed columns of every row to its next drafter pass; if they do not fit, run that pass now."""
+        """Defer the committed columns of every row to its next drafter pass.
+
+        If they do not fit, the first deferred ones are read now.
+        """
         for group, rows in self._grouped():
             ids, features = group.made["input_ids"], group.made["aux_hidden"]
             for at, request in enumerate(rows):
                 count = request.committed
                 if not request.held.has_room(count):
-                    _read_held(request)
+                    _read_held(request, FREED)
                 start, columns = int(request.window.start[0]), request.columns
                 request.held.add(ids[at, columns], features[at, columns], start)
 
@@ -378,11 +404,11 @@ class SessionLanes:
         return drafter.bindings[key]
 
 
-def _read_held(request: SlotRow) -> None:
-    """Run the drafter over the columns that it has not read."""
+def _read_held(request: SlotRow, most: int | None = None) -> None:
+    """Run the drafter over the columns that it has not read, or over the first so many."""
     drafter, following = request.drafter, int(request.window.input_ids[0, 0])
     caches = _rows_of(drafter.caches.drafter, [request])
-    read_pending(drafter.sessions.drafter, request.held, following, caches, drafter.chain, request.row)
+    read_pending(drafter.sessions.drafter, request.held, following, caches, drafter.chain, request.row, most)
 
 
 def _rows_of(caches: Arrays, rows: Sequence[SlotRow]) -> Arrays:

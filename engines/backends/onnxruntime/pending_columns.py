@@ -1,7 +1,7 @@
 """Deferred drafter input: columns that only the target has processed, stored until the drafter runs.
 
 Requests that never draft thus cost no drafter time, however long their prompts are. The storage is bounded: when it is
-full, the drafter reads it.
+full, the drafter reads the first columns, only some at a time, because other requests wait meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .chain import Chain
 
 _PIECE = 512  # columns per drafter pass
+FREED = 128  # columns that are read at once where the storage is full
 
 
 class PendingColumns:
@@ -58,6 +59,13 @@ class PendingColumns:
         """Discard all columns."""
         self.count = 0
 
+    def drop(self, count: int) -> None:
+        """Discard the first ``count`` columns, or all if there are fewer."""
+        rest = max(self.count - count, 0)
+        for array in (self.ids, self.features):
+            array[:rest] = array[self.count - rest : self.count]
+        self.start, self.count = self.end - rest, rest
+
     def resume_at(self, position: int) -> None:
         """Discard all columns unless ``position`` directly follows them: the drafter's input must have no gap."""
         if self.end != position:
@@ -84,14 +92,22 @@ class PendingColumns:
 
 
 def read_pending(
-    drafter: Any, held: PendingColumns, following: int, caches: Arrays, chain: Chain | None, row: int
+    drafter: Any,
+    held: PendingColumns,
+    following: int,
+    caches: Arrays,
+    chain: Chain | None,
+    row: int,
+    most: int | None = None,
 ) -> None:
     """Run the drafter over all deferred columns, for the ``caches`` of that row; ``following`` is the next token.
 
-    ``chain`` is that of an autoregressive drafter. The resulting drafts are discarded.
+    ``chain`` is that of an autoregressive drafter. The resulting drafts are discarded. With ``most``, only the first so
+    many columns are read.
     """
-    for first in range(0, held.count, _PIECE):
-        end = min(first + _PIECE, held.count)
+    count = held.count if most is None else min(most, held.count)
+    for first in range(0, count, _PIECE):
+        end = min(first + _PIECE, count)
         token = int(held.ids[end]) if end < held.count else following
         inputs: Arrays = {
             "input_ids": held.ids[None, first:end],
@@ -106,4 +122,4 @@ def read_pending(
         if chain:
             inputs, outputs = inputs | chain.reads(row, 1), outputs | chain.writes(row, 1)
         run(drafter, bind(drafter, inputs | caches, outputs | {written(name): each for name, each in caches.items()}))
-    held.clear()
+    held.drop(count)

@@ -13,7 +13,7 @@ from ....plugins.graph_contract import ANCESTORS, written
 from ..draft_tree import chain_ancestors
 from .loaded_graphs import LOGITS, bind, run, run_for_logits
 from .memory import Arrays, RowWindow, SlotArrays
-from .pending_columns import PendingColumns, read_pending
+from .pending_columns import FREED, PendingColumns, read_pending
 from .sessions import Sessions
 
 
@@ -102,11 +102,11 @@ class PromptRow:
     def defer(self) -> None:
         """Defer the columns that ``verify`` committed to the next drafter pass.
 
-        If they do not fit, run that pass now.
+        If they do not fit, the first deferred ones are read now.
         """
         count = self.window.committed - 1 + int(self.num_tokens[0])
         if not self.held.has_room(count):
-            self._read_held()
+            self._read_held(max(count, FREED))
         if self.held.has_room(count):
             self.held.add(self.window.input_ids[0, :count], self._features[0, :count], int(self.window.start[0]))
         else:
@@ -140,9 +140,9 @@ class PromptRow:
                 logits.append(np.array(binding.get_outputs()[-1].numpy()[0]))
         return np.concatenate(logits)
 
-    def _read_held(self) -> None:
+    def _read_held(self, most: int | None = None) -> None:
         following, caches = int(self.window.input_ids[0, 0]), self._slot.drafter_caches
-        read_pending(self._sessions.drafter, self.held, following, caches, self._chain, 0)
+        read_pending(self._sessions.drafter, self.held, following, caches, self._chain, 0, most)
 
     def _bound(self, k: int, columns: Arrays) -> Any:
         caches = self._slot.drafter_caches

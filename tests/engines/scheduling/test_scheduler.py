@@ -16,7 +16,10 @@ from peagle.engines.backends.onnxruntime.backend import OnnxRuntimeBackend
 from peagle.engines.draft_methods import peagle_chain
 from peagle.engines.draft_methods.lanes import Emission
 from peagle.engines.policy.drafts_per_round import Fixed
+from peagle.engines.policy.prompt_pieces import FixedPieces, TimedPieces
 from peagle.engines.running.request import Request
+from peagle.engines.scheduling import scheduler as scheduling
+from peagle.engines.scheduling.prefix_cache import BLOCK, PrefixCache
 from peagle.engines.scheduling.scheduler import Scheduler
 from peagle.engines.text.transcript import Transcript
 from tests.models import VOCAB
@@ -211,3 +214,90 @@ def test_an_aborted_request_gets_no_more_tokens_and_the_others_do(tiny_engine: E
     assert got
     assert waiting.transcript.token_ids == []
     assert all(tuple(r.transcript.token_ids) == expected for r in others)
+
+
+def _ends(requests: Sequence[Request], scheduler: Scheduler) -> list[int]:
+    """Return the requests in the order in which they got their first tokens."""
+    order: list[int] = []
+    while not scheduler.is_idle:
+        scheduler.step()
+        order += [at for at, each in enumerate(requests) if each.decode_began and at not in order]
+    return order
+
+
+LONG = [3 + at % 7 for at in range(80)]
+SHORT = [5, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("others", [0, 1])  # a free row behind the long prompt, or none
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_short_prompt_does_not_wait_for_all_of_a_long_one(
+    tiny_engine: Engine, lag: int, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "PREFILL_CHUNK", 8)
+    prompts = [*([[40]] * others), LONG, SHORT]
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    expected = [tiny_engine.generate([each], params)[0].token_ids for each in prompts]
+    engine = _late(tiny_engine, lag)[0] if lag else tiny_engine
+    assert engine._backend.num_slots == 3
+    requests = [_request(engine, prompt, 12) for prompt in prompts]
+    scheduler = Scheduler(engine._backend, engine.max_seq_len, max_prefill_tokens=4)
+    for request in requests:
+        scheduler.submit(request)
+    assert _ends(requests, scheduler)[-1] == others
+    assert [tuple(each.transcript.token_ids) for each in requests] == expected
+
+
+def test_prompts_of_one_length_are_read_one_after_the_other(tiny_engine: Engine) -> None:
+    requests = [_request(tiny_engine, [*LONG[:40], token], 30) for token in (5, 6, 7)]
+    scheduler = Scheduler(tiny_engine._backend, tiny_engine.max_seq_len, max_prefill_tokens=4)
+    for request in requests:
+        scheduler.submit(request)
+    while not requests[0].decode_began:
+        scheduler.step()
+    assert scheduler.num_committed <= len(requests[0].prompt) + 2
+
+
+def test_a_prompt_waits_for_one_from_which_it_can_copy(tiny_engine: Engine) -> None:
+    """The shorter one would be read first, and both would be read whole."""
+    backend, most = tiny_engine._backend, tiny_engine.max_seq_len
+    requests = [_request(tiny_engine, prompt, 3) for prompt in (LONG, LONG[:60])]
+    scheduler = Scheduler(backend, most, 4, PrefixCache(1 << 30, backend.kept_bytes))
+    for request in requests:
+        scheduler.submit(request)
+    assert _ends(requests, scheduler) == [0, 1]
+    assert [each.cached for each in requests] == [0, 48]
+
+
+def test_a_copied_prompt_lets_rounds_run_between_its_blocks(
+    tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "COPIED", BLOCK)
+    backend, most = tiny_engine._backend, tiny_engine.max_seq_len
+    scheduler = Scheduler(backend, most, prefixes=PrefixCache(1 << 30, backend.kept_bytes))
+    first, again, stream = (
+        _request(tiny_engine, prompt, tokens) for prompt, tokens in ((LONG, 5), (LONG, 5), (SHORT, 60))
+    )
+    scheduler.submit(first)
+    _finish(scheduler)
+    scheduler.submit(stream)
+    while stream.num_written < 2:
+        scheduler.step()
+    scheduler.submit(again)
+    before = stream.acceptance.rounds
+    while not again.decode_began:
+        scheduler.step()
+    assert again.cached == 64
+    assert stream.acceptance.rounds - before >= again.cached // BLOCK - 1
+    _finish(scheduler)
+    assert again.transcript.token_ids == first.transcript.token_ids
+
+
+def test_pieces_are_sized_by_time_only_where_results_do_not_depend_on_their_sizes(tiny_engine: Engine) -> None:
+    late, backend = _late(tiny_engine, 1)[1], tiny_engine._backend
+    assert isinstance(Scheduler(backend, 96)._pieces, TimedPieces)
+    assert isinstance(Scheduler(late, 96)._pieces, FixedPieces)  # type: ignore[arg-type]
+    assert isinstance(Scheduler(backend, 96, max_prefill_tokens=7)._pieces, FixedPieces)
+    inexact = Late(backend, 0)  # type: ignore[arg-type]
+    inexact.keeps_exactly = False  # type: ignore[attr-defined]
+    assert isinstance(Scheduler(inexact, 96)._pieces, FixedPieces)  # type: ignore[arg-type]

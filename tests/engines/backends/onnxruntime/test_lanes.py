@@ -46,8 +46,9 @@ def alone(folder: Path) -> Engine:
 
 
 def decoding(engine: Engine, draft: str, policy: Any) -> Engine:
-    """The same engine, decoding otherwise."""
-    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, draft=draft, policy=policy)
+    """The same engine, decoding otherwise; which rounds run beside which prompts does not depend on time."""
+    options: Any = {"draft": draft, "policy": policy, "max_prefill_tokens": 128}
+    return Engine(engine.folder, engine.manifest, engine._backend, engine.tokenizer, **options)
 
 
 def told(outputs: Any) -> list[Any]:
@@ -100,7 +101,9 @@ def test_a_round_is_one_pass_of_each_graph(together: Engine, monkeypatch: pytest
         passes.append(binding.get_outputs()[0].shape())  # the tokens, or the next windows
 
     monkeypatch.setattr(lanes, "run", counted)
-    outputs = together.generate(PROMPTS[:4], GREEDY, num_speculative_tokens=K)
+    folder, manifest, tokenizer = together.folder, together.manifest, together.tokenizer
+    with Engine(folder, manifest, together._backend, tokenizer, max_prefill_tokens=100) as engine:
+        outputs = engine.generate(PROMPTS[:4], GREEDY, num_speculative_tokens=K)
     rounds = max(output.acceptance.rounds for output in outputs)
     assert len(passes) == 2 * rounds
     assert passes[0][0] == passes[1][0] == 4

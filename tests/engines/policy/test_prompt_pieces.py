@@ -1,0 +1,128 @@
+"""Pieces of prompts leave running requests a gap of less than 4 rounds, and prompts at least half of the time."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peagle.engines.policy.prompt_pieces import LEAST, ROUNDS, FixedPieces, TimedPieces
+
+ROUND = 1.0
+TOKENS = 3000
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A pass takes ``fixed`` rounds, and each token ``token`` rounds more, growing by ``place`` per position.
+
+    A round after a piece takes ``after`` rounds.
+    """
+
+    fixed: float = 0.6
+    token: float = 0.08
+    place: float = 2e-5
+    after: float = 1.3
+
+    def piece(self, position: int, tokens: int) -> float:
+        return self.fixed + tokens * (self.token + self.place * position)
+
+    def read(self, pieces: TimedPieces, tokens: int, start: int = 0) -> list[tuple[int, int, float]]:
+        """Read a prompt beside one stream; return the position, tokens and seconds of every piece."""
+        read = []
+        for _ in range(3):
+            pieces.begin_round()
+            pieces.add_round(ROUND, 1)
+        while start < tokens:
+            spent = 0.0
+            while start < tokens:
+                count = min(pieces.most(start, scored=False), tokens - start)
+                if not pieces.fits(start, count, scored=False):
+                    break
+                seconds = self.piece(start, count)
+                pieces.add_piece(start, count, seconds, scored=False)
+                read.append((start, count, seconds))
+                spent, start = spent + seconds, start + count
+            pieces.begin_round()
+            pieces.add_round(self.after * ROUND, 1)
+        return read
+
+
+# Tokens after 2,000 others take up to 4 times as long as the first ones.
+MACHINES = st.builds(
+    lambda fixed, token, growth, after: Machine(fixed, token, token * growth, after),
+    st.floats(0.3, 1.2),
+    st.floats(0.01, 0.2),
+    st.floats(0, 1.5e-3),
+    st.floats(1, 1.7),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(machine=MACHINES)
+def test_gap_stays_below_4_rounds_where_the_smallest_piece_allows(machine: Machine) -> None:
+    read = machine.read(TimedPieces(), TOKENS)
+    settled = read[4:]  # the first pieces measure
+    for position, tokens, seconds in settled:
+        assert tokens == LEAST or position + tokens == TOKENS or seconds + machine.after < 4 * ROUND
+
+
+@settings(max_examples=25, deadline=None)
+@given(machine=MACHINES)
+def test_prompts_get_at_least_about_half_of_the_time(machine: Machine) -> None:
+    seconds = [seconds for _, _, seconds in machine.read(TimedPieces(), TOKENS)[4:-1]]
+    assert statistics.fmean(seconds) > 0.6 * machine.after
+
+
+def test_one_disturbed_piece_does_not_slow_the_prompt() -> None:
+    machine, pieces = Machine(), TimedPieces()
+    usual = machine.read(pieces, 400)[-2][1]
+    pieces.add_piece(400, usual, 50 * ROUND, scored=False)
+    pieces.begin_round()
+    assert pieces.most(400, scored=False) == usual
+
+
+def test_short_prompts_share_the_time_between_two_rounds() -> None:
+    machine, pieces = Machine(), TimedPieces()
+    machine.read(pieces, 400)
+    fitting = 0
+    while pieces.fits(0, 2, scored=False):
+        pieces.add_piece(0, 2, machine.piece(0, 2), scored=False)
+        fitting += 1
+    assert 2 <= fitting <= ROUNDS / machine.piece(0, 2)
+
+
+def test_rounds_of_more_requests_are_not_judged_by_those_of_one() -> None:
+    pieces = TimedPieces()
+    Machine().read(pieces, 2000)
+    alone = pieces.most(500, scored=False)
+    for _ in range(3):
+        pieces.add_piece(500, alone, Machine().piece(500, alone), scored=False)
+        pieces.begin_round()
+        pieces.add_round(3 * ROUND, 4)
+    assert pieces.most(500, scored=False) > alone
+
+
+@given(tokens=st.lists(st.integers(1, 200), min_size=1), limit=st.integers(1, 128))
+def test_fixed_number_is_not_exceeded_between_two_rounds(tokens: list[int], limit: int) -> None:
+    pieces, read = FixedPieces(limit), 0
+    for wanted in tokens:
+        count = min(wanted, pieces.most(0, scored=False))
+        if not pieces.fits(0, count, scored=False):
+            pieces.begin_round()
+            read = 0
+        pieces.add_piece(0, count, 0.0, scored=False)
+        read += count
+        assert read <= limit
+
+
+@pytest.mark.parametrize("position", [0, 7000])
+def test_one_piece_is_read_between_two_rounds_before_any_is_known(position: int) -> None:
+    pieces = TimedPieces()
+    first = pieces.most(position, scored=False)
+    assert pieces.fits(position, first, scored=False)
+    pieces.add_piece(position, first, 1.0, scored=False)
+    assert not pieces.fits(position, first, scored=False)
