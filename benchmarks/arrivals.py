@@ -1,99 +1,122 @@
-"""Measure how evenly tokens arrive while a long prompt is prefilled, for several prefill budgets per round.
+"""Measure the gaps of a stream while a long prompt is prefilled, and the first tokens of this and of a short prompt.
 
-    python benchmarks/arrivals.py ENGINE_DIR [--prompt-tokens 1500] [--budgets 32,64,128,256,512,100000]
+    python benchmarks/arrivals.py ENGINE_DIR [--prompt-tokens 7900] [--short-tokens 200] [--limits time,128] [--turns 3]
 
-A stream runs; after some chunks, a request with a long prompt joins. The output has the stream's median gap before, its
-median and longest gap while the prompt is prefilled, and the new request's time to first token, also on an idle engine.
-Budgets take turns, round by round. The last line compares a new prompt with one that differs from a cached prompt only
-in its last token (``prefix_cache_bytes``).
+A stream runs; then a request with a long prompt joins, and soon after it one with a short prompt. ``--limits`` are the
+values of ``max_prefill_tokens`` to compare, which take turns; ``time`` is the default of engines, None. Gaps are given
+in rounds: the median gap of the stream before the prompts came and after they were read, and between these in
+proportion to its text, with which rounds grow. The last lines give the time to first token of the long
+prompt on an idle engine, and when all but its last token is cached.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from peagle.engines import Engine, SamplingParams, Submission
 
-BEFORE = 12  # chunks of the stream before the prompt arrives
+ALONE = 100  # gaps of the stream before the prompts come, and after they were read
+BETWEEN = 1.0  # seconds between the long and the short prompt
+FEW, MANY = (SamplingParams(max_tokens=count, ignore_eos=True) for count in (1, 8000))
 
 
 @dataclass
 class Gaps:
-    """Seconds between chunks of the stream, and until the new request's first token."""
+    """Milliseconds of a round; gaps in rounds, of all turns and the largest of each; seconds until first tokens."""
 
-    before: list[float] = field(default_factory=list)
+    round: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
-    longest: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)
+    largest: list[float] = field(default_factory=list)
+    long: list[float] = field(default_factory=list)
+    short: list[float] = field(default_factory=list)
+
+    def row(self) -> str:
+        """Return the medians, the 99th percentile and the largest gap, and the share of gaps above 4 rounds."""
+        ordered = sorted(self.during)
+        above = sum(gap > 4 for gap in ordered) / len(ordered)
+        gaps = (statistics.median(ordered), ordered[int(0.99 * len(ordered))], statistics.median(self.largest))
+        shown = "".join(f"{gap:>9.1f}" for gap in gaps)
+        firsts = "".join(f"{statistics.median(each):>12.2f}" for each in (self.long, self.short))
+        return f"{statistics.median(self.round):>9.2f}{shown}{above:>9.0%}{firsts}"
 
 
-def measure(engine: Engine, prompt: list[int], gaps: Gaps) -> None:
-    """Run one stream with one new request."""
-    stream = engine.submit([5, 9, 30, 7], SamplingParams(max_tokens=1000, ignore_eos=True))
-    last = _next(stream)
-    for _ in range(BEFORE):
-        now = _next(stream)
-        gaps.before.append(now - last)
-        last = now
+def measure(engine: Engine, long: Sequence[int], short: Sequence[int], gaps: Gaps) -> None:
+    """Run one stream with both prompts."""
+    stream = engine.submit([5, 9, 30, 7], MANY)
+    before, _ = _gaps(stream, ALONE)
     came = time.perf_counter()
-    newcomer = engine.submit(prompt, SamplingParams(max_tokens=1, ignore_eos=True))
-    during = []
-    while not newcomer.is_done:
-        now = _next(stream)
-        during.append(now - last)
-        last = now
+    newcomers = [engine.submit(long, FEW)]
+    during: list[float] = []
+    last = time.perf_counter()
+    while not all(each.is_done for each in newcomers):
+        new, last = _gaps(stream, 1, last)
+        during += new
+        if len(newcomers) == 1 and time.perf_counter() > came + BETWEEN:
+            newcomers.append(engine.submit(short, FEW))
+    after, _ = _gaps(stream, ALONE)
     stream.cancel()
-    result = newcomer.result()
-    gaps.during += during
-    gaps.longest.append(max(during))
-    gaps.first.append(min(result.queue_seconds + result.prefill_seconds, time.perf_counter() - came))
+    if len(newcomers) == 1:
+        raise SystemExit(f"the long prompt was read within {BETWEEN} s: --prompt-tokens is too small for this machine")
+    first, last = statistics.median(before), statistics.median(after)
+    rounds = [gap / (first + (last - first) * at / len(during)) for at, gap in enumerate(during)]
+    gaps.round.append(1000 * (first + last) / 2)
+    gaps.during += rounds
+    gaps.largest.append(max(rounds))
+    for firsts, newcomer in zip((gaps.long, gaps.short), newcomers, strict=True):
+        result = newcomer.result()
+        firsts.append(result.queue_seconds + result.prefill_seconds)
     stream.result()
 
 
-def kept(path: str, prompt: list[int]) -> tuple[float, float]:
-    """Return the seconds for a new prompt, and for one that differs from it in the last token."""
-    params = SamplingParams(max_tokens=1, ignore_eos=True)
-    with Engine.load(path, check="sizes", prefix_cache_bytes=2**30) as engine:
-        new, like = (engine.generate([[*prompt[:-1], last]], params)[0].prefill_seconds for last in (5, 6))
-    return new, like
-
-
-def _next(stream: Submission) -> float:
-    next(stream)
-    return time.perf_counter()
+def _gaps(stream: Submission, count: int, last: float | None = None) -> tuple[list[float], float]:
+    """Read some pieces of the stream; return the seconds between them and the time of the last."""
+    gaps = []
+    for _ in range(count):
+        next(stream)
+        now = time.perf_counter()
+        if last is not None:
+            gaps.append(now - last)
+        last = now
+    return gaps, last or 0.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure gaps between tokens while a long prompt arrives.")
     parser.add_argument("engine", help="folder made by `peagle-compile build`")
-    parser.add_argument("--prompt-tokens", type=int, default=1500)
-    parser.add_argument("--budgets", default="32,64,128,256,512,100000")
+    parser.add_argument("--prompt-tokens", type=int, default=7900)
+    parser.add_argument("--short-tokens", type=int, default=200)
+    parser.add_argument("--limits", default="time,128")
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
-    budgets = [int(budget) for budget in arguments.budgets.split(",")]
-    engine = Engine.load(arguments.engine, max_batch_size=2, check="sizes", prefix_cache_bytes=0)
-    prompt = [11 + number % 900 for number in range(arguments.prompt_tokens)]
-    idle = engine.generate([prompt], SamplingParams(max_tokens=1, ignore_eos=True))[0].prefill_seconds
-    results = {budget: Gaps() for budget in budgets}
+    numbers = random.Random(7)
+
+    def prompt(tokens: int) -> list[int]:
+        return [numbers.randrange(11, 911) for _ in range(tokens)]
+
+    limits = arguments.limits.split(",")
+    results = {limit: Gaps() for limit in limits}
     for _ in range(arguments.turns):
-        for budget in budgets:
-            engine.close()
-            engine = Engine.load(
-                arguments.engine, max_batch_size=2, check="sizes", max_prefill_tokens=budget, prefix_cache_bytes=0
-            )
-            measure(engine, prompt, results[budget])
-    print(f"a prompt of {len(prompt)} tokens joins a stream; milliseconds; idle engine: {1000 * idle:.0f}")
-    print(f"{'budget':>8}{'gap before':>12}{'while read':>12}{'longest':>9}{'first token':>13}")
-    for budget, gaps in results.items():
-        columns = (gaps.before, gaps.during, gaps.longest, gaps.first)
-        before, during, longest, first = (1000 * statistics.median(column) for column in columns)
-        print(f"{budget:>8}{before:>12.1f}{during:>12.1f}{longest:>9.0f}{first:>13.0f}")
-    engine.close()
-    new, like = (1000 * seconds for seconds in kept(arguments.engine, prompt))
-    print(f"not cached {new:.0f}; all but the last token cached {like:.0f}")
+        long, short = prompt(arguments.prompt_tokens), prompt(arguments.short_tokens)
+        for limit in limits:
+            fixed = None if limit == "time" else int(limit)
+            with Engine.load(arguments.engine, max_batch_size=3, check="sizes", max_prefill_tokens=fixed) as engine:
+                engine.generate([prompt(4) for _ in range(6)], FEW)  # the caches of all rows get their memory
+                measure(engine, long, short, results[limit])
+    print(f"a stream; prompts of {arguments.prompt_tokens} and {arguments.short_tokens} tokens; gaps in rounds")
+    columns = ("median", "99 %", "largest", "above 4")
+    print(f"{'limit':>8}{'round ms':>9}{''.join(f'{each:>9}' for each in columns)}{'long s':>12}{'short s':>12}")
+    for limit, gaps in results.items():
+        print(f"{limit:>8}{gaps.row()}")
+    with Engine.load(arguments.engine, check="sizes") as engine:
+        engine.generate([prompt(4)], FEW)
+        long = prompt(arguments.prompt_tokens)
+        new, like = (engine.generate([[*long[:-1], last]], FEW)[0].prefill_seconds for last in (5, 6))
+    print(f"the long prompt on an idle engine: {new:.2f} s; all but its last token cached: {like:.2f} s")
 
 
 if __name__ == "__main__":

@@ -117,6 +117,17 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    max_prefill_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Prompt tokens that are read between two rounds of running requests; more let long prompts start "
+            "sooner and running requests pause longer. (default: what takes two and a half rounds; 128 without this "
+            "project's CPU kernels)",
+            show_default=False,
+        ),
+    ] = None,
     draft: DraftAsked = None,
     load_drafter: Annotated[
         list[str] | None,
@@ -307,6 +318,7 @@ def serve(
             max_queue_size=max_queue_size,
             threads=threads,
             prefix_cache_bytes=prefix_cache_bytes,
+            max_prefill_tokens=max_prefill_tokens,
             max_seq_len=max_model_len,
             chat_template=template,
             check=check,

@@ -1,11 +1,10 @@
 """Chooses how many tokens of a prompt are read between two rounds, from the measured time of rounds and pieces.
 
-    seconds of the pieces + seconds of the round after them <= 3.5 rounds that follow a round
+    seconds of the pieces between two rounds <= 2.5 rounds
 
-Running requests therefore wait for less than 4 undisturbed rounds, with some room for the spread. A round after a piece
-takes longer than others, because the piece has used the processor's caches. Pieces may take as long as that round in
-any case: with shorter ones, prompts would get the smaller part of the time. The time per token is measured by position,
-because attention grows with it.
+Running requests therefore wait for less than 4 rounds: the pieces, the round itself, and some room for the spread. The
+time of a round is that of the last ones, because it grows with their texts and their number. The time per token is
+measured by position, because attention grows with it.
 
 The policy depends only on the rounds and pieces that it is told about. It uses no clock.
 """
@@ -16,11 +15,10 @@ import statistics
 from collections import deque
 from typing import Protocol
 
-ROUNDS = 3.5  # time of the pieces and the round after them, in undisturbed rounds
+ROUNDS = 2.5  # time of the pieces between two rounds, in rounds
 LEAST = 4  # tokens; a pass over fewer takes nearly as long, and a prompt would take several times as long
 _FIRST = 32  # tokens between two rounds before anything was measured
 _RECENT = 9  # rounds whose median is the time of a round
-_NO_PIECES = 2.0  # time of the pieces in rounds, before a round after a piece was measured
 _PIECES = 3  # pieces whose median is the time of a piece
 _ALIKE = 512  # adjacent positions whose tokens take about as long
 
@@ -47,8 +45,8 @@ class PromptPieces(Protocol):
         """Record that a round is launched: what was read before it no longer counts."""
         ...
 
-    def add_round(self, seconds: float | None, busy: int) -> None:
-        """Record the duration of a round of ``busy`` requests, None if it is unknown."""
+    def add_round(self, seconds: float | None) -> None:
+        """Record the duration of a round, None if it is unknown."""
         ...
 
 
@@ -77,20 +75,16 @@ class FixedPieces:
         """Begin to count anew."""
         self._read = 0
 
-    def add_round(self, seconds: float | None, busy: int) -> None:
+    def add_round(self, seconds: float | None) -> None:
         """Do nothing."""
 
 
 class TimedPieces:
-    """As many tokens as leave running requests a gap of ``ROUNDS`` rounds, but at least ``LEAST``.
-
-    Whoever uses it tells the duration of every round before the next piece.
-    """
+    """As many tokens as take the time of ``ROUNDS`` rounds, but at least ``LEAST``."""
 
     def __init__(self) -> None:
-        self._rounds: dict[tuple[int, bool], deque[float]] = {}  # by running requests, and whether it follows a piece
+        self._rounds: deque[float] = deque(maxlen=_RECENT)
         self._pieces: dict[tuple[bool, int], deque[tuple[int, float]]] = {}  # by ``_key``
-        self._busy, self._follows = 0, False  # of the last round
         self._read, self._spent = 0, 0.0  # tokens and seconds of the pieces since the last round
 
     def most(self, position: int, *, scored: bool) -> int:
@@ -98,20 +92,20 @@ class TimedPieces:
 
         It at most doubles. Only some sizes are used, so that the memory of their passes is reused.
         """
-        seen, (allowed, least) = self._near(position, scored), self._allowed()
-        if not seen or not allowed:
+        seen = self._near(position, scored)
+        if not seen or not self._rounds:
             return _FIRST
-        tokens = statistics.median(_tokens_in(allowed, *each, least) for each in seen)
+        tokens = self._tokens_in(ROUNDS * self._round, seen)
         return _size(min(tokens, 2 * statistics.median(n for n, _ in seen)))
 
     def fits(self, position: int, tokens: int, *, scored: bool) -> bool:
         """Return whether nothing was read since the last round, or the sum is likely to take the time allowed."""
         if not self._read:
             return True
-        seen, (allowed, least) = self._near(position, scored), self._allowed()
-        if not seen or not allowed:
+        seen = self._near(position, scored)
+        if not seen or not self._rounds:
             return self._read + tokens <= _FIRST
-        return tokens <= statistics.median(_tokens_in(allowed - self._spent, *each, least) for each in seen)
+        return tokens <= self._tokens_in(ROUNDS * self._round - self._spent, seen)
 
     def add_piece(self, position: int, tokens: int, seconds: float, *, scored: bool) -> None:
         """Learn the time of pieces at this position."""
@@ -120,22 +114,16 @@ class TimedPieces:
 
     def begin_round(self) -> None:
         """Begin to count anew."""
-        self._follows, self._read, self._spent = self._read > 0, 0, 0.0
+        self._read, self._spent = 0, 0.0
 
-    def add_round(self, seconds: float | None, busy: int) -> None:
+    def add_round(self, seconds: float | None) -> None:
         """Learn the time of a round."""
-        self._busy = busy
         if seconds is not None:
-            self._rounds.setdefault((busy, self._follows), deque(maxlen=_RECENT)).append(seconds)
+            self._rounds.append(seconds)
 
-    def _allowed(self) -> tuple[float, float]:
-        """Return the seconds of the pieces between two rounds, 0 if unknown, and about those that any pass takes."""
-        alone, after = (self._rounds.get((self._busy, follows)) for follows in (False, True))
-        undisturbed = statistics.median(alone) if alone else 0.0
-        if not after:
-            return _NO_PIECES * undisturbed, undisturbed
-        disturbed = statistics.median(after)
-        return max(ROUNDS * undisturbed - disturbed, disturbed), undisturbed or disturbed
+    @property
+    def _round(self) -> float:
+        return statistics.median(self._rounds)
 
     def _near(self, position: int, scored: bool) -> deque[tuple[int, float]] | None:
         """Return the last pieces at the nearest known position, rather before than after it."""
@@ -145,15 +133,18 @@ class TimedPieces:
         nearest = min(known, default=None) if before is None else before
         return None if nearest is None else self._pieces[scored, nearest]
 
+    def _tokens_in(self, allowed: float, seen: deque[tuple[int, float]]) -> float:
+        """Return the tokens that fit into ``allowed`` seconds, judging by these pieces.
 
-def _tokens_in(allowed: float, tokens: int, seconds: float, least: float) -> float:
-    """Return the tokens that fit into ``allowed`` seconds, judging by a piece.
-
-    Between proportion and a pass of which ``least`` seconds have nothing to do with the tokens, about those of a round,
-    the smaller number is taken. The sizes converge all the same: a piece of the wanted duration is repeated.
-    """
-    fixed = min(least, seconds / 2)
-    return tokens * min(allowed / seconds, (allowed - fixed) / (seconds - fixed))
+        Of proportion, and a pass of which the seconds of a round do not depend on the tokens, because both read all
+        weights, the smaller result is taken. The sizes converge all the same: a piece of the wanted duration is
+        repeated.
+        """
+        fitting = []
+        for tokens, seconds in seen:
+            fixed = min(self._round, seconds / 2)
+            fitting.append(tokens * min(allowed / seconds, (allowed - fixed) / (seconds - fixed)))
+        return statistics.median(fitting)
 
 
 def _key(position: int, scored: bool) -> tuple[bool, int]:

@@ -312,7 +312,7 @@ class Scheduler:
         began, self._read_at = max(flight.launched_at, self._read_at), time.perf_counter()
         if flight.emission is not None and flight.policies:
             seconds = self._read_at - began if began < inf else None
-            self._pieces.add_round(seconds, flight.policies[0].ahead.busy)
+            self._pieces.add_round(seconds)
             for each in flight.policies:
                 each.learn(flight.emission, num_tokens, seconds)
 

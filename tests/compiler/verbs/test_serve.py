@@ -92,6 +92,7 @@ def test_flags_set_template_context_and_root_path(talking_engine: Path, tmp_path
     template = tmp_path / "own.jinja"
     template.write_text("{{ messages[0].content }}!")
     flags = ("--chat-template", str(template), "--max-model-len", "24", "--root-path", "/llm/")
+    flags += ("--max-prefill-tokens", "16")
     flags += ("--per-request-spec-decode-metrics", "summary")
     with serving(talking_engine, *flags, "--trust-request-chat-template") as (_, url):
 

@@ -17,15 +17,11 @@ TOKENS = 3000
 
 @dataclass(frozen=True)
 class Machine:
-    """A pass takes ``fixed`` rounds, and each token ``token`` rounds more, growing by ``place`` per position.
-
-    A round after a piece takes ``after`` rounds.
-    """
+    """A pass takes ``fixed`` rounds, and each token ``token`` rounds more, growing by ``place`` per position."""
 
     fixed: float = 0.6
     token: float = 0.08
     place: float = 2e-5
-    after: float = 1.3
 
     def piece(self, position: int, tokens: int) -> float:
         return self.fixed + tokens * (self.token + self.place * position)
@@ -35,7 +31,7 @@ class Machine:
         read = []
         for _ in range(3):
             pieces.begin_round()
-            pieces.add_round(ROUND, 1)
+            pieces.add_round(ROUND)
         while start < tokens:
             spent = 0.0
             while start < tokens:
@@ -47,17 +43,16 @@ class Machine:
                 read.append((start, count, seconds))
                 spent, start = spent + seconds, start + count
             pieces.begin_round()
-            pieces.add_round(self.after * ROUND, 1)
+            pieces.add_round(ROUND)
         return read
 
 
 # Tokens after 2,000 others take up to 4 times as long as the first ones.
 MACHINES = st.builds(
-    lambda fixed, token, growth, after: Machine(fixed, token, token * growth, after),
+    lambda fixed, token, growth: Machine(fixed, token, token * growth),
     st.floats(0.3, 1.2),
     st.floats(0.01, 0.2),
     st.floats(0, 1.5e-3),
-    st.floats(1, 1.7),
 )
 
 
@@ -67,22 +62,22 @@ def test_gap_stays_below_4_rounds_where_the_smallest_piece_allows(machine: Machi
     read = machine.read(TimedPieces(), TOKENS)
     settled = read[4:]  # the first pieces measure
     for position, tokens, seconds in settled:
-        assert tokens == LEAST or position + tokens == TOKENS or seconds + machine.after < 4 * ROUND
+        assert tokens == LEAST or position + tokens == TOKENS or seconds + ROUND < 4 * ROUND
 
 
 @settings(max_examples=25, deadline=None)
 @given(machine=MACHINES)
 def test_prompts_get_at_least_about_half_of_the_time(machine: Machine) -> None:
     seconds = [seconds for _, _, seconds in machine.read(TimedPieces(), TOKENS)[4:-1]]
-    assert statistics.fmean(seconds) > 0.6 * machine.after
+    assert statistics.fmean(seconds) >= ROUND
 
 
 def test_one_disturbed_piece_does_not_slow_the_prompt() -> None:
     machine, pieces = Machine(), TimedPieces()
-    usual = machine.read(pieces, 400)[-2][1]
+    machine.read(pieces, 400)
+    usual = pieces.most(400, scored=False)
     pieces.add_piece(400, usual, 50 * ROUND, scored=False)
-    pieces.begin_round()
-    assert pieces.most(400, scored=False) == usual
+    assert pieces.most(400, scored=False) > usual / 2
 
 
 def test_short_prompts_share_the_time_between_two_rounds() -> None:
@@ -95,15 +90,13 @@ def test_short_prompts_share_the_time_between_two_rounds() -> None:
     assert 2 <= fitting <= ROUNDS / machine.piece(0, 2)
 
 
-def test_rounds_of_more_requests_are_not_judged_by_those_of_one() -> None:
-    pieces = TimedPieces()
-    Machine().read(pieces, 2000)
-    alone = pieces.most(500, scored=False)
-    for _ in range(3):
-        pieces.add_piece(500, alone, Machine().piece(500, alone), scored=False)
-        pieces.begin_round()
-        pieces.add_round(3 * ROUND, 4)
-    assert pieces.most(500, scored=False) > alone
+def test_pieces_follow_the_rounds() -> None:
+    """They take longer with more requests, and with longer texts."""
+    machine, pieces = Machine(), TimedPieces()
+    before = machine.read(pieces, 400)[-2][1]
+    for _ in range(5):
+        pieces.add_round(3 * ROUND)
+    assert pieces.most(400, scored=False) >= 2 * before
 
 
 @given(tokens=st.lists(st.integers(1, 200), min_size=1), limit=st.integers(1, 128))
