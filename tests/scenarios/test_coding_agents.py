@@ -7,11 +7,14 @@ speaks Anthropic's Messages API (``POST /v1/messages?beta=true``), the other Ope
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from peagle.engines import Engine
 from peagle.engines.serving.server import Server
+from peagle.engines.serving.settings import ServerSettings
 from tests.engines.serving.calls import call, events
 from tests.fixtures.servers import MODEL
 
@@ -202,3 +205,108 @@ def test_tools_other_than_functions_are_refused_by_their_type(agents_server: Ser
     error = json.loads(content)["error"]
     assert (error["param"], error["code"]) == ("tools[2]", "unsupported_parameter")
     assert f"type '{tool['type']}'" in error["message"]
+
+
+# ------------------------------------------------------------------------------------------------ ten turns with tools
+
+TURNS = 10
+SYSTEM = " ".join(f"Rule {number}: read a file before you change it." for number in range(8))
+Turn = tuple[int, int, int]  # tokens of the prompt, of these from the cache, and of the answer
+
+
+@pytest.fixture
+def caching_server(served_engine: Engine) -> Iterator[Server]:
+    """The server whose model has no form for tools, with room for a whole dialogue in the prefix cache."""
+    folder, manifest, tokenizer = served_engine.folder, served_engine.manifest, served_engine.tokenizer
+    with Engine(folder, manifest, served_engine._backend, tokenizer, prefix_cache_bytes=1 << 28) as engine:
+        server = Server(engine, ServerSettings(MODEL), port=0)
+        server.start()
+        yield server
+        server.stop(at_once=True)
+        assert server.wait(10)
+
+
+def call_in_words(number: int) -> dict[str, Any]:
+    """The field with which the model says something and calls a tool; at the end, it only says something."""
+    call = f'<tool_call>\n{{"name": "Bash", "arguments": {{"command": "cat {number}.py"}}}}\n</tool_call>'
+    return forced(f"I read {number}.\n{call}" if number < TURNS - 1 else "It is done.")
+
+
+def file_of(number: int) -> str:
+    return f"def f{number}(x):\n    return x + {number}\n"
+
+
+def turns_of_messages(server: Server) -> Iterator[Turn]:
+    turns: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Tidy up.", **EPHEMERAL}]}]
+    system = [{"type": "text", "text": SYSTEM, **EPHEMERAL}]
+    for number in range(TURNS):
+        body = {**MESSAGES_BODY, "system": system, "messages": turns, **call_in_words(number)}
+        status, _, content = call(server, "POST", "/v1/messages?beta=true", body, MESSAGES_HEADERS)
+        assert status == 200, content
+        told = events(content)
+        blocks = [dict(each["content_block"]) for each in told if each["type"] == "content_block_start"]
+        for each in told:
+            if each["type"] == "content_block_delta" and "text" in each["delta"]:
+                blocks[each["index"]]["text"] += each["delta"]["text"]
+            elif each["type"] == "content_block_delta":
+                blocks[each["index"]]["input"] = json.loads(each["delta"]["partial_json"])
+        end = next(each for each in told if each["type"] == "message_delta")
+        usage = end["usage"]
+        read = usage["cache_read_input_tokens"]
+        yield usage["input_tokens"] + read, read, usage["output_tokens"]
+        turns.append({"role": "assistant", "content": blocks})
+        if end["delta"]["stop_reason"] == "end_turn":
+            return
+        assert blocks[-1]["input"] == {"command": f"cat {number}.py"}
+        result = {"type": "tool_result", "tool_use_id": blocks[-1]["id"], "content": file_of(number)}
+        turns.append({"role": "user", "content": [result]})
+
+
+def turns_of_responses(server: Server) -> Iterator[Turn]:
+    items = [said("developer", "Sandbox: read-only."), said("user", "Tidy up.")]
+    tools = [{**each, "name": name} for each, name in zip(RESPONSES_BODY["tools"], ("Bash", "Read"), strict=True)]
+    for number in range(TURNS):
+        body = {**RESPONSES_BODY, "instructions": SYSTEM, "tools": tools, "input": items, **call_in_words(number)}
+        status, _, content = call(server, "POST", "/v1/responses", body)
+        assert status == 200, content
+        response = events(content)[-1]["response"]
+        usage = response["usage"]
+        yield usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], usage["output_tokens"]
+        text, *calls = response["output"]
+        items.append(said("assistant", text["content"][0]["text"]))
+        if not calls:
+            return
+        (made,) = calls
+        assert json.loads(made["arguments"]) == {"command": f"cat {number}.py"}
+        items.append({name: made[name] for name in ("type", "name", "arguments", "call_id")})
+        items.append({"type": "function_call_output", "call_id": made["call_id"], "output": file_of(number)})
+
+
+def turns_of_chats(server: Server) -> Iterator[Turn]:
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Tidy up."}]
+    tools = [{"type": "function", "function": {"name": name, "parameters": COMMAND}} for name in ("Bash", "Read")]
+    for number in range(TURNS):
+        body = {"model": MODEL, "messages": messages, "tools": tools, "max_tokens": 256, **call_in_words(number)}
+        status, _, content = call(server, "POST", "/v1/chat/completions", body)
+        assert status == 200, content
+        answer = json.loads(content)
+        usage, (choice,) = answer["usage"], answer["choices"]
+        yield usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], usage["completion_tokens"]
+        messages.append(choice["message"])
+        if choice["finish_reason"] == "stop":
+            return
+        (made,) = choice["message"]["tool_calls"]
+        assert json.loads(made["function"]["arguments"]) == {"command": f"cat {number}.py"}
+        messages.append({"role": "tool", "tool_call_id": made["id"], "content": file_of(number)})
+
+
+@pytest.mark.parametrize("turns_of", [turns_of_messages, turns_of_responses, turns_of_chats])
+def test_ten_turns_with_tools_read_little_twice(
+    caching_server: Server, turns_of: Callable[[Server], Iterator[Turn]]
+) -> None:
+    """What was seen before is the whole prompt of the turn before, and its answer."""
+    turns = [*turns_of(caching_server)]
+    assert len(turns) == TURNS
+    seen = sum(prompt + answer for prompt, _, answer in turns[:-1])
+    cached = sum(cached for _, cached, _ in turns[1:])
+    assert 0.9 * seen < cached <= seen, turns
