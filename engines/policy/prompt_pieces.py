@@ -51,7 +51,7 @@ class PromptPieces(Protocol):
 
 
 class FixedPieces:
-    """At most ``tokens`` tokens between two rounds."""
+    """A fixed number of tokens between two rounds."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens, self._read = tokens, 0
@@ -80,7 +80,7 @@ class FixedPieces:
 
 
 class TimedPieces:
-    """As many tokens as take the time of ``ROUNDS`` rounds, but at least ``LEAST``."""
+    """The number of tokens that take the time of ``ROUNDS`` rounds, but at least ``LEAST``."""
 
     def __init__(self) -> None:
         self._rounds: deque[float] = deque(maxlen=_RECENT)
