@@ -63,7 +63,7 @@ class Scheduler:
         self._slots: list[Request | None] = [None] * backend.num_slots
         self._readings: list[PromptReading] = []  # oldest first
         self._is_turn_of_oldest = True
-        self._has_copied = False  # since the last round
+        self._has_read = self._has_copied = False  # since the last round
         self._flights: deque[Flight] = deque()
         self._read_at = 0.0  # when the last pass was known to have ended
         self._rounds = SharedRounds(self._slots)
@@ -221,34 +221,37 @@ class Scheduler:
         if beside_rounds:
             most = min(most, self._pieces.most(at, scored=scored))
         width = min(most, reading.most)
-        if beside_rounds and not self._pieces.fits(at, width, scored=scored):
+        if beside_rounds and (self._has_copied or not self._pieces.fits(at, width, scored=scored)):
             return False
         piece, began = reading.next(width), time.perf_counter()
-        self._is_turn_of_oldest = reading is not self._readings[0]
+        self._is_turn_of_oldest, self._has_read = reading is not self._readings[0], True
         self._backend.prompt(slot, piece, self._rounds.of(request.method).prompt, reading.k)
-        self._pieces.add_piece(at, width, time.perf_counter() - began, scored=scored)
-        if not piece.is_last:
+        if piece.is_last:
+            self._readings.remove(reading)
+            self._slots[slot] = request
+            self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
+            self._keep(request, slot, request.prompt)
+        else:
             self._flights.append(Flight())
             if reading.position - reading.kept >= KEPT_TOGETHER:
                 reading.kept = reading.position
                 self._keep(request, slot, request.prompt[: reading.position + 1])
-            return True
-        self._readings.remove(reading)
-        self._slots[slot] = request
-        self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
-        self._keep(request, slot, request.prompt)
+        self._pieces.add_piece(at, width, time.perf_counter() - began, scored=scored)
         return True
 
     def _copy(self, reading: PromptReading, *, beside_rounds: bool) -> bool:
-        """Copy cache entries of the beginning of a prompt; with ``beside_rounds``, only some before the next round."""
-        if beside_rounds and self._has_copied:
+        """Copy cache entries of the beginning of a prompt.
+
+        With ``beside_rounds``, only some of them, and nothing else between the same two rounds.
+        """
+        if beside_rounds and (self._has_read or self._has_copied):
             return False
         found, count = reading.found or [], COPIED // BLOCK
         part, reading.found = (found[:count], found[count:]) if beside_rounds else (found, [])
         self._backend.restore(reading.slot, part)
         reading.position += len(part) * BLOCK
         reading.kept = reading.request.cached = reading.position
-        self._has_copied = True
+        self._is_turn_of_oldest, self._has_copied = reading is not self._readings[0], True
         return True
 
     def _keep(self, request: Request, slot: int, text: Sequence[int]) -> None:
@@ -262,7 +265,7 @@ class Scheduler:
 
     def _launch_round(self) -> None:
         self._pieces.begin_round()
-        self._has_copied = False
+        self._has_read = self._has_copied = False
         policies, began = choose_drafts(self._slots), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
