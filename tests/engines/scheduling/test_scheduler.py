@@ -301,3 +301,20 @@ def test_pieces_are_sized_by_time_only_where_results_do_not_depend_on_their_size
     inexact = Late(backend, 0)  # type: ignore[arg-type]
     inexact.keeps_exactly = False  # type: ignore[attr-defined]
     assert isinstance(Scheduler(inexact, 96)._pieces, FixedPieces)  # type: ignore[arg-type]
+
+
+def test_what_was_read_of_an_abandoned_prompt_is_kept(tiny_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "PREFILL_CHUNK", 8)
+    backend, most = tiny_engine._backend, tiny_engine.max_seq_len
+    scheduler = Scheduler(backend, most, prefixes=PrefixCache(1 << 30, backend.kept_bytes))
+    abandoned, again = (_request(tiny_engine, LONG, 5) for _ in range(2))
+    scheduler.submit(abandoned)
+    while scheduler.num_committed < 64:
+        scheduler.step()
+    scheduler.abort(abandoned)
+    scheduler.submit(again)
+    _finish(scheduler)
+    assert again.cached == 64
+    assert again.transcript.token_ids == [
+        *tiny_engine.generate([LONG], again.params, num_speculative_tokens=3)[0].token_ids
+    ]

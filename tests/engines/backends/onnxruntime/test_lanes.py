@@ -141,7 +141,10 @@ def test_repeated_prompt_widths_reuse_bindings_and_keep_texts_apart(
 def test_drafter_catches_up_after_prompts_and_undrafted_rounds(
     folder: Path, alone: Engine, held: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where rows run one by one."""
+    """As where rows run one by one, and where all of them can wait."""
+    waiting = Engine.load(folder, max_batch_size=1, threads=1)
+    for module in (lanes, prompt_row):
+        monkeypatch.setattr(module, "FREED", 2)
     monkeypatch.setattr(lanes, "HELD", held)
     monkeypatch.setattr(sessions, "HELD", held)
     monkeypatch.setattr(sessions, "HELD_BYTES", room)
@@ -153,9 +156,9 @@ def test_drafter_catches_up_after_prompts_and_undrafted_rounds(
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     for ks in ((0, 0, 0, 0, 0, K, K), (0,) * 9 + (3,)):
         for prompt in PROMPTS[:2]:
-            both = [decoding(engine, "peagle-chain", Cycle(ks)) for engine in (in_batches, row_by_row)]
-            first, second = (told(engine.generate([prompt], params)) for engine in both)
-            assert first == second
+            engines = [decoding(engine, "peagle-chain", Cycle(ks)) for engine in (waiting, in_batches, row_by_row)]
+            first, second, third = (told(engine.generate([prompt], params)) for engine in engines)
+            assert first == second == third
 
 
 @pytest.mark.parametrize("lowering", ["cpu", "another"])

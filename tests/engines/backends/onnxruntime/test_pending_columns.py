@@ -47,3 +47,16 @@ def test_gap_discards_pending_columns() -> None:
     assert held.count == 0
     held.add(*columns(8, 1))
     assert (held.start, held.end) == (8, 9)
+
+
+@given(st.integers(0, 20), st.integers(0, 25))
+def test_the_first_columns_are_dropped(count: int, dropped: int) -> None:
+    held = PendingColumns(30)
+    held.add(*columns(3, count))
+    held.drop(dropped)
+    expected = [*range(3, 3 + count)][dropped:]
+    assert held.ids[: held.count].tolist() == expected
+    assert held.features[: held.count].tolist() == [[at, -at] for at in expected]
+    assert (held.end, held.count) == (3 + count, len(expected))
+    held.add(*columns(held.end, 5))
+    assert held.ids[: held.count].tolist() == [*expected, *range(3 + count, 8 + count)]
