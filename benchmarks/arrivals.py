@@ -4,8 +4,8 @@
 
 A stream runs; then a request with a long prompt joins, and soon after it one with a short prompt. ``--limits`` are the
 values of ``max_prefill_tokens`` to compare, which take turns; ``time`` is the default of engines, None. Gaps are given
-in rounds: the median gap of the stream before the prompts came and after they were read, and between these in
-proportion to its text, with which rounds grow. The last lines give the time to first token of the long
+in rounds: the median gap at the same place of the same stream alone, which runs afterwards, because rounds take longer
+as the text grows. The last lines give the time to first token of the long
 prompt on an idle engine, and when all but its last token is cached.
 """
 
@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 
 from peagle.engines import Engine, SamplingParams, Submission
 
-ALONE = 100  # gaps of the stream before the prompts come, and after they were read
+BEFORE = 50  # gaps of the stream before the prompts come
+NEAR = 25  # gaps on either side whose median is a round
 BETWEEN = 1.0  # seconds between the long and the short prompt
+STREAM = [5, 9, 30, 7]  # its prompt
 FEW, MANY = (SamplingParams(max_tokens=count, ignore_eos=True) for count in (1, 8000))
 
 
@@ -47,8 +49,8 @@ class Gaps:
 
 def measure(engine: Engine, long: Sequence[int], short: Sequence[int], gaps: Gaps) -> None:
     """Run one stream with both prompts."""
-    stream = engine.submit([5, 9, 30, 7], MANY)
-    before, _ = _gaps(stream, ALONE)
+    stream = engine.submit(STREAM, MANY)
+    _gaps(stream, BEFORE)
     came = time.perf_counter()
     newcomers = [engine.submit(long, FEW)]
     during: list[float] = []
@@ -58,19 +60,23 @@ def measure(engine: Engine, long: Sequence[int], short: Sequence[int], gaps: Gap
         during += new
         if len(newcomers) == 1 and time.perf_counter() > came + BETWEEN:
             newcomers.append(engine.submit(short, FEW))
-    after, _ = _gaps(stream, ALONE)
     stream.cancel()
     if len(newcomers) == 1:
         raise SystemExit(f"the long prompt was read within {BETWEEN} s: --prompt-tokens is too small for this machine")
-    first, last = statistics.median(before), statistics.median(after)
-    rounds = [gap / (first + (last - first) * at / len(during)) for at, gap in enumerate(during)]
-    gaps.round.append(1000 * (first + last) / 2)
-    gaps.during += rounds
-    gaps.largest.append(max(rounds))
     for firsts, newcomer in zip((gaps.long, gaps.short), newcomers, strict=True):
         result = newcomer.result()
         firsts.append(result.queue_seconds + result.prefill_seconds)
     stream.result()
+    control = engine.submit(STREAM, MANY)
+    alone, _ = _gaps(control, BEFORE + len(during) + NEAR)
+    control.cancel()
+    control.result()
+    places = range(BEFORE, BEFORE + len(during))
+    usual = [statistics.median(alone[max(at - NEAR, 0) : at + NEAR]) for at in places]
+    rounds = [gap / round_seconds for gap, round_seconds in zip(during, usual, strict=True)]
+    gaps.round.append(1000 * statistics.median(usual))
+    gaps.during += rounds
+    gaps.largest.append(max(rounds))
 
 
 def _gaps(stream: Submission, count: int, last: float | None = None) -> tuple[list[float], float]:
