@@ -20,6 +20,8 @@ Verbs = Mapping[str, frozenset[str]]
 FOREIGN = {
     "aiperf": "--url --endpoint-type --custom-endpoint --streaming --extra-inputs --tokenizer --input-file "
     "--custom-dataset-type --concurrency --warmup-request-count --request-count --no-gpu-telemetry --ui",
+    "vllm": "--base-url --model --tokenizer --backend --endpoint --dataset-name --random-input-len --random-output-len "
+    "--num-prompts --max-concurrency --ignore-eos",
     "convert_checkpoint.py": "--model_dir",
     "curl": "--no-buffer --retry --retry-delay --retry-connrefused --fail --max-time",
     "docker": "--rm --read-only --build-arg --time --target --user",
