@@ -43,9 +43,8 @@ class Watched(eagle3.AutoregressiveDrafting):
             return
         emission = lanes.emission()
         tokens, counts = emission.read()
-        busy = [slot for slot, count in enumerate(counts) if count]
-        for slot, window in zip(busy, lanes.windows(), strict=True):
-            request = self._slots[slot]
+        for slot in (slot for slot, count in enumerate(counts) if count):
+            request, window = self._slots[slot], lanes.window(slot)
             assert request is not None
             text = [*request.prompt, *request.transcript.token_ids, *(int(t) for t in tokens[slot, : counts[slot]])]
             ids = window.input_ids[0, : int(window.window_len[0])].tolist()
