@@ -6,6 +6,10 @@ Running requests therefore wait for less than 4 rounds: the pieces, the round it
 time of a round is that of the last ones, because it grows with their texts and their number. The time per token is
 measured by position, because attention grows with it.
 
+Small pieces cost more per token, since each reads all weights again, and with experts nearly as many as a large piece.
+Pieces whose tokens take more than three times as long as in the best piece seen are too small: running requests then
+wait longer, so that prompts take at most about three times as long.
+
 The policy depends only on the rounds and pieces that it is told about. It uses no clock.
 """
 
@@ -17,6 +21,8 @@ from typing import Protocol
 
 ROUNDS = 2.5  # time of the pieces between two rounds, in rounds
 LEAST = 4  # tokens; a pass over fewer takes nearly as long, and a prompt would take several times as long
+DEAREST = 3.0  # most that a token takes, in times of a token of the best piece
+_MOST_ENOUGH = 128  # tokens of a piece that are always enough
 _FIRST = 32  # tokens between two rounds before anything was measured
 _RECENT = 9  # rounds whose median is the time of a round
 _PIECES = 3  # pieces whose median is the time of a piece
@@ -80,11 +86,13 @@ class FixedPieces:
 
 
 class TimedPieces:
-    """The number of tokens that take the time of ``ROUNDS`` rounds, but at least ``LEAST``."""
+    """The number of tokens that take the time of ``ROUNDS`` rounds; more if these are too dear, at least ``LEAST``."""
 
     def __init__(self) -> None:
         self._rounds: deque[float] = deque(maxlen=_RECENT)
         self._pieces: dict[tuple[bool, int], deque[tuple[int, float]]] = {}  # by ``_key``
+        self._best: dict[tuple[bool, int], float] = {}  # seconds of a token in the best piece, by ``_key``
+        self._enough: dict[bool, int] = {}  # tokens of pieces that are not too small, if smaller ones were
         self._read, self._spent = 0, 0.0  # tokens and seconds of the pieces since the last round
 
     def most(self, position: int, *, scored: bool) -> int:
@@ -95,8 +103,8 @@ class TimedPieces:
         seen = self._near(position, scored)
         if not seen or not self._rounds:
             return _FIRST
-        tokens = self._tokens_in(ROUNDS * self._round, seen)
-        return _size(min(tokens, 2 * statistics.median(n for n, _ in seen)))
+        tokens = min(self._tokens_in(ROUNDS * self._round, seen), 2 * statistics.median(n for n, _ in seen))
+        return _size(max(tokens, self._enough.get(scored, LEAST)))
 
     def fits(self, position: int, tokens: int, *, scored: bool) -> bool:
         """Return whether nothing was read since the last round, or the sum is likely to take the time allowed."""
@@ -110,7 +118,14 @@ class TimedPieces:
     def add_piece(self, position: int, tokens: int, seconds: float, *, scored: bool) -> None:
         """Learn the time of pieces at this position."""
         self._read, self._spent = self._read + tokens, self._spent + seconds
-        self._pieces.setdefault(_key(position, scored), deque(maxlen=_PIECES)).append((tokens, seconds))
+        key, each = _key(position, scored), seconds / tokens
+        self._pieces.setdefault(key, deque(maxlen=_PIECES)).append((tokens, seconds))
+        self._best[key] = min(each, self._best.get(key, each))
+        seen = self._pieces[key]
+        if len(seen) == _PIECES and max(n for n, _ in seen) <= tokens:
+            usual = statistics.median(took / n for n, took in seen)
+            if usual > DEAREST * self._best[key]:
+                self._enough[scored] = max(min(2 * tokens, _MOST_ENOUGH), self._enough.get(scored, LEAST))
 
     def begin_round(self) -> None:
         """Begin to count anew."""
