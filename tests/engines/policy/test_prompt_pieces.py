@@ -84,7 +84,7 @@ class Experts(Machine):
 
 
 def test_prompts_of_models_with_experts_are_not_read_in_pieces_that_read_nearly_all_experts_for_few_tokens() -> None:
-    """Its tokens take 28 times as long in pieces of 4 as in those of 512, which a prompt was read in without streams."""
+    """Tokens take 28 times as long in pieces of 4 as in those of 512, in which a prompt was read without streams."""
     machine, pieces = Experts(token=0.005), TimedPieces()
     pieces.add_piece(0, 512, machine.piece(0, 512), scored=False)
     machine.read(pieces, TOKENS)
