@@ -286,6 +286,8 @@ def verify(
     bisect: bool = False,
     reference: str | None = None,
     only: Texts = (),
+    certificate: StrPath | None = None,
+    tokens: int | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Verification:
@@ -306,6 +308,8 @@ def verify(
         bisect: Rank layers by quantization cost.
         reference: ``"streamed"`` or ``"pair"``.
         only: Checks to run: losslessness, text, parity, precision; all if empty.
+        certificate: File that records what losslessness compared; it is continued if it exists.
+        tokens: Number of compared tokens that the certificate shall reach; 100,000 by default.
         threads: CPU threads.
         progress: Receiver of progress reports.
 
@@ -330,6 +334,8 @@ def verify(
         bisect=bisect,
         reference=reference,
         only=(only,) if isinstance(only, str) else tuple(only),
+        certificate=None if certificate is None else Path(certificate),
+        tokens=tokens,
         threads=threads,
     )
     verification = verify_path(folder, options, progress)

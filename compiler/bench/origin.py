@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...engines.folder.manifest import Manifest
-from ..hardware.machine import look, processor_name
+from ..hardware.machine import look, processor_in_words, versions_in_words
 from ..precision.recipes import in_words
 
 Rows = list[tuple[str, str]]
-_PACKAGES = ("peagle-compile", "onnxruntime", "tensorrt", "tensorrt-rtx", "numpy")
 
 
 def machine_rows() -> Rows:
     """Return rows on the processor, the GPUs, the load and the versions of this machine."""
-    gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in look().gpus]
-    versions = [f"{name} {number}" for name in _PACKAGES if (number := _version(name))]
+    gpus = [gpu.in_words for gpu in look().gpus]
     return [
         ("time", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
-        ("machine", f"{processor_name()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"),
+        ("machine", processor_in_words()),
         *([("GPU", "; ".join(gpus))] if gpus else []),
         ("load", f"{os.getloadavg()[0]:.2f} at the start"),
-        ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
+        ("versions", versions_in_words()),
     ]
 
 
@@ -56,10 +52,3 @@ def _threads(manifest: Manifest, threads: int | None) -> list[str]:
 def in_threads(count: int) -> str:
     """Return a number of threads in words; 0 is one per physical core."""
     return f"{count} thread{'s' * (count > 1)}" if count else "a thread per physical core"
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

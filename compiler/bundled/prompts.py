@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 _TEXTS = Path(__file__).parent / "texts"
 TASKS = ("summarise", "translate", "json", "tools")
+_WORDS = (8, 48)  # of a varied prompt, unless its text ends before
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,23 @@ def questions(limit: int | None = None) -> list[Prompt]:
 def tasks(name: str) -> list[Prompt]:
     """Return the user turns of one of ``TASKS`` for a chat model."""
     return _read(f"workloads/{name}")
+
+
+def varied_prompts(first: int, count: int) -> list[Prompt]:
+    """Return ``count`` prompts of an endless series, from number ``first`` on: pieces of bundled texts of all kinds.
+
+    The number alone determines a prompt.
+    """
+    every = [*code_prompts(), *questions(), *(prompt for name in TASKS for prompt in tasks(name))]
+    return [_piece(number, every) for number in range(first, first + count)]
+
+
+def _piece(number: int, every: list[Prompt]) -> Prompt:
+    dice = random.Random(number)
+    text = dice.choice(every)
+    words = re.findall(r"\S+\s*", text.text)
+    start, length = dice.randrange(len(words)), dice.randint(*_WORDS)
+    return Prompt(f"{number}: {text.id}", "".join(words[start : start + length]), text.kind)
 
 
 def default_prompts(engine: Engine, limit: int | None = None) -> list[list[int]]:

@@ -19,6 +19,7 @@ _DISTRIBUTIONS: Mapping[Product, tuple[str, ...]] = {
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
     "tensorrt-rtx": ("tensorrt-rtx",),
 }
+_PACKAGES = ("peagle-compile", "onnxruntime", "tensorrt", "tensorrt-rtx", "numpy")  # that determine what an engine says
 _FIELDS = ("name", "compute_cap", "uuid", "memory.total", "driver_version")
 
 
@@ -31,6 +32,11 @@ class LocalGpu:
     uuid: str = ""
     memory: str = ""
     driver: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """The name and the driver."""
+        return f"{self.name}, driver {self.driver}"
 
 
 @dataclass(frozen=True)
@@ -66,16 +72,29 @@ def processor_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def processor_in_words() -> str:
+    """Return the processor, the number of CPUs and the system of this machine in one line."""
+    return f"{processor_name()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"
+
+
+def versions_in_words() -> str:
+    """Return the versions of Python and of the packages that run engines, in one line."""
+    found = [f"{name} {number}" for name in _PACKAGES if (number := _installed(name))]
+    return ", ".join([f"Python {platform.python_version()}", *found])
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
 def _product_version(product: Product) -> str:
     """Return the version of an installed product; empty if it is not installed."""
     if not is_installed(_MODULES[product]):
         return ""
-    for name in _DISTRIBUTIONS[product]:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "unknown"
+    return next(filter(None, map(_installed, _DISTRIBUTIONS[product])), "unknown")
 
 
 def _local_gpus() -> tuple[LocalGpu, ...]:

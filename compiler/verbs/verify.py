@@ -9,12 +9,14 @@ import typer
 
 from ...engines.draft_methods import METHODS
 from ..console.printing import columns, emit, interruptible
-from .flags.help_text import PRECISION
+from .flags.help_text import CERTIFICATE, PRECISION
 from .flags.shared_flags import EngineFolder, Json, Threads, numbers_of
 from .flags.verbosity import Verbosity, with_verbosity
 
 
-@interruptible("verify.json in the engine folder contains the checks completed so far")
+@interruptible(
+    "verify.json in the engine folder contains the checks completed so far, and a certificate all finished comparisons"
+)
 @with_verbosity
 def verify(
     engine: EngineFolder,
@@ -93,6 +95,25 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Record in this JSON file what losslessness compared: with every draft method of the engine, on "
+            "prompts of its own, up to --tokens. Ctrl-C keeps finished comparisons, and the same command continues.",
+            show_default=False,
+            rich_help_panel=CERTIFICATE,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of compared tokens that the certificate shall reach. (default: 100000)",
+            show_default=False,
+            rich_help_panel=CERTIFICATE,
+        ),
+    ] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -106,7 +127,8 @@ def verify(
 
     All checks except losslessness need the checkpoints that the engine was built from. The exit code is 4 if a check
     fails, and 3 if one cannot run; --only limits which checks run. After each check, the command updates verify.json in
-    the engine folder and the hash of verify.json in engine.json.
+    the engine folder and the hash of verify.json in engine.json. --certificate writes a record of its own, sealed by a
+    hash.
 
     Example: peagle-compile verify demo-engine
     """
@@ -128,6 +150,8 @@ def verify(
         bisect=bisect,
         reference=reference,
         only=parts,
+        certificate=certificate,
+        tokens=tokens,
         threads=threads,
     )
     with verbosity.work() as progress:

@@ -8,6 +8,7 @@ token, so nothing was lost.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bundled.prompts import Prompt
-from ..console.progress import Progress
+from ..console.progress import Advance, Progress
 
 if TYPE_CHECKING:
     from ...engines import Engine, RequestOutput, SamplingParams
 
-TEMPERATURE = 0.8
+POLICIES = {"greedy": 0.0, "temperature 0.8": 0.8}  # temperatures
 _STEPS = (0, 1, 2, 3, 5, 8)  # last tokens to decode one by one; one pass computes all tokens before them
 
 
@@ -49,7 +50,8 @@ class Losslessness:
     ``ties``: number of texts that diverge at a tie; they are compared up to that token. ``notes``: prompts and outputs
     that were cut to the engine's length limit. ``finite``: all logits of the first prompt are finite. ``draft``: the
     draft method. ``batch``: largest number of concurrent prompts; the reference is always generated one prompt at a
-    time. With an ``acceptance_tolerance`` above 0, differences are counted but not judged.
+    time. ``drafts_accepted``: number of drafts that were accepted in the compared texts. ``plain_sha256``: hash of all
+    tokens of the reference. With an ``acceptance_tolerance`` above 0, differences are counted but not judged.
     """
 
     prompts: int
@@ -66,6 +68,8 @@ class Losslessness:
     draft: str = ""
     batch: int = 1
     acceptance_tolerance: float = 0.0
+    drafts_accepted: int = 0
+    plain_sha256: str = ""
 
     @property
     def is_lossy(self) -> bool:
@@ -103,6 +107,8 @@ def compare_on_and_off(
     draft: str | None = None,
     batch: int = 1,
     acceptance_tolerance: float = 0.0,
+    first_seed: int = 0,
+    on_compared: Advance = lambda tokens: None,
 ) -> Losslessness:
     """Generate greedily and with seeded sampling, each with and without drafts, and compare the tokens.
 
@@ -110,25 +116,28 @@ def compare_on_and_off(
     prompts, for which the engine must have slots. If ``batch`` is above 1, K = 0 is compared as well. ``draft``: a
     draft method to use instead of the engine's. ``exact``: count ties as differences, for FP32 and for ONNX Runtime,
     where passes of all widths agree bit for bit. ``acceptance_tolerance`` applies to the compared runs; above 0 they
-    are lossy, and ties are not identified.
+    are lossy, and ties are not identified. ``first_seed``: the seed of the first prompt; the others follow.
+    ``on_compared`` is called with numbers of tokens that were compared.
     """
     from ...engines import SamplingParams
 
     prefixes = fitted(prompts, engine.tokenizer.encode, max_tokens, engine.max_seq_len)
     greedy = SamplingParams(max_tokens=prefixes.max_tokens, ignore_eos=True)
-    policies = {"greedy": greedy, f"temperature {TEMPERATURE}": replace(greedy, temperature=TEMPERATURE)}
-    compared = differing = 0
+    policies = {name: replace(greedy, temperature=temperature) for name, temperature in POLICIES.items()}
+    compared = differing = drafts_accepted = 0
+    digest = hashlib.sha256()
     lengths: dict[str, float] = {}
     divergences: list[Divergence] = []
     tried = (0, *depths) if batch > 1 else depths
     groups = _groups(len(prompts), batch)
     with progress.step("compare speculation on and off", len(policies) * (1 + len(tried)) * len(prompts)) as advance:
         for name, policy in policies.items():
-            params = [replace(policy, seed=seed) for seed in range(len(prompts))]
+            params = [replace(policy, seed=seed) for seed in range(first_seed, first_seed + len(prompts))]
             plain: list[RequestOutput] = []
             for (_, ids), seeded in zip(prefixes.ids, params, strict=True):
                 plain += _generate(engine, [ids], [seeded], 0)
                 advance(1)
+            digest.update(repr([output.token_ids for output in plain]).encode())
             for k in tried:
                 rounds = accepted = 0
                 outputs: list[RequestOutput] = []
@@ -148,6 +157,8 @@ def compare_on_and_off(
                         differing += 0 if tie else len(wrong)
                         divergences.append(_divergence(engine, prompt, name, k, wrong[0], expected, output, tie=tie))
                     compared += count
+                    on_compared(count)
+                drafts_accepted += accepted
                 if k:
                     lengths[f"{name}, K = {k}"] = round(1 + accepted / max(rounds, 1), 3)
     return Losslessness(
@@ -165,6 +176,8 @@ def compare_on_and_off(
         draft=draft or engine.manifest.method,
         batch=batch,
         acceptance_tolerance=acceptance_tolerance,
+        drafts_accepted=drafts_accepted,
+        plain_sha256=digest.hexdigest(),
     )
 
 

@@ -54,6 +54,7 @@ def lossless_lines(lossless: Losslessness) -> list[Line]:
         *([("LOSSY", wanted)] if lossless.is_lossy else []),
         ("compared", f"{lossless.prompts} prompts x {lossless.max_tokens} tokens, K = {lossless.k}"),
         *([("drafts", method.note)] if method and method.note else []),
+        *([("drafts", lossless.draft)] if lossless.draft and not method else []),
         ("sampling", ", ".join(lossless.policies)),
         *([("batch", f"1 to {lossless.batch} prompts, compared with single prompts")] if lossless.batch > 1 else []),
         ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),

@@ -17,6 +17,7 @@ from ..console.progress import Progress, Quiet
 from ..precision.recipes import MULTIPLIED, lead_sentence
 from ..store.atomic_files import replacing, writing
 from ..store.locks import locked
+from .certify import CertificateRequest, certify
 from .engine_origin import is_reference
 from .engine_text import TextCheck, compare_text
 from .losslessness import Losslessness, compare_on_and_off
@@ -141,6 +142,7 @@ def verify_folder(
     acceptance_tolerance: float = 0.0,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
+    certificate: CertificateRequest | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Check the engine in ``folder``. The caller has already compared its files with ``manifest``. See ``verify``.
@@ -184,6 +186,7 @@ def verify_folder(
         acceptance_tolerance=acceptance_tolerance,
         request=request,
         only=only,
+        certificate=certificate,
         progress=progress,
     )
 
@@ -199,6 +202,7 @@ def verify(
     acceptance_tolerance: float = 0.0,
     request: MeasureRequest | None = None,
     only: Sequence[str] = (),
+    certificate: CertificateRequest | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Check ``engine`` and write ``verify.json`` into its folder.
@@ -206,8 +210,9 @@ def verify(
     ``k``: numbers of speculative tokens to compare. Values above the engine's maximum are skipped; if none is left, the
     maximum is used. ``draft``: a draft method to use instead of the engine's. ``batch``: largest number of concurrent
     prompts; the engine must have that many slots. An ``acceptance_tolerance`` above 0 makes drafts lossy: changed
-    tokens are counted, without a verdict. ``only``: parts to check; all if empty. The file is written after each part,
-    so an interrupted run keeps the finished parts.
+    tokens are counted, without a verdict. ``only``: parts to check; all if empty. ``certificate``: compare on and off
+    until this record is complete, on prompts of its own. The file is written after each part, so an interrupted run
+    keeps the finished parts.
     """
     progress, request = progress or Quiet(), request or MeasureRequest()
     prompts = code_prompts() if prompts is None else prompts
@@ -216,17 +221,20 @@ def verify(
     exact = is_reference(engine.manifest.precision) or not engine.manifest.backend.gpus
     done = _initial(engine.folder, engine.manifest, only)
     if "losslessness" in done.to_come:
-        compared = compare_on_and_off(
-            engine,
-            prompts,
-            max_tokens,
-            depths,
-            progress,
-            exact=exact,
-            draft=draft,
-            batch=batch,
-            acceptance_tolerance=acceptance_tolerance,
-        )
+        if certificate is None:
+            compared = compare_on_and_off(
+                engine,
+                prompts,
+                max_tokens,
+                depths,
+                progress,
+                exact=exact,
+                draft=draft,
+                batch=batch,
+                acceptance_tolerance=acceptance_tolerance,
+            )
+        else:
+            compared = certify(engine, certificate, max_tokens, depths, progress, exact=exact, draft=draft, batch=batch)
         done = _save(engine.folder, _finished(replace(done, losslessness=compared), "losslessness"))
     done = _with_text(engine.folder, engine.manifest, prompts, done)
     if "parity" in done.to_come:

@@ -16,6 +16,8 @@ from ...plugins.optional_packages import require
 from ..bundled.prompts import code_prompts
 from ..console.progress import Progress, Quiet
 from ..console.progress_lines import Bytes
+from .certificate import Certificate
+from .certify import DEFAULT_TOKENS, CertificateRequest
 from .measure_precision import MeasureRequest, Reference
 from .precision_limits import limits_of
 from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts, verify_folder
@@ -36,11 +38,13 @@ class VerifyOptions:
     bisect: bool = False
     reference: str | None = None
     only: tuple[str, ...] = ()
+    certificate: Path | None = None
+    tokens: int | None = None
     threads: int | None = None
 
     def check(self) -> None:
         """Raise ``UsageError`` for a value that is invalid for every engine."""
-        for name in ("prompts", "max_tokens", "batch_size", "threads"):
+        for name in ("prompts", "max_tokens", "batch_size", "tokens", "threads"):
             if getattr(self, name) is not None:
                 integer(f"--{name.replace('_', '-')}", getattr(self, name), 1)
         if not self.num_speculative_tokens or min(self.num_speculative_tokens) < 1:
@@ -59,6 +63,31 @@ class VerifyOptions:
                 why=f"the methods that draft are {', '.join(drafting)}",
                 fix="use --draft ngram, or omit --draft to use the engine's method",
             )
+        self._check_certificate()
+
+    def _check_certificate(self) -> None:
+        if self.certificate is None:
+            if self.tokens is not None:
+                raise UsageError("--tokens needs --certificate FILE", fix="add --certificate FILE, or remove --tokens")
+            return
+        if self.acceptance_tolerance:
+            raise UsageError(
+                "--certificate and --acceptance-tolerance contradict each other",
+                why="a certificate records that no token differs, and lossy drafts change tokens",
+                fix="give only one of them",
+            )
+        if self.only and "losslessness" not in self.only:
+            raise UsageError(
+                f"--certificate and --only {','.join(self.only)} contradict each other",
+                why="a certificate records the check losslessness",
+                fix="use --only losslessness, or remove --certificate",
+            )
+        if not self.certificate.parent.is_dir():
+            raise UsageError(
+                f"--certificate {self.certificate}: there is no folder {self.certificate.parent}", fix="make it first"
+            )
+        if self.certificate.exists():
+            Certificate.read(self.certificate)  # before minutes of other work
 
     def measures(self, manifest: Manifest) -> MeasureRequest:
         """Return the settings of the precision measurement. Raises ``UsageError`` for conflicting options."""
@@ -85,6 +114,10 @@ def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None 
         require("export", "verifying")
     require_parts(manifest, options.only)
     request = options.measures(manifest)
+    certificate = None
+    if options.certificate is not None:
+        tokens = DEFAULT_TOKENS if options.tokens is None else options.tokens
+        certificate = CertificateRequest(options.certificate, tokens, options.threads)
     with progress.step("check the files", Bytes(sum(entry.size for entry in manifest.files.values()))) as advance:
         check_files(manifest.files, engine, advance=advance)
     return verify_folder(
@@ -99,5 +132,6 @@ def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None 
         acceptance_tolerance=options.acceptance_tolerance,
         request=request,
         only=options.only,
+        certificate=certificate,
         progress=progress,
     )

@@ -13,8 +13,9 @@ from typer.core import TyperCommand, TyperGroup
 
 # Sections of options, in this order, after the common options, which have none.
 MODEL, DRAFT, SAMPLING, PRECISION, SIZES = "Model", "Draft", "Sampling", "Precision", "Sizes"
+CERTIFICATE = "Certificate"
 ONNX_RUNTIME, TENSORRT, RUN = "ONNX Runtime", "TensorRT", "Run"
-_ORDER = (MODEL, DRAFT, SAMPLING, PRECISION, SIZES, ONNX_RUNTIME, TENSORRT, RUN)
+_ORDER = (MODEL, DRAFT, SAMPLING, PRECISION, CERTIFICATE, SIZES, ONNX_RUNTIME, TENSORRT, RUN)
 _HYPHEN = "\u2011"  # lines do not break at this one
 _context: Any = TyperCommand.context_class  # typer's own or click's, by its version
 
