@@ -13,6 +13,7 @@ UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-serving bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-triton test soak test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +101,10 @@ bench-triton: $(STAMP) demo-engine triton-server ## measure the overhead of Trit
 test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" selects some
 	@echo "Running the tests ..."
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+soak: $(STAMP) ## serve an engine to clients and faults of all kinds, check every answer; ARGS="--seconds 7200"
+	@echo "Soaking (2 minutes unless --seconds says otherwise) ..."
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 test-triton: $(STAMP) ## run the tests with Triton Inference Server, installed as by triton-server
 	@echo "Running the tests with Triton Inference Server ..."
