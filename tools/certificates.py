@@ -85,6 +85,7 @@ ENGINES = {
     "smollm2-135m-stored": smollm2(60_000, "stored"),
     "smollm2-135m-int4-eagle-3": smollm2(40_000, "int4", draft="eagle3"),
     "smollm2-135m-int8": smollm2(20_000, "int8"),
+    "smollm2-135m-fp32": smollm2(20_000, "fp32"),
 }
 
 
@@ -119,7 +120,7 @@ def page(records: Path) -> str:
     """Return the page about all records in a folder."""
     found = {path.name: Certificate.read(path) for path in sorted(records.glob("*.json"))}
     rows = [
-        f"| [{name}]({name}) | {_words(each)} | {', '.join(each.options.drafts)} | {each.tokens_compared:,} | "
+        f"| [{name}]({name}) | {_words(each)} | {', '.join(each.drafts)} | {each.tokens_compared:,} | "
         f"{each.tokens_differing:,} | {each.drafts_accepted:,} |"
         for name, each in found.items()
     ]

@@ -144,6 +144,11 @@ class Certificate:
         return max((each.first_prompt + each.prompts for each in self.comparisons), default=0)
 
     @property
+    def drafts(self) -> tuple[str, ...]:
+        """Draft methods that were compared: all of the options, unless the record ends before their first turn."""
+        return tuple(dict.fromkeys(each.draft for each in self.comparisons))
+
+    @property
     def seal(self) -> str:
         """SHA-256 of the content as canonical JSON. It shows accidental changes; it is not a signature."""
         seal: str = self.as_json()[_SEAL]
@@ -165,7 +170,7 @@ class Certificate:
             ties=self.ties,
             notes=(*self.notes, recorded),
             finite=all(each.finite for each in self.comparisons),
-            draft=", ".join(options.drafts),
+            draft=", ".join(self.drafts),
             batch=options.batch,
             drafts_accepted=self.drafts_accepted,
         )

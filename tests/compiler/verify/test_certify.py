@@ -64,6 +64,11 @@ def test_comparisons_go_on_until_the_tokens_are_reached(tmp_path: Path, certifie
     assert any(record(tmp_path).seal in note for note in compared.notes)
 
 
+def test_only_methods_that_had_a_turn_count_as_compared(tmp_path: Path, certified: Certified) -> None:
+    assert certified(FakeEngine(tmp_path), 2 * ONE).draft == "peagle, peagle-chain"
+    assert record(tmp_path).options.drafts == ("peagle", "peagle-chain", "ngram")
+
+
 def test_draft_methods_take_turns_and_every_turn_has_new_prompts_and_seeds(
     tmp_path: Path, certified: Certified
 ) -> None:
