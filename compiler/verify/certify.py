@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...engines import Engine
 
 DEFAULT_TOKENS = 100_000
-REPORTS = ("verify.json", "build_report.json", "build_report.html")  # files of an engine that its text does not need
+REPORTS = ("verify.json", "tune.json", "build_report.json", "build_report.html")  # its text needs none of them
 _LEAST_PROMPTS = 10  # of a comparison, so that a record does not have a line for every few tokens
 
 
