@@ -19,7 +19,7 @@ from .backends.profiling import EngineProfile, Profiler
 from .draft_options import Decoding, DraftDefaults, drafts_of, engine_with, with_drafter
 from .folder.checks import Check, check_files, files_to_hash
 from .folder.manifest import Manifest
-from .free_memory import free_memory
+from .free_memory import free_memory, return_freed_memory
 from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import memory_bytes, most_threads
@@ -257,6 +257,7 @@ class Engine:
         """
         with self._changes:
             self._loop.misfits.forget(name, self._factory.drafters.remove(name))
+            return_freed_memory()
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
         """Return the K of a call with this ``draft`` that sets none, where ``k`` is usual; None is the engine's.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.engines.free_memory import free_memory
+from peagle.engines.free_memory import free_memory, return_freed_memory
 
 
 def put(root: Path, files: dict[str, str]) -> None:
@@ -83,3 +83,16 @@ def test_malformed_cgroup_files_are_ignored(tmp_path_factory: pytest.TempPathFac
 
 def test_this_machine_has_some() -> None:
     assert free_memory() > 0
+
+
+def test_freed_memory_is_returned_where_the_c_library_can_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    return_freed_memory()
+    for library in (object(), OSError("no such library")):
+
+        def opened(_: object, library: object = library) -> object:
+            if isinstance(library, OSError):
+                raise library
+            return library
+
+        monkeypatch.setattr("ctypes.CDLL", opened)
+        return_freed_memory()
