@@ -15,8 +15,7 @@ from ...plugins.graph_contract import HIDDEN
 from ...plugins.tensorrt.import_tensorrt import Product
 from ..checkpoints.target_and_drafter import cache_length
 from ..precision.product_table import BuiltProduct
-from ..request.build_plan import BuildPlan
-from ..resources.pass_tensors import CHUNK
+from ..request.build_plan import CHUNK, BuildPlan
 from ..store.atomic_files import require_space
 from ..store.cache_folder import UntrustedCache, require_trusted
 from ..store.stages import Stage

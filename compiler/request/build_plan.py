@@ -25,6 +25,8 @@ _FP8_TAKEN = (
 
 Command = Literal["build", "export"]
 
+CHUNK = 512  # maximum prompt columns of one pass of a TensorRT plan
+
 
 @dataclass(frozen=True)
 class BuildPlan:

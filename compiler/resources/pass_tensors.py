@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..precision.recipes import Recipe
+from ..request.build_plan import CHUNK
 from .weight_bytes import bytes_of
 
 if TYPE_CHECKING:
     from ...graphs.targets import TargetSpec
     from ...graphs.targets.weight_roles import RoledWeight
 
-CHUNK = 512  # maximum prompt columns of one pass
 TENSORS = "scores or copied keys and values of a layer, and logits"
 _SOFTMAX = 4  # bytes of a score in FP32, beside the one in the type of the model
 _SINKS = ".sinks"  # the end of the name of a weight, which says that a layer's attention has them
