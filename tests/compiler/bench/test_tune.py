@@ -105,13 +105,13 @@ def test_numbers_of_requests_are_powers_of_two_and_the_largest(most: int, rows: 
 
 def test_the_command_shows_gains_by_number_of_requests(cli: Run, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = [1.0, 1.25, *[2.0] * (Manifest.read(engine).speculation.max_num_speculative_tokens - 1)]
-    given(monkeypatch, costs, {2: [1.0, 1.5, *[9.0] * (len(costs) - 2)]})
+    given(monkeypatch, costs, {2: [1.0, 1.2, *[9.0] * (len(costs) - 2)]})
     lines = cli("tune", engine, "--quiet").out.splitlines()
     assert lines[0].split()[:3] == ["tokens/s", "over", "plain"]
     assert lines[1].startswith("1 request ")
     assert "1.20x" in lines[1]
     assert lines[2].startswith("2 requests at once ")
-    assert lines[2].endswith("K = 1") or lines[2].endswith("K = 0")
+    assert lines[2].endswith("K = 1")
     printed = json.loads(cli("tune", engine, "--json").out)
     assert [each["requests"] for each in printed["requests"]] == [1, 2]
     assert printed == Tuned(engine, "built-in", Manifest.read(engine).speculation).as_json()
