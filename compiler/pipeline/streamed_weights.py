@@ -68,7 +68,7 @@ class StreamedWeights:
         if self.quantized and name in self.quantized.streams:
             return self.quantized.read(name, shape)
         runs = self.half.read(name, shape)
-        return packed_tiles(runs, shape[1]) if name in self.packed else runs
+        return packed_tiles(runs, shape) if name in self.packed else runs
 
     def position(self, name: str) -> tuple[str, int]:
         """Return the file and the offset of its first values in the checkpoint."""

@@ -17,7 +17,12 @@ from ..node_tape import Nodes
 from .lowering_result import GraphWeight, Lowered
 
 PARTS_METADATA = "peagle.parts"
-SPARSE = ("QuantizedExperts", "Mxfp4GateUp", "Mxfp4Down")  # these read only the experts that some token has
+SPARSE = (
+    "QuantizedExperts",
+    "WideExperts",
+    "Mxfp4GateUp",
+    "Mxfp4Down",
+)  # these read only the experts that some token has
 _EXPERTS = ("SparseExperts", *SPARSE)
 ROPE_METADATA = "peagle.rope"  # frequencies of the rotary tables, by the path of their module
 

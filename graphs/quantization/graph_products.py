@@ -21,6 +21,7 @@ _PACKED = "QuantizedLinear"  # this project's kernel that reads codes
 _PACKED_EXPERTS = "QuantizedExperts"  # the same for both matmuls of routed experts
 _OF_BLOCKS = {"Mxfp4GateUp": 2, "Mxfp4Down": 3}  # the same for MXFP4 as stored, with the places of their codes
 _WIDE = "WideLinear"  # this project's kernel for unquantized matrices
+_WIDE_EXPERTS = "WideExperts"  # the same for both matmuls of routed experts
 _IN_INT8 = 4  # the accuracy level at which ONNX Runtime's kernels quantize the other factor as well
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SCALED = ("DequantizeLinear", "TRT_MXFP8DequantizeLinear")
@@ -61,7 +62,10 @@ def products_of(model: ir.Model) -> tuple[GraphProduct, ...]:
         elif node.op_type in _OF_BLOCKS:
             products.append(_of_blocks(node, _OF_BLOCKS[node.op_type]))
         elif node.op_type == _WIDE:
-            products.append(_of_wide(node))
+            products.append(_of_wide(node, 1, node.attributes["rows"].as_int()))
+        elif node.op_type == _WIDE_EXPERTS:
+            products.append(_of_wide(node, 3, 2 * node.attributes["inner"].as_int()))
+            products.append(_of_wide(node, 4, node.attributes["hidden"].as_int()))
         elif node.op_type == _LAYER:
             products += _of_layer(node)
         elif node.op_type in _STACKED:
@@ -113,10 +117,11 @@ def _of_blocks(node: ir.Node, place: int) -> GraphProduct:
     return GraphProduct(str(codes.name), node.op_type, INT4.name, FLOAT32.name, numbers, "mxfp4")
 
 
-def _of_wide(node: ir.Node) -> GraphProduct:
-    """Return the matmul of a packed float32 matrix; padding rows of the last tile do not count."""
-    matrix: Any = node.inputs[1]
-    numbers = node.attributes["rows"].as_int() * int(matrix.shape[1])
+def _of_wide(node: ir.Node, place: int, rows: int) -> GraphProduct:
+    """Return the matmul of a packed float32 matrix, or of a stack; padding rows of the last tile do not count."""
+    matrix: Any = node.inputs[place]
+    stacked = [int(dim) for dim in matrix.shape[:-3]]
+    numbers = math.prod(stacked) * rows * int(matrix.shape[-2])
     return GraphProduct(str(matrix.name), node.op_type, _name(matrix.dtype), _name(matrix.dtype), numbers)
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN
 from ...plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape
 from ...plugins.ops.quantized_linear.packed_weights import scale_dtype
+from ...plugins.ops.sparse_experts.spec import ALPHA, BETA, LIMIT
 from .qdq_nodes import onnx_type, streamed
 from .quantized_weight import QuantizedWeight, WeightStream
 
-_STACKS = {"gate_up": 3, "down": 4}  # indices of the inputs of SparseExperts
+STACKS = {"gate_up": 3, "down": 4}  # indices of the inputs of SparseExperts
 _BIASES = (5, 6)
-_TERMS = ("alpha", "beta", "limit")
 UNPAIRED = "this project's kernel needs both stacks of the experts packed, and no other reader of them"
 
 
@@ -23,7 +24,7 @@ def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, Quantized
     streams: dict[str, WeightStream] = {}
     packed: list[ir.Value] = []
     attributes: dict[str, int | float | str] = {}
-    for stack, place in _STACKS.items():
+    for stack, place in STACKS.items():
         value = node.inputs[place]
         if value is None:
             raise ValueError(f"{node.name} has no {stack}")
@@ -37,13 +38,24 @@ def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, Quantized
         packed += [codes, scales]
         attributes[f"{stack}_format"] = form
         attributes["hidden" if stack == "down" else "inner"] = shape[1] if stack == "down" else shape[1] // 2
-    attributes |= {name: node.attributes[name].as_float() for name in _TERMS if name in node.attributes}
+    replace_experts(graph, node, "QuantizedExperts", packed, attributes | expert_terms(node))
+    return streams
+
+
+def expert_terms(node: ir.Node) -> dict[str, float]:
+    """Return the attributes of the gate of a ``SparseExperts``, with their defaults: functions have none."""
+    return {each.name: node.attributes.get_float(each.name, each.default) for each in (ALPHA, BETA, LIMIT)}
+
+
+def replace_experts(
+    graph: ir.Graph, node: ir.Node, op: str, stacks: Sequence[ir.Value], attributes: Mapping[str, Any]
+) -> None:
+    """Replace a ``SparseExperts`` by another op of this project over packed stacks."""
     biases = [node.inputs[place] for place in _BIASES if place < len(node.inputs)]
-    made = ir.node("QuantizedExperts", [*node.inputs[:3], *packed, *biases], attributes, domain=DOMAIN)
+    made = ir.node(op, [*node.inputs[:3], *stacks, *biases], attributes, domain=DOMAIN)
     (old,), (new,) = node.outputs, made.outputs
     new.shape, new.type = old.shape, old.type
     ir.convenience.replace_nodes_and_values(graph, node, [node], [made], [old], [new])
-    return streams
 
 
 def is_experts(node: ir.Node) -> bool:
@@ -53,7 +65,7 @@ def is_experts(node: ir.Node) -> bool:
 
 def packable(node: ir.Node, weights: Mapping[str, QuantizedWeight]) -> bool:
     """Return True if both stacks of a ``SparseExperts`` are to be packed, and nothing else reads them."""
-    stacks = [node.inputs[place] for place in _STACKS.values()]
+    stacks = [node.inputs[place] for place in STACKS.values()]
     return all(
         value is not None and _is_packed(str(value.name), weights) and len(value.uses()) == 1 for value in stacks
     )

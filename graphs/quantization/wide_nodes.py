@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
+from ...plugins.ops.quantized_linear.packed_weights import TILE
+from ...plugins.ops.wide_experts.packed_stack import packed_stack_shape
 from ...plugins.ops.wide_linear.packed_matrix import pack_matrix, packed_shape
-from .packed_nodes import put_in_place, whole_tiles
+from .packed_experts import STACKS, expert_terms, is_experts, replace_experts
+from .packed_nodes import put_in_place
 from .qdq_nodes import streamed
-from .rewrite_rules import EmbeddingRule, LinearRule, Site
+from .rewrite_rules import EmbeddingRule, LinearRule, Site, inner_codes, is_weight
 
 Shape = tuple[int, ...]
 
 
 def pack_wide(model: ir.Model, tables: Collection[str] = ()) -> Mapping[str, Shape]:
-    """Pack, in place, the float32 matrices that a semantic graph multiplies with.
+    """Pack, in place, the float32 matrices that a semantic graph multiplies with, and its stacks of experts.
 
     Row lookups in one of them read the packed form as well, so that it is stored once; ``tables`` are packed even if
     they are only used for lookups. A matrix with other readers stays unchanged. Returns the shape ``[N, K]`` of every
-    packed matrix by its name, which does not change.
+    packed matrix, or ``[E, N, K]`` of a stack, by its name, which does not change.
     """
     groups: dict[ir.Value, list[Site]] = {}
     for node in tuple(model.graph):
@@ -36,15 +39,29 @@ def pack_wide(model: ir.Model, tables: Collection[str] = ()) -> Mapping[str, Sha
         if not is_read_otherwise and (is_multiplied or value.name in tables):
             packed[str(value.name)] = tuple(int(dim) for dim in value.const_value.shape)
             _pack(model.graph, value, sites)
+    for node in tuple(model.graph):
+        if is_experts(node) and _is_wide(node):
+            packed |= _pack_experts(model.graph, node)
     if packed:
         model.opset_imports.setdefault(DOMAIN, VERSION)
     return packed
 
 
-def packed_tiles(runs: Iterable[Any], columns: int) -> Iterator[Any]:
-    """Pack runs of rows of a matrix as they come."""
-    for rows in whole_tiles(run.reshape(-1, columns).astype(np.float32, copy=False) for run in runs):
-        yield pack_matrix(rows)
+def packed_tiles(runs: Iterable[Any], shape: Sequence[int]) -> Iterator[Any]:
+    """Pack runs of rows of a matrix [N, K], or of a stack [E, N, K], as they come."""
+    rows, columns = shape[-2:]
+    rest = np.empty((0, columns), np.float32)
+    done = 0  # rows of the current matrix
+    for run in runs:
+        rest = np.concatenate([rest, run.reshape(-1, columns).astype(np.float32, copy=False)])
+        while count := _packable_rows(len(rest), rows - done):
+            yield pack_matrix(rest[:count])
+            rest, done = rest[count:], (done + count) % rows
+
+
+def _packable_rows(there: int, left: int) -> int:
+    """Return how many rows are packed next: whole tiles, or those up to the end of the matrix."""
+    return left if there >= left else there // TILE * TILE
 
 
 def _is_matrix(value: ir.Value) -> bool:
@@ -63,3 +80,28 @@ def _pack(graph: ir.Graph, value: ir.Value, sites: list[Site]) -> None:
         return ir.node(op, [x, matrix], {"rows": rows}, domain=DOMAIN)
 
     put_in_place(graph, sites, replacement)
+
+
+def _is_wide(node: ir.Node) -> bool:
+    """Return True if both stacks of a ``SparseExperts`` are float32, and nothing else reads them."""
+    stacks = [node.inputs[place] for place in STACKS.values()]
+    return not inner_codes(node) and all(
+        is_weight(value) and value.const_value.dtype == ir.DataType.FLOAT and len(value.uses()) == 1
+        for value in stacks
+        if value is not None
+    )
+
+
+def _pack_experts(graph: ir.Graph, node: ir.Node) -> dict[str, Shape]:
+    packed: dict[str, Shape] = {}
+    stacks = []
+    for place in STACKS.values():
+        value: Any = node.inputs[place]
+        name, shape = str(value.name), tuple(int(dim) for dim in value.const_value.shape)
+        del graph.initializers[name]
+        stacks.append(streamed(graph, name, packed_stack_shape(shape), ir.DataType.FLOAT))
+        packed[name] = shape
+    _, (_, hidden, inner) = packed.values()
+    attributes: dict[str, Any] = {"inner": inner, "hidden": hidden, **expert_terms(node)}
+    replace_experts(graph, node, "WideExperts", stacks, attributes)
+    return packed

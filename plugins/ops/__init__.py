@@ -19,6 +19,7 @@ from .quantized_experts import SPEC as _QUANTIZED_EXPERTS
 from .quantized_linear import SPEC as _QUANTIZED_LINEAR
 from .sparse_experts import SPEC as _SPARSE_EXPERTS
 from .wide_embedding import SPEC as _WIDE_EMBEDDING
+from .wide_experts import SPEC as _WIDE_EXPERTS
 from .wide_linear import SPEC as _WIDE_LINEAR
 
 __all__ = ["OPS"]
@@ -38,6 +39,7 @@ _ALL = (
     _QUANTIZED_LINEAR,
     _SPARSE_EXPERTS,
     _WIDE_EMBEDDING,
+    _WIDE_EXPERTS,
     _WIDE_LINEAR,
 )
 OPS: Mapping[str, OpSpec] = {op.name: op for op in _ALL}

@@ -15,7 +15,7 @@ def test_ops_are_found_by_name_and_describe_every_operand() -> None:
     plugins = {"AcceptPrefix", "CacheWriteFp8", "Mxfp4Down", "Mxfp4GateUp", "NumbersAt", "PlaceholderDraft"}
     assert {op.name for op in OPS.values() if op.kernel} == plugins
     on_a_cpu = {"AcceptTree", "CachedAttention", "QuantizedEmbedding", "QuantizedExperts", "QuantizedLinear"}
-    on_a_cpu |= {"WideEmbedding", "WideLinear"}
+    on_a_cpu |= {"WideEmbedding", "WideExperts", "WideLinear"}
     assert {op.name for op in OPS.values() if op.cpu_cases} == on_a_cpu | {"PlaceholderDraft"}
     assert {*OPS} == plugins | on_a_cpu | {"MicroscaledRound", "SparseExperts"}
     for name, op in OPS.items():

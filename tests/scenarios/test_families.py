@@ -70,6 +70,15 @@ def test_greedy_text_of_unequal_prompts_is_that_of_transformers(built: Built) ->
         assert list(output.token_ids) == said[len(prompt) - 1 : -1]
 
 
+def test_log_probabilities_of_a_text_are_the_same_alone_and_among_others(built: Built) -> None:
+    """To the bit: a difference in a last digit would change a token now and then."""
+    params = SamplingParams(max_tokens=32, ignore_eos=True, logprobs=0)
+    alone = [built.engine.generate([prompt], params, num_speculative_tokens=0)[0].logprobs for prompt in PROMPTS]
+    for k in (0, 4):
+        among = built.engine.generate(PROMPTS, params, num_speculative_tokens=k)
+        assert [each.logprobs for each in among] == alone
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_speculation_changes_no_token(built: Built, temperature: float) -> None:
     params = SamplingParams(max_tokens=64, ignore_eos=True, temperature=temperature, seed=5)
@@ -84,6 +93,7 @@ def test_verify_agrees(built: Built, cli: Run) -> None:
     passed = [line.split("  ")[0] for line in done.out.splitlines() if re.search(r"  passed\b", line)]
     texts = ["tokenizer", "token ids", "chat template", "end-of-text tokens"]
     assert passed == [*texts, "target logits", "drafter logits", "result"]
+    assert re.search(r"logits in windows of other widths +the same to the bit", done.out)
     assert (built.folder / FILE_NAME).is_file()
 
 

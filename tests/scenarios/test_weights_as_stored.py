@@ -260,3 +260,20 @@ def test_other_lowerings_keep_their_default(written: gguf_files.Written, cli: Ru
         assert json.loads(done.out)["precision"] == precision
     done = cli("export", "--model", written.file, *ALONE, "--for", "cpu", "--dry-run", "--json")
     assert json.loads(done.out)["precision"] == "stored"
+
+
+def test_a_text_is_the_same_alone_and_among_others_where_experts_are_in_fp32(tmp_path: Path) -> None:
+    """Gate and up in different types cannot be one packed stack; FP32 experts are multiplied row by row as well."""
+    kinds = ("Q4_K", "Q6_K", "Q5_0")
+    file = gguf_files.write(
+        tmp_path / "experts.gguf", "qwen3-moe", kinds=kinds, **SIZES, moe_intermediate_size=256
+    ).file
+    options = BUILD.request(model=str(file), draft="ngram", max_seq_len=128, out=tmp_path / "engine")
+    with Engine.load(build(options).path, max_batch_size=4) as loaded:
+        prompts = [np.random.default_rng(seed).integers(3, 250, 9 + seed).tolist() for seed in range(4)]
+        params = SamplingParams(max_tokens=40, ignore_eos=True, logprobs=0)
+        alone = [loaded.generate([each], params, num_speculative_tokens=0)[0] for each in prompts]
+        for k in (0, 3):
+            among = loaded.generate(prompts, params, num_speculative_tokens=k)
+            assert [each.token_ids for each in among] == [each.token_ids for each in alone]
+            assert [each.logprobs for each in among] == [each.logprobs for each in alone]  # to the bit

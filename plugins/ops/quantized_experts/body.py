@@ -13,7 +13,7 @@ from ..quantized_linear.body import ROUNDED
 from ..quantized_linear.unpacking_nodes import unpacking
 from ..sparse_experts.body import gating
 
-_CHOICES = """
+CHOICES = """
   inferred_1 = Constant<value_ints = [-1]>()
   middle_axis = Constant<value_ints = [1]>()
   tokens = Shape<start = 0, end = 1>(x)
@@ -41,11 +41,11 @@ _PRODUCT = """
     product = Squeeze(product_2, row_axis)
   }}>({given}, expert_of_choices)
 """
-_BIAS = """
+BIAS = """
   {stack}_shift = Gather({stack}_bias, expert_of_choices)
   {made} = Add({given}, {stack}_shift)
 """
-_HALVES = """
+HALVES = """
   all_rows = Constant<value_ints = [9223372036854775807]>()
   every_second = Constant<value_ints = [2]>()
   even = Constant<value_ints = [0]>()
@@ -53,7 +53,7 @@ _HALVES = """
   gate = Slice(pairs, even, all_rows, inferred_1, every_second)
   up = Slice(pairs, odd, all_rows, inferred_1, every_second)
 """
-_SUM = """
+SUM = """
   out_width = Shape<start = 1, end = 2>(out)
   out_form = Concat<axis = 0>(tokens, per_token, out_width)
   out_3 = Reshape(out, out_form)
@@ -78,12 +78,12 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     inputs = "x, experts, scores, gate_up_codes, gate_up_scales, down_codes, down_scales"
     inputs += ", gate_up_bias, down_bias" * has_bias
     nodes = [
-        _CHOICES,
+        CHOICES,
         *_product("gate_up", formats[0], _TWICE_INNER, "x_of_choices", "pairs", has_bias=has_bias),
-        _HALVES,
+        HALVES,
         gating("gate", "up", limited=limited),
         *_product("down", formats[1], _HIDDEN, "inner", "out", has_bias=has_bias),
-        _SUM,
+        SUM,
     ]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
 QuantizedExperts <inner, hidden, alpha, beta, limit> ({inputs}) => (y) {{{"".join(nodes)}}}"""
@@ -95,4 +95,4 @@ def _product(stack: str, format: str, rows: str, given: str, made: str, *, has_b
     unpacked = unpacking(format, rows)
     rounded = ROUNDED.replace("(x)", "(x_row)").replace("(x, ", "(x_row, ")
     text = _PRODUCT.format(stack=stack, unpacking=unpacked, rounded=rounded, given=given, made=result)
-    return [text, *([_BIAS.format(stack=stack, given=result, made=made)] if has_bias else [])]
+    return [text, *([BIAS.format(stack=stack, given=result, made=made)] if has_bias else [])]

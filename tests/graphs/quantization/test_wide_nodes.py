@@ -18,8 +18,9 @@ from peagle.graphs.lowering.shared_passes import finish
 from peagle.graphs.quantization import QuantizedWeight, pack_wide, packed_tiles, products_of, quantize
 from peagle.graphs.stream_weights import attach
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.wide_experts.packed_stack import pack_stack
 from peagle.plugins.ops.wide_linear.packed_matrix import pack_matrix
-from tests.graphs.quantized_graphs import embedded, linears, outputs_of, tied
+from tests.graphs.quantized_graphs import embedded, experts, linears, noise, outputs_of, tied
 
 
 def counts(model: ir.Model) -> Counter[str]:
@@ -66,7 +67,7 @@ def test_lowered_graph_matches_the_reference(tmp_path: Path, rows: int) -> None:
     weights = {name: rng.normal(size=(rows, 64)).astype(np.float32) for name in "ab"}
 
     def read(name: str) -> Any:
-        return packed_tiles([weights[name][:5], weights[name][5:]], packed[name][1])
+        return packed_tiles([weights[name][:5], weights[name][5:]], packed[name])
 
     LOWERINGS["cpu"].apply(model)
     attach(finish(model), read, tmp_path / "model.onnx")
@@ -78,10 +79,49 @@ def test_lowered_graph_matches_the_reference(tmp_path: Path, rows: int) -> None:
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 5))
-def test_runs_of_rows_are_packed_as_the_whole_matrix(lengths: list[int], columns: int) -> None:
-    matrix = np.random.default_rng(0).normal(size=(sum(lengths), columns)).astype(np.float32)
-    runs = np.split(matrix, np.cumsum(lengths)[:-1])
-    tiles = np.concatenate(list(packed_tiles(runs, columns)))
-    np.testing.assert_array_equal(tiles, pack_matrix(matrix))
+@pytest.mark.parametrize("biased", [False, True])
+def test_experts_become_wide_experts(tmp_path: Path, biased: bool) -> None:
+    terms = {"alpha": 1.702, "beta": 1.0, "limit": 0.5} if biased else {}
+    model, rng = experts(terms, biased), np.random.default_rng(0)
+    packed = pack_wide(model)
+    assert packed == {"gate_up": (4, 64, 64), "down": (4, 64, 32)}
+    assert counts(model) == {"WideExperts": 1}
+    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in packed.items()}
+
+    def read(name: str) -> Any:
+        return packed_tiles([weights[name][:1], weights[name][1:]], packed[name])
+
+    LOWERINGS["cpu"].apply(model)
+    attach(finish(model), read, tmp_path / "model.onnx")
+    products = products_of(graph_files.load(tmp_path / "model.onnx"))
+    assert [(each.weight, each.op, each.stored, each.computed, each.numbers) for each in products] == [
+        ("gate_up", "WideExperts", "float32", "float32", 4 * 64 * 64),
+        ("down", "WideExperts", "float32", "float32", 4 * 64 * 32),
+    ]
+    inputs = {"x": noise(1, 3, 64), "experts": np.array([[0, 3], [2, 0], [1, 2]]), "scores": abs(noise(2, 3, 2))}
+    inputs |= {"gate_up_bias": noise(3, 4, 64), "down_bias": noise(4, 4, 64)} if biased else {}
+    (y,) = outputs_of(tmp_path / "model.onnx", **inputs)
+    given = [*[*inputs.values()][:3], *weights.values(), *[*inputs.values()][3:]]
+    spec = OPS["SparseExperts"]
+    (expected,) = spec.reference(*given, **spec.check_attributes(terms))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * abs(expected).max())
+
+
+def test_experts_whose_inner_values_are_rounded_are_kept() -> None:
+    model = experts({"inner_codes": "int8", "inner_scale": 0.1}, biased=False)
+    assert pack_wide(model) == {}
+    assert counts(model) == {"SparseExperts": 1}
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 3), st.integers(1, 5))
+def test_runs_of_rows_are_packed_as_the_whole_stack(lengths: list[int], count: int, columns: int) -> None:
+    """Runs end anywhere in a matrix; each matrix begins with a tile of its own."""
+    rows = sum(lengths)
+    stack = np.random.default_rng(0).normal(size=(count, rows, columns)).astype(np.float32)
+    cuts = np.cumsum(lengths)[:-1] * count  # of all rows, so that most are inside of a matrix
+    runs = np.split(stack.reshape(-1, columns), cuts)
+    tiles = np.concatenate(list(packed_tiles(runs, stack.shape)))
+    np.testing.assert_array_equal(tiles, pack_stack(stack).reshape(tiles.shape))
+    of_one = np.concatenate(list(packed_tiles([stack[0]], stack[0].shape)))
+    np.testing.assert_array_equal(of_one, pack_matrix(stack[0]))

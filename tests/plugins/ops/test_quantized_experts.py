@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.plugins.cpu.one_node_model import one_node_model
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.quantized_experts.cpu_cases import cpu_cases, random_stack
 from peagle.plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape, unpack_stack
 from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS
-from tests.plugins.cpu.sessions import paths_here, session
+from tests.plugins.cpu.sessions import paths_here
+from tests.plugins.ops.expert_windows import Case, kernel, reference, same_bits
 
 OP = "QuantizedExperts"
 EXPERTS = 5
 few = settings(max_examples=25, deadline=None, derandomize=True)
-Case = tuple[dict[str, Any], list[Any], list[Any]]  # attributes, constants, tokens
 
 
 def make(
@@ -43,29 +42,6 @@ def make(
     return attributes, [*stacks, *biases], [x, experts, rng.random((tokens, chosen), np.float32)]
 
 
-def reference(case: Case) -> Any:
-    attributes, constants, tokens = case
-    return OPS[OP].reference(*tokens, *constants, **OPS[OP].check_attributes(attributes))[0]
-
-
-def kernel(library: Path, case: Case, path: str, threads: int = 1) -> Any:
-    """``run(x, experts, scores) -> y`` of the kernel on one path; the stacks are constants."""
-    attributes, constants, _ = case
-    names = [operand.name for operand in OPS[OP].inputs]
-    operands = ["float32", "int64", "float32", *constants]
-    model = one_node_model(OP, dict(zip(names, operands, strict=True)), {"y": "float32"}, attributes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
-        made = session(library, model, threads)
-    return lambda *tokens: made.run(None, dict(zip(names, tokens, strict=False)))[0]
-
-
-def same_bits(ours: Any, theirs: Any) -> None:
-    np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-    there = ~np.isnan(theirs)
-    np.testing.assert_array_equal(ours.view(np.int32)[there], theirs.view(np.int32)[there])
-
-
 @few
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -82,9 +58,9 @@ def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(
     case = make(rng, formats, tokens=tokens, chosen=chosen, clamped=clamped)
     if wild is not None and tokens:
         case[2][0][rng.integers(tokens), rng.integers(256)] = wild
-    expected = reference(case)
+    expected = reference(OP, case)
     for path in paths_here(cpu_library):
-        same_bits(kernel(cpu_library, case, path)(*case[2]), expected)
+        same_bits(kernel(OP, cpu_library, case, path)(*case[2]), expected)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -93,11 +69,11 @@ def test_token_is_independent_of_other_tokens(cpu_library: Path, name: str) -> N
     rng = np.random.default_rng(1)
     case = make(rng, (name, name), tokens=150, chosen=2)
     case[2][1][60:] = 0, 1  # experts that more than a strip of tokens chose
-    alone = kernel(cpu_library, case, "portable")
+    alone = kernel(OP, cpu_library, case, "portable")
     expected = np.concatenate([alone(*(each[i : i + 1] for each in case[2])) for i in range(150)])
     for path in paths_here(cpu_library):
         for threads in (1, 3):
-            run = kernel(cpu_library, case, path, threads)
+            run = kernel(OP, cpu_library, case, path, threads)
             for width in (1, 2, 5, 8, 49, 150):
                 start = int(rng.integers(0, 151 - width))
                 same_bits(run(*(each[start : start + width] for each in case[2])), expected[start : start + width])
@@ -114,21 +90,21 @@ def test_uneven_choices_change_no_token(cpu_library: Path, choices: list[tuple[i
     """Experts that all tokens chose, or none; the same one twice; ids of experts that do not exist."""
     case = make(np.random.default_rng(3), tokens=len(choices), chosen=2)
     case[2][1][:] = choices
-    alone = kernel(cpu_library, case, "portable")
+    alone = kernel(OP, cpu_library, case, "portable")
     expected = np.concatenate([alone(*(each[i : i + 1] for each in case[2])) for i in range(len(choices))])
     assert np.isnan(expected).any(axis=1).tolist() == [not all(0 <= e < EXPERTS for e in pair) for pair in choices]
     for path in paths_here(cpu_library):
-        same_bits(kernel(cpu_library, case, path, threads)(*case[2]), expected)
+        same_bits(kernel(OP, cpu_library, case, path, threads)(*case[2]), expected)
 
 
 def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None:
     case = make(np.random.default_rng(2))
-    expected = reference(case)
+    expected = reference(OP, case)
     for wrong in (-1, EXPERTS, 2**40):
         x, experts, scores = (each.copy() for each in case[2])
         experts[3, 1] = wrong
         for path in paths_here(cpu_library):
-            y = kernel(cpu_library, case, path)(x, experts, scores)
+            y = kernel(OP, cpu_library, case, path)(x, experts, scores)
             assert np.isnan(y[3]).all()
             same_bits(np.delete(y, 3, axis=0), np.delete(expected, 3, axis=0))
 
@@ -143,7 +119,7 @@ def test_experts_match_sparse_experts_on_unpacked_matrices(cpu_library: Path) ->
         shared = {name: attributes[name] for name in ("alpha", "beta", "limit") if name in attributes}
         terms = OPS["SparseExperts"].check_attributes(shared)
         exact = OPS["SparseExperts"].reference(*tokens, gate_up, down, *biases, **terms)[0]
-        error = np.abs(kernel(cpu_library, case, "portable")(*tokens) - exact)
+        error = np.abs(kernel(OP, cpu_library, case, "portable")(*tokens) - exact)
         assert error.max() < 0.05 * np.abs(exact).max()  # inputs are rounded to int8
         assert error.max() > 0
 
@@ -170,13 +146,13 @@ def test_invalid_stacks_are_rejected_at_load(cpu_library: Path, what: str) -> No
     change, complaint = REFUSED[what]
     attributes, constants, tokens = make(np.random.default_rng(4))
     with pytest.raises(Exception, match=complaint):
-        kernel(cpu_library, (attributes | change, constants, tokens), "portable")
+        kernel(OP, cpu_library, (attributes | change, constants, tokens), "portable")
 
 
 def test_misfit_inputs_are_rejected_at_run(cpu_library: Path) -> None:
     case = make(np.random.default_rng(5))
     x, experts, scores = case[2]
-    run = kernel(cpu_library, case, "portable")
+    run = kernel(OP, cpu_library, case, "portable")
     with pytest.raises(Exception, match="x has 224 columns, gate_up 256"):
         run(x[:, :224].copy(), experts, scores)
     with pytest.raises(Exception, match="a row for each of the 6 tokens"):

@@ -1,0 +1,57 @@
+"""``WideExperts``: the routed experts of ``SparseExperts``, over packed float32 matrices, summed in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...limits import at_least_one
+from ...op_spec import Attribute, Operand, OpSpec
+from ..sparse_experts.spec import ALPHA, BETA, LIMIT
+from .body import body
+from .cpu_cases import cpu_cases
+from .reference import wide_experts
+
+
+def _stack(name: str, columns: str, doc: str) -> Operand:
+    return Operand(name, ("E", f"{name}_tiles", columns, "lanes"), ("float32",), doc)
+
+
+def _check_dims(dims: Mapping[str, int]) -> str | None:
+    """Return a complaint if the stacks are not packed, or have fewer experts than a token."""
+    if dims.get("lanes", 16) != 16:
+        return f"the tiles of the stacks have {dims['lanes']} rows, not 16"
+    if dims.get("A", 0) > dims.get("E", dims.get("A", 0)):
+        return f"a token cannot have {dims['A']} different experts of {dims['E']}"
+    return None
+
+
+SPEC = OpSpec(
+    name="WideExperts",
+    doc="""The sum over a token's A experts of score * down(SwiGLU(gate_up(x))), as ``SparseExperts`` defines it.
+
+Every matrix of a stack is packed by itself, as ``wide_linear/packed_matrix.py`` says. Both products are those of
+``WideLinear``. The experts of a token are added in their order in ``experts``, in float32. So a row of y depends on its
+own row of x, experts and scores alone. A row with an expert that does not exist is NaN.""",
+    inputs=(
+        Operand("x", ("N", "H"), ("float32",), "tokens"),
+        Operand("experts", ("N", "A"), ("int64",), "ids of the experts of each token, 0..E-1, distinct"),
+        Operand("scores", ("N", "A"), ("float32",), "weight of each of them"),
+        _stack("gate_up", "H", "packed matrices of 2 * inner rows, gate and up alternating"),
+        _stack("down", "I", "packed matrices of ``hidden`` rows"),
+        Operand("gate_up_bias", ("E", "J"), ("float32",), "in the row order of gate_up", optional=True),
+        Operand("down_bias", ("E", "D"), ("float32",), "added to each expert's output", optional=True),
+    ),
+    outputs=(Operand("y", ("N", "hidden"), ("float32",), "tokens after their experts"),),
+    reference=wide_experts,
+    body=body,
+    attributes=(
+        Attribute("inner", int, -1, "columns of down; gate_up has twice as many rows", at_least_one),
+        Attribute("hidden", int, -1, "rows of down", at_least_one),
+        ALPHA,
+        BETA,
+        LIMIT,
+    ),
+    check_dims=_check_dims,
+    cpu_cases=cpu_cases,
+    in_stretches=True,
+)
