@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...engines import Engine, RequestOutput, SamplingParams
 
 POLICIES = {"greedy": 0.0, "temperature 0.8": 0.8}  # temperatures
+_WIDTHS = (1, 2, 3, 5, 8, 17, 32, 64)  # of windows whose last token is compared
 _STEPS = (0, 1, 2, 3, 5, 8)  # last tokens to decode one by one; one pass computes all tokens before them
 
 
@@ -51,7 +52,9 @@ class Losslessness:
     that were cut to the engine's length limit. ``finite``: all logits of the first prompt are finite. ``draft``: the
     draft method. ``batch``: largest number of concurrent prompts; the reference is always generated one prompt at a
     time. ``drafts_accepted``: number of drafts that were accepted in the compared texts. ``plain_sha256``: hash of all
-    tokens of the reference. With an ``acceptance_tolerance`` above 0, differences are counted but not judged.
+    tokens of the reference. ``width_difference``: largest difference between the logits of a token in windows of
+    different widths, relative to the largest logit of the first prompt; not judged, but where it is 0, no token can
+    depend on drafts. With an ``acceptance_tolerance`` above 0, differences are counted but not judged.
     """
 
     prompts: int
@@ -70,6 +73,7 @@ class Losslessness:
     acceptance_tolerance: float = 0.0
     drafts_accepted: int = 0
     plain_sha256: str = ""
+    width_difference: float = 0.0
 
     @property
     def is_lossy(self) -> bool:
@@ -161,6 +165,7 @@ def compare_on_and_off(
                 drafts_accepted += accepted
                 if k:
                     lengths[f"{name}, K = {k}"] = round(1 + accepted / max(rounds, 1), 3)
+    logits = [(ids, engine.target_logits(ids)) for _, ids in prefixes.ids[:1]]
     return Losslessness(
         prompts=len(prompts),
         max_tokens=prefixes.max_tokens,
@@ -172,12 +177,13 @@ def compare_on_and_off(
         divergences=tuple(divergences),
         ties=sum(divergence.tie for divergence in divergences),
         notes=prefixes.notes,
-        finite=all(bool(np.isfinite(engine.target_logits(ids)).all()) for _, ids in prefixes.ids[:1]),
+        finite=all(bool(np.isfinite(each).all()) for _, each in logits),
         draft=draft or engine.manifest.method,
         batch=batch,
         acceptance_tolerance=acceptance_tolerance,
         drafts_accepted=drafts_accepted,
         plain_sha256=digest.hexdigest(),
+        width_difference=max((_width_difference(engine, *each) for each in logits), default=0.0),
     )
 
 
@@ -212,6 +218,14 @@ def is_tie(engine: Engine, ids: Sequence[int], token: int, params: SamplingParam
         if tuple(output.token_ids) == (*rest, token):
             return True
     return False
+
+
+def _width_difference(engine: Engine, ids: Sequence[int], logits: np.ndarray) -> float:
+    """Return how far logits f32 [len, V] of ``ids`` are from those of its first tokens alone, by the largest logit."""
+    differences = [
+        np.abs(engine.target_logits(ids[:width])[-1] - logits[width - 1]).max() for width in _WIDTHS if width < len(ids)
+    ]
+    return float(np.nan_to_num(max(differences, default=0.0) / np.abs(logits).max()))
 
 
 def _groups(count: int, most: int) -> list[slice]:

@@ -59,6 +59,9 @@ def lossless_lines(lossless: Losslessness) -> list[Line]:
         *([("batch", f"1 to {lossless.batch} prompts, compared with single prompts")] if lossless.batch > 1 else []),
         ("differing", f"{lossless.tokens_differing} of {lossless.tokens_compared} tokens"),
     ]
+    far = lossless.width_difference
+    bits = f"differ by up to {far:.1e} of the largest" if far else "the same to the bit"
+    rows.append(("logits in windows of other widths", bits))
     if lossless.ties:
         why = "where plain decoding in passes of other widths gives either token"
         rows.append(("ties", f"{lossless.ties} texts diverge at a near-tie, {why}; they are compared up to there"))

@@ -91,6 +91,23 @@ def test_nan_logits_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert json.loads((tmp_path / "verify.json").read_text())["losslessness"]["finite"] is False
 
 
+def test_logits_that_depend_on_the_width_of_the_window_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not a token differs."""
+    same = verify(FakeEngine(tmp_path), prompts=PROMPTS[1:], max_tokens=10, k=(1,), only=ALONE).losslessness
+    assert ("logits in windows of other widths", "the same to the bit") in lossless_lines(same)
+
+    def by_width(_: FakeEngine, ids: Sequence[int]) -> np.ndarray:
+        return np.full((len(ids), 100), 2 - 0.001 * len(ids), np.float32)
+
+    monkeypatch.setattr(FakeEngine, "target_logits", by_width)
+    found = verify(FakeEngine(tmp_path), prompts=PROMPTS[1:], max_tokens=10, k=(1,), only=ALONE).losslessness
+    assert found.passed
+    assert found.width_difference == pytest.approx(0.002 / 1.997, rel=1e-3)
+    assert ("logits in windows of other widths", "differ by up to 1.0e-03 of the largest") in lossless_lines(found)
+
+
 def test_a_lossy_k_fails_with_the_first_difference_and_its_margin(tmp_path: Path) -> None:
     found = verify(FakeEngine(tmp_path, lossy=[3]), prompts=PROMPTS, max_tokens=10, k=(1, 3))
     assert not found.passed
