@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.folder.manifest import Manifest
+from ...engines.folder.records import BatchCosts
 from ...plugins.errors import BuildError, EnvironmentProblem
 from ..precision.recipes import lead_sentence
 from ..request.build_plan import BuildPlan
@@ -101,8 +102,15 @@ def assemble(
                 choice, record["reused"] = cached_choice(run, manifest, assembly.folder, pieces.made_of, engine=out)
             pieces, manifest, found = _with_plans_for(choice, plan, pieces, manifest, assembly, run)
             messages += found
-            with run.phases("measure batches") as record:
-                batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of)
+            batches: tuple[BatchCosts, ...] = ()
+            try:
+                with run.phases("measure batches") as record:
+                    batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of)
+            except EnvironmentProblem as error:  # the engine is whole without them
+                messages.append(
+                    f"rounds of several requests were not measured: {error}. Their K is chosen from estimates until "
+                    f"`peagle-compile tune {out}` measures them"
+                )
             manifest = with_choice(manifest, choice, batches)
         elif platform.runs_here:
             with run.phases("check numbers") as record:

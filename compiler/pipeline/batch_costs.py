@@ -13,7 +13,6 @@ import numpy as np
 from ...engines.engine import Engine
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BatchCosts
-from ...plugins.errors import EnvironmentProblem
 from ..console.progress import Progress
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for
@@ -28,7 +27,8 @@ def cached_batches(
 ) -> tuple[tuple[BatchCosts, ...], bool]:
     """Measure rounds of several texts with the engine in ``folder``, or reuse those of an earlier build of its graphs.
 
-    Also returns True if they were reused. ``graphs`` are the engine's stages, by half.
+    Also returns True if they were reused. ``graphs`` are the engine's stages, by half. Raises ``EnvironmentProblem`` as
+    ``measure_batches`` does.
     """
 
     def make(stage: Path) -> None:
@@ -56,19 +56,15 @@ def measure_batches(
     """Return the costs of rounds of so many texts; numbers for which the engine was not built are left out.
 
     ``draft`` names the drafter; ``prompts`` are the texts, by default bundled ones. Empty if the engine does not draft
-    with a head, or if this machine has no memory for so many caches.
+    with a head. Raises ``EnvironmentProblem`` if this machine has no memory for so many caches.
     """
     most = manifest.speculation.max_num_speculative_tokens
     rows = [each for each in rows if each <= _most_rows(manifest)]
     if not rows or not manifest.draft_method.needs_head:
         return ()
-    try:
-        engine = Engine.load(
-            folder, max_batch_size=max(rows), check="sizes", prefix_cache_bytes=0, draft=draft, threads=threads
-        )
-    except EnvironmentProblem:
-        return ()
-    with engine:
+    with Engine.load(
+        folder, max_batch_size=max(rows), check="sizes", prefix_cache_bytes=0, draft=draft, threads=threads
+    ) as engine:
         texts = prompts or prompts_for(engine, max(rows))
         found = []
         for each in rows:

@@ -113,6 +113,22 @@ def test_the_report_has_time_memory_and_the_choice_of_k(demo_engine: Path) -> No
     )
 
 
+def test_an_engine_with_no_memory_for_batches_is_built_without_their_costs(
+    cli: Run, demo_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise EnvironmentProblem("not enough memory for 4 requests")
+
+    monkeypatch.setattr("peagle.compiler.pipeline.assemble_engine.cached_batches", full)
+    done = cli("build", "--config", demo_engine / "resolved_config.yaml", "--out", tmp_path / "again")
+    assert done.code == 0, done.err
+    assert "rounds of several requests were not measured: not enough memory for 4 requests" in done.err
+    assert f"peagle-compile tune {tmp_path / 'again'}" in done.err
+    measured = Manifest.read(tmp_path / "again").speculation.measured
+    assert measured is not None
+    assert measured.batches == ()
+
+
 def test_the_resolved_config_repeats_the_build(cli: Run, demo_engine: Path, tmp_path: Path) -> None:
     done = cli("build", "--config", demo_engine / "resolved_config.yaml", "--out", tmp_path / "again")
     assert done.code == 0, done.err
