@@ -51,18 +51,19 @@ def pass_tensors(
     """Return the tensors of a target configured by ``text``, in rounds of ``rows`` rows and in prompt chunks.
 
     Attention that TensorRT does not fuse has its scores in memory, twice: in the type of the model and in FP32. Fused
-    attention reads a copy of the layer's keys and values.
+    attention reads a copy of the layer's keys and values, with more dimensions if it has sinks.
     """
-    from ...graphs.lowering.tensorrt.attention import WIDEST_HEAD
+    from ...graphs.lowering.tensorrt.attention import fused_size
 
     width, verified = int(bytes_of(recipe.wide)), rows * (num_speculative_tokens + 1)
-    softcap = bool(text.get("attn_logit_softcapping"))
+    has_softcap = bool(text.get("attn_logit_softcapping"))
     has_sinks = any(weight.name.endswith(_SINKS) for weight in census)
-    spelled = [cache for cache in spec.caches if has_sinks or softcap or cache.head_dim > WIDEST_HEAD]
+    sizes = [fused_size(cache.head_dim, has_sinks=has_sinks, has_softcap=has_softcap) for cache in spec.caches]
     columns = max(CHUNK, verified)
     heads = int(text["num_attention_heads"])
+    copied = (cache.heads * (size or cache.head_dim) for cache, size in zip(spec.caches, sizes, strict=True))
     return PassTensors(
-        scores=heads * columns * (width + _SOFTMAX) if spelled else 0,
-        copies=max(2 * rows * cache.heads * cache.head_dim * width for cache in spec.caches),
+        scores=0 if all(sizes) else heads * columns * (width + _SOFTMAX),
+        copies=2 * rows * width * max(copied),
         logits=verified * spec.vocab_size * width,
     )

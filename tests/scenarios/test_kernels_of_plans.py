@@ -41,9 +41,10 @@ def _built(half: Half, out: Path) -> tuple[Path, int]:
     return graph, len(steps)
 
 
-def test_kernels_counted_in_a_graph_are_about_the_steps_of_its_plan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["qwen3", pytest.param("gpt-oss", marks=pytest.mark.slow)])
+def test_kernels_counted_in_a_graph_are_about_the_steps_of_its_plan(family: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
-    graph, steps = _built(target_half(make_pair(tmp_path / "pair", "qwen3").opened()), tmp_path / "model.plan")
+    graph, steps = _built(target_half(make_pair(tmp_path / "pair", family).opened()), tmp_path / "model.plan")
     assert count_kernels(graph_files.load(graph)) == pytest.approx(steps, rel=_WITHIN)
 
 

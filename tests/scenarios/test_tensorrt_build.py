@@ -26,6 +26,7 @@ from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from peagle.compiler.tensorrt.build_plan import build_plan
+from peagle.compiler.tensorrt.plan_programs import PRODUCT, Program, Step, read_programs
 from peagle.compiler.tensorrt.worker_protocol import PlanRequest
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
@@ -177,6 +178,16 @@ def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
         assert part.plan.layers["KV_CACHE_UPDATE"] == 2 * layers
         kind = {"bf16": "bfloat16", "fp16": "float16"}[manifest.precision["recipe"]]
         assert {t.dtype for t in part.plan.tensors if "_cache." in t.name} == {kind}
+        programs = read_programs(tmp_path / "engine" / part.file)
+        fused = sum("mha" in step.name for program in programs for step in program.steps)
+        assert fused == layers * len(part.plan.profiles)
+        assert not [step for program in programs for step in program.steps if _multiplies_scores(program, step)]
+
+
+def _multiplies_scores(program: Program, step: Step) -> bool:
+    """Return whether both factors of a matmul are computed: queries and keys, or scores and values."""
+    factors = [program.tensors[name] for name in step.reads[:2] if name in program.tensors]
+    return step.kind == PRODUCT and len(factors) == 2 and not any(factor.constant for factor in factors)
 
 
 def test_an_eagle_3_drafter_becomes_a_plan_whose_further_passes_have_no_features(

@@ -2,9 +2,11 @@
 
 An estimate: TensorRT decides when it builds. Nodes over constants are folded and sizes are the host's, views cost
 nothing, and a chain of elementwise nodes is one kernel, or none beside a norm, attention, top-k, softmax or sum, which
-take it in. So do concatenations and elementwise nodes with slices. Matmuls with the same input are one kernel if their
-weights are unquantized, or will be quantized alike; one with a scale of its own in the graph stays apart. The two cache
-writes of a layer and its rotary embeddings are one kernel; fused attention has a second one for its output.
+take it in; cache writes and concatenations do so with biases before them. So do concatenations and elementwise nodes
+with slices and other concatenations. Matmuls with the same input
+are one kernel if their weights are unquantized, or will be quantized alike; one with a scale of its own in the graph
+stays apart. The two cache writes of a layer and its rotary embeddings are one kernel; fused attention has a second one
+for its output, or for a slice of it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from collections.abc import Container, Iterator
 
 import onnx_ir as ir
 
-_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Expand", "RotaryEmbedding", "Split"}
+_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Expand", "Pad", "RotaryEmbedding", "Split"}
 _ELEMENTWISE = {
     "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp", "Log", "Pow", "Tanh", "Sigmoid", "Gelu", "Clip", "Min",
     "Max", "Cast", "CastLike", "Where", "And", "Or", "Not", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
     "Mod", "QuantizeLinear", "DequantizeLinear",
 }  # fmt: skip
-_TAKES_IN = {"RMSNormalization", "Attention", "TopK", "Softmax", "ReduceSum"}
-_MATMULS = {"MatMul", "Gemm"}
 _WRITE = "TensorScatter"
+_TAKES_IN = {"RMSNormalization", "Attention", "TopK", "Softmax", "ReduceSum", "Concat", _WRITE}
+_MATMULS = {"MatMul", "Gemm"}
 # Tokens sorted by expert, and two grouped products: assumed, because the layer needs SM 100, 103 or 110.
 _KERNELS = {"Attention": 2, "TRT_MoE": 3}
 
@@ -115,7 +117,10 @@ class _Graph:
 
 
 def _is_read_in_place(node: ir.Node) -> bool:
-    return node.op_type == "Slice" and all(reader.op_type in {"Concat", *_ELEMENTWISE} for reader in _readers(node))
+    if node.op_type == "Slice" and any(maker.op_type == "Attention" for maker in _makers(node)):
+        return True
+    takers = {"Slice": {"Concat", *_ELEMENTWISE}, "Concat": {"Concat"}}.get(node.op_type)
+    return takers is not None and all(reader.op_type in takers for reader in _readers(node))
 
 
 def _readers(node: ir.Node) -> Iterator[ir.Node]:

@@ -9,8 +9,6 @@ attention, which does not support it either.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_ir as ir
 
 from ....plugins.errors import BuildError
@@ -19,14 +17,21 @@ from ....plugins.op_spec import DOMAIN
 from ...node_tape import Nodes
 from .decomposed_attention import spelled_attention
 from .shared_inputs import quantize_separately
+from .sink_keys import ADDED, sink_key, sink_mask, sink_queries, sink_value
 
-WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
+_WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 
 # Finite, to avoid tiles with only infinities; far below any score of a written position.
 _UNSEEN = {ir.DataType.FLOAT16: -65504.0}
 _UNSEEN_WIDE = -1e30
 
 _Masks = dict[tuple[object, ...], ir.Value]
+
+
+def fused_size(head_dim: int, *, has_sinks: bool, has_softcap: bool) -> int:
+    """Return the size of a head in fused attention; 0 if TensorRT does not fuse this attention."""
+    size = head_dim + ADDED * has_sinks
+    return 0 if has_softcap or size > _WIDEST_HEAD else size
 
 
 def apply(model: ir.Model, *, copies_caches: bool) -> None:
@@ -62,38 +67,43 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks,
             why="the lowering for TensorRT supports only chains of drafts",
             fix="export the model again with --for tensorrt",
         )
-    is_plain = sinks is not None or bool(softcap) or cache[3] > WIDEST_HEAD
-    seen = (start, str(q.shape[2]), q.dtype, window)
+    is_plain = not fused_size(cache[3], has_sinks=sinks is not None, has_softcap=bool(softcap))
+    as_keys = sinks is not None and not is_plain
+    seen = (start, str(q.shape[2]), q.dtype, window, as_keys)
     if seen not in masks:
         masks[seen] = additive_mask(op, q, start, positions, window)
+        if as_keys:
+            masks[seen] = sink_mask(op, masks[seen], _hidden(q.dtype), q.dtype)
     mask, reach = masks[seen], op.Shape(positions)
     if k_cache.dtype == ir.DataType.FLOAT8E4M3FN:
-        (k_out, v_out), (whole_keys, whole_values) = _in_codes(op, node)
+        (k_out, v_out), caches = _in_codes(op, node)
         quantize_separately(graph, q)  # the write is a plugin: k and v are before it, q after
     else:
-        whole_keys = k_out = op.TensorScatter(k_cache, k, start, axis=2)
-        whole_values = v_out = op.TensorScatter(v_cache, v, start, axis=2)
-    cut = _cut_together if copies_caches and not is_plain else _cut
-    keys, values = cut(op, (whole_keys, whole_values), reach)
+        caches = [op.TensorScatter(whole, new, start, axis=2) for whole, new in ((k_cache, k), (v_cache, v))]
+        k_out, v_out = caches
+    # Uncut, TensorRT would copy them once per query head.
+    keys, values = (op.Slice(each, op.constant([0]), reach, op.constant([2])) for each in caches)
+    if as_keys:
+        keys, values = sink_key(op, keys, cache, q.dtype), sink_value(op, values, q.dtype)
+        q = sink_queries(op, q, sinks, scale)
+    if copies_caches and not is_plain:
+        keys, values = _as_parts_of_one(op, keys, values)
     if is_plain:
         heads_first = spelled_attention(
             op, q, keys, values, mask, sinks, reach=reach, cache=cache, scale=scale, softcap=softcap
         )
     else:
         heads_first = op.Attention(q, keys, values, mask, scale=scale)
+    if as_keys:
+        heads_first = op.Slice(heads_first, op.constant([0]), op.constant([cache[3]]), op.constant([3]))
     y = op.Transpose(heads_first, perm=[0, 2, 1, 3])
     ir.convenience.replace_nodes_and_values(graph, node, [node], op.nodes, node.outputs, [y, k_out, v_out])
 
 
-def _cut(op: Nodes, caches: Sequence[ir.Value], reach: ir.Value) -> list[ir.Value]:
-    """Return the first positions of each cache. Uncut, TensorRT would copy them once per query head."""
-    return [op.Slice(cache, op.constant([0]), reach, op.constant([2])) for cache in caches]
-
-
-def _cut_together(op: Nodes, caches: Sequence[ir.Value], reach: ir.Value) -> list[ir.Value]:
-    """Return the same as parts of one tensor, which TensorRT copies in one kernel instead of two."""
-    both = op.Concat(*_cut(op, caches, reach), axis=1)
-    return list(op.op_multi_out("Split", [both], {"axis": 1, "num_outputs": len(caches)}, num_outputs=len(caches)))
+def _as_parts_of_one(op: Nodes, *parts: ir.Value) -> list[ir.Value]:
+    """Return keys and values as parts of one tensor, which TensorRT copies in one kernel instead of two."""
+    both, count = op.Concat(*parts, axis=1), len(parts)
+    return list(op.op_multi_out("Split", [both], {"axis": 1, "num_outputs": count}, num_outputs=count))
 
 
 def _in_codes(op: Nodes, node: ir.Node) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -131,5 +141,8 @@ def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, positions: ir.Value, 
     visible = op.LessOrEqual(positions, position)
     if window:
         visible = op.And(visible, op.Greater(positions, op.Sub(position, op.constant(window))))
-    hidden = op.constant(_UNSEEN.get(q.dtype, _UNSEEN_WIDE), q.dtype)
-    return op.Where(visible, op.constant(0.0, q.dtype), hidden)
+    return op.Where(visible, op.constant(0.0, q.dtype), op.constant(_hidden(q.dtype), q.dtype))
+
+
+def _hidden(dtype: ir.DataType | None) -> float:
+    return _UNSEEN.get(dtype, _UNSEEN_WIDE)

@@ -1,7 +1,6 @@
-"""Attention in plain ops, for features that TensorRT's ``Attention`` lacks: sinks, soft caps, and heads above 256.
+"""Attention in plain ops, for features that TensorRT's ``Attention`` lacks: soft caps, and heads above 256.
 
-A sink could instead be the score of a cache slot that is never written, with a mask per head. Fused attention supports
-that, but every layer would have a mask as large as its scores, and TensorRT materializes all of them at once.
+It has its scores in memory. Sinks alone do not need it (``sink_keys.py``).
 """
 
 from __future__ import annotations
