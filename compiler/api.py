@@ -96,7 +96,7 @@ def build(
         num_speculative_tokens: Tokens drafted per round; measured by default, and 0 disables drafting.
         max_seq_len: Maximum length of prompt plus output, in tokens; None as for the flag.
         lowering: The form of graphs for ONNX Runtime: ``"cpu"``, ``"ort"`` or ``"std"``.
-        experts: The form of routed experts on TensorRT: ``"layer"`` or ``"dense"``.
+        experts: The form of routed experts on TensorRT: ``"layer"``, ``"layer-one-scale"`` or ``"dense"``.
         max_batch_size: Maximum batch size of a TensorRT plan.
         optimization_level: Builder optimization level of TensorRT, 0 to 5.
         workspace_gb: GPU workspace limit per TensorRT layer, in 10^9 bytes.

@@ -76,7 +76,8 @@ class OnTheFlyQuantizer:
         of_inputs: dict[str, Any] = {n: self._range(n) for n, weight in weights.items() if self._static(weight)}
         squares = {name: self._importance(weight) for name, weight in weights.items() if self._weighs(weight)}
         of_inputs |= {name: sha256(found.tobytes()).hexdigest() for name, found in squares.items() if found is not None}
-        return [self.selection.key, {n: asdict(self._scheme(w)) for n, w in weights.items()}, of_inputs]
+        found = [self.selection.key, {n: asdict(self._scheme(w)) for n, w in weights.items()}, of_inputs]
+        return [*found, "experts share a scale"] if self.lowering.experts_share_scale else found
 
     def uncalibrated(self) -> list[str]:
         """Return weights whose inputs need a static scale that ``ranges`` lacks; the build requires them."""
@@ -253,6 +254,8 @@ class OnTheFlyQuantizer:
         # With one scale per stacked matrix, TensorRT dequantizes before the matmul, except in its own expert layer.
         is_stack = len(shape) > 2 and not self.lowering.has_expert_layer
         of_rows = how.group == "row" or (is_stack and self._rounds(weight))
+        if self.lowering.experts_share_scale and weight.role == "experts" and how.group != "row":
+            return ()
         return shape[:-1] if of_rows else shape[:-2]
 
     def _coding(self, weight: RoledWeight) -> Coding:

@@ -5,7 +5,7 @@ Nothing is quantized here. A weight that the checkpoint stores unquantized stays
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,7 +91,8 @@ class StoredFp8:
         """The recipe, its selection and the ranges; the rest follows from the checkpoint."""
         inputs = self.ranges.inputs if self.ranges else {}
         of_inputs = {name: float(np.max(inputs[name])) for name in self._dynamic() if name in inputs}
-        return [self.selection.key, self.selection.recipe.share, sorted(self.selection.weights), of_inputs]
+        found = [self.selection.key, self.selection.recipe.share, sorted(self.selection.weights), of_inputs]
+        return [*found, "experts share a scale"] if self.lowering.experts_share_scale else found
 
     @property
     def losses(self) -> Mapping[str, float]:
@@ -120,11 +121,12 @@ class StoredFp8:
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:
         """Yield the weight's E4M3 codes as consecutive runs of rows."""
 
-        checkpoint, is_one = self.target.checkpoint, self._of_matrices(self.selection.weights[name])
+        checkpoint, weight = self.target.checkpoint, self.selection.weights[name]
+        new_scale = self._new_scale(weight)
 
         def runs(key: str) -> Iterator[UnreadRows]:
             tensor = checkpoint.fp8(key)
-            scale = tensor.matrix_scale() if tensor is not None and is_one else None
+            scale = new_scale(tensor) if tensor is not None else None
             is_new = tensor is not None and tensor.rescaled(scale)
             loss = self._losses.setdefault(key, Loss()) if is_new else None
             return map(UnreadRows.of, checkpoint.codes(key, loss, scale))
@@ -164,15 +166,17 @@ class StoredFp8:
         """Return the minimal equivalent scales: one, one per row, or one per expert computed in the wide type.
 
         TensorRT multiplies stacked matrices in FP8 with one scale or one per row. With one per matrix it dequantizes
-        them first, except in its own expert layer, which requires it.
+        them first, except in its own expert layer, which requires it, or one per stack.
         """
         tensors = [tensor for tensor in self._tensors(weight) if tensor is not None]
         if len(tensors) == 1:
             return fewest(tensors[0].row_scales())
-        rows, is_one = [], self._of_matrices(weight)
+        rows, is_one, new_scale = [], self._of_matrices(weight), self._new_scale(weight)
         for piece in self.target.sources.pieces(weight.name, weight.shape):
             found = [tensor for tensor in self._of(piece.keys) if tensor is not None]
-            matrices = [np.broadcast_to(t.matrix_scale() if is_one else t.row_scales(), t.shape[:1]) for t in found]
+            matrices = [
+                np.broadcast_to(t.row_scales() if (s := new_scale(t)) is None else s, t.shape[:1]) for t in found
+            ]
             rows.append(np.stack(matrices, axis=1).reshape(-1))  # gate and up interleaved, like their rows
         if len(weight.shape) < 3:
             return fewest(np.concatenate(rows))
@@ -186,6 +190,15 @@ class StoredFp8:
     def _of_matrices(self, weight: RoledWeight) -> bool:
         """Return True if each stacked matrix needs one scale, as in TensorRT's own expert layer."""
         return len(weight.shape) > 2 and self._rounds(weight) and self.lowering.has_expert_layer
+
+    def _new_scale(self, weight: RoledWeight) -> Callable[[ScaledFp8], float | None]:
+        """Return the scale of a matrix that has one in the graph and may have several in the checkpoint, else None."""
+        if not self._of_matrices(weight):
+            return lambda _: None
+        if not self.lowering.experts_share_scale:
+            return ScaledFp8.matrix_scale
+        largest = max((each.matrix_scale() for each in self._tensors(weight) if each is not None), default=None)
+        return lambda _: largest
 
     def _dynamic(self) -> list[str]:
         """Return weights whose inputs have no scale in the checkpoint."""

@@ -12,7 +12,8 @@ from ..hardware.gpus import MOE_LAYER_SMS, sm_name
 if TYPE_CHECKING:
     from ...graphs.targets import Family
 
-FORMS = ("layer", "dense")
+ONE_SCALE = "layer-one-scale"  # of all experts, where TensorRT's layer does not take one for each
+FORMS = ("layer", ONE_SCALE, "dense")
 _COSTS = "every pass reads and computes all experts, not only those chosen for a token"
 
 
@@ -27,7 +28,7 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
         return lowering
     if asked not in FORMS:
         raise UsageError(
-            f"unknown --experts {asked}", why=f"the valid values are {' and '.join(FORMS)}", fix="omit --experts"
+            f"unknown --experts {asked}", why=f"the valid values are {', '.join(FORMS)}", fix="omit --experts"
         )
     if not lowering.is_tensorrt:
         raise UsageError(
@@ -35,14 +36,14 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
             why="--experts selects between two lowerings for TensorRT",
             fix="omit --experts",
         )
-    if asked == "layer" and not lowering.has_expert_layer:
+    if asked != "dense" and not lowering.has_expert_layer:
         raise UsageError(
-            "--experts layer is not supported for this target",
+            f"--experts {asked} is not supported for this target",
             why="TensorRT has a layer for routed experts only since version 11 and only on "
             + ", ".join(map(sm_name, MOE_LAYER_SMS)),
             fix="omit --experts, or export for such a GPU with --for tensorrt-sm100",
         )
-    return replace(TENSORRT if asked == "dense" else lowering, expert_blocks=())
+    return replace(TENSORRT if asked == "dense" else lowering, expert_blocks=(), experts_share_scale=asked == ONE_SCALE)
 
 
 def select_expert_lowering(

@@ -85,9 +85,10 @@ class BackendOptions:
     experts: str | None = option(
         "--experts",
         "Routed experts on TensorRT: layer uses TensorRT's own layer (SM 100, 103 and 110), which computes for each "
-        "token only the experts that its router chose; dense computes every expert for every token. Both dequantize "
-        "experts that are stored in MXFP4. (default: such experts stay as stored, for this project's kernels; others "
-        "use layer, if it supports the model and the GPU, else dense)",
+        "token only the experts that its router chose; layer-one-scale is the same with one FP8 scale for all experts "
+        "of a layer, if TensorRT does not accept one for each; dense computes every expert for every token. All three "
+        "dequantize experts that are stored in MXFP4. (default: such experts stay as stored, for this project's "
+        "kernels; others use layer, if it supports the model and the GPU, else dense)",
     )
     lowering: str | None = option(
         "--lowering",

@@ -134,9 +134,20 @@ def _write(trt: Any, builder: Any, parsed: Parsed, config: Any, out: Path, surve
         raise BuildError(
             f"TensorRT could not build {surveyed.graph.path}",
             why="; ".join(filter(None, [plugin_complaint(), log.last()])) or "TensorRT gave no reason",
-            fix="check the versions with `peagle-compile doctor`, or use --backend onnxruntime",
+            fix=ways_out(surveyed),
         )
     return size
+
+
+def ways_out(surveyed: Survey) -> str:
+    """Return what may help if TensorRT does not build a graph."""
+    usual = "check the versions with `peagle-compile doctor`, or use --backend onnxruntime"
+    if not surveyed.layers["MOE"]:
+        return usual
+    return (
+        "if the reason is TensorRT's layer for routed experts, build or export again with --experts layer-one-scale, "
+        f"which gives all experts of a layer one FP8 scale, or with --experts dense; else {usual}"
+    )
 
 
 def _require_version(trt: Any, request: PlanRequest) -> None:

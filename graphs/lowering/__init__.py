@@ -40,8 +40,9 @@ class Lowering:
     ``backend`` is the display name. ``wide_types`` are its unquantized compute types, the default first. The length of
     its caches is a multiple of ``cache_multiple``. ``has_kernels``: ONNX Runtime's kernels compute with integer codes.
     ``packs``: suitable matrices are packed for this project's kernels. ``has_expert_layer``: TensorRT's own layer for
-    routed experts, whose inputs are not quantized. Routed experts that a checkpoint stores in one of ``expert_blocks``
-    (types as GGUF names them) stay so, for the ops that read them.
+    routed experts, whose inputs are not quantized. ``experts_share_scale``: all matrices of a stack of experts have one
+    FP8 scale, instead of one each in that layer or one per row. Routed experts that a checkpoint stores in one of
+    ``expert_blocks`` (types as GGUF names them) stay so, for the ops that read them.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Lowering:
     has_kernels: bool = False
     packs: bool = False
     has_expert_layer: bool = False
+    experts_share_scale: bool = False
     expert_blocks: tuple[str, ...] = ()
     join: Callable[[ir.Model], object] | None = field(default=None, repr=False, compare=False)
 

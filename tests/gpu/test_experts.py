@@ -22,7 +22,7 @@ PROMPTS = ["while b:", "def gcd(a, b):", "return"]
 
 
 @pytest.mark.tensorrt
-@pytest.mark.parametrize("experts", ["layer", "dense"])
+@pytest.mark.parametrize("experts", ["layer", "layer-one-scale", "dense"])
 def test_experts_in_fp8_are_built_and_drafts_change_no_token(experts: str, tmp_path: Path) -> None:
     from peagle.compiler.hardware.gpus import MOE_LAYER_SMS, sm_number
     from peagle.compiler.pipeline.build import build

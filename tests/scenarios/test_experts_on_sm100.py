@@ -171,6 +171,24 @@ def test_tensorrt_parses_codes_into_the_layer_and_dequantized_experts_fail(
         assert "computes in bfloat16" in caught.value.why
 
 
+def test_experts_that_share_a_scale_are_multiplied_in_fp8_too(coder: Path, cli: Run, tmp_path: Path) -> None:
+    """The way out if TensorRT does not accept a scale for each expert."""
+    pytest.importorskip("tensorrt_rtx")
+    out = tmp_path / "out"
+    done = cli("export", *pair(coder, out), "--for", "tensorrt-sm100", "--experts", "layer-one-scale", "--json")
+    assert done.code == 0, done.err
+    record = json.loads(done.out)["precision"]["target"]
+    path = out / "target" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    makers = {name: node for node in model.graph.node for name in node.output}
+    scales = {makers[node.input[place]].input[1] for node in _experts(model) for place in (3, 4, 5)}
+    shapes = {tuple(each.dims) for each in model.graph.initializer if each.name in scales}
+    assert (len(scales), shapes) == (2 * LAYERS, {()})
+    (whole,) = parsed([path], tmp_path)
+    assert whole["moe"] == [{"quantized": "FP8", "weights": [["DEQUANTIZE", "FP8", "CONSTANT"]] * 3}] * LAYERS
+    assert require_effect("target", record, [BuiltProduct(**product) for product in whole["products"]]) == []
+
+
 def parsed(paths: list[Path], library: Path) -> list[dict[str, Any]]:
     """What TensorRT's parser makes of graphs."""
     process = subprocess.run(
@@ -234,7 +252,7 @@ def test_dense_experts_on_request_still_use_fp8(coder: Path, cli: Run, tmp_path:
     ("arguments", "told"),
     [(("--for", "tensorrt", "--experts", "layer"), "since version 11"),
      (("--for", "ort", "--experts", "dense"), "does not work with ONNX Runtime"),
-     (("--for", "tensorrt-sm100", "--experts", "sparse"), "the valid values are layer and dense")],
+     (("--for", "tensorrt-sm100", "--experts", "sparse"), "the valid values are layer, layer-one-scale, dense")],
 )  # fmt: skip
 def test_unknown_expert_form_is_rejected(
     arguments: tuple[str, ...], told: str, coder: Path, cli: Run, tmp_path: Path

@@ -101,6 +101,22 @@ def test_microscaled_rows_are_stored_in_whole_blocks(lowering: str, shape: tuple
     assert not np.any(codes[..., columns:])
 
 
+def test_experts_of_a_layer_have_a_scale_each_or_share_the_largest() -> None:
+    stack = RoledWeight("experts", (3, 4, 32), "experts", 1)
+    selection = Selection(RECIPES["fp8"].on("fp16"), {"experts": stack})
+    layer = LOWERINGS["tensorrt-sm100"]
+    each, shared = (
+        OnTheFlyQuantizer(selection, replace(layer, experts_share_scale=one), Checkpoint()) for one in (False, True)
+    )
+    (scales,), (scale,) = (provider.scales("experts", stack.shape) for provider in (each, shared))
+    assert (scales.shape, scale.shape) == ((3,), ())
+    assert scale == scales.max()
+    assert shared.storage()[0]["experts"].scale == ()
+    assert each.key != shared.key
+    codes = np.concatenate(list(shared.codes("experts", stack.shape))).astype(np.float32)
+    np.testing.assert_allclose(codes.reshape(stack.shape) * scale, Checkpoint().values(stack.shape), atol=16 * scale)
+
+
 def test_tiny_scales_do_not_underflow_in_half_precision() -> None:
     provider = _provider(Checkpoint(), "tensorrt", w=(2, 128))
     small = type(provider)(

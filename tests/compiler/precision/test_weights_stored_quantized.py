@@ -23,6 +23,7 @@ from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.pipeline.model_half import target_half
 from peagle.compiler.precision.recipes import RECIPES, widened
 from peagle.compiler.precision.weights_stored_quantized import StoredFp8, fewest
+from peagle.compiler.request.expert_lowering import lowering_with_experts
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.quantization import Rounding
 from peagle.plugins.errors import BuildError
@@ -50,8 +51,8 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("sparse"), "qwen3-moe")
 
 
-def weights_of(folder: Path, lowering: str = "tensorrt") -> StoredFp8:
-    half = target_half(Target.open(folder), RECIPES["fp8"], LOWERINGS[lowering])
+def weights_of(folder: Path, lowering: str = "tensorrt", experts: str | None = None) -> StoredFp8:
+    half = target_half(Target.open(folder), RECIPES["fp8"], lowering_with_experts(LOWERINGS[lowering], experts))
     assert isinstance(half.quantized, StoredFp8)
     return half.quantized
 
@@ -123,6 +124,25 @@ def test_for_tensorrt_s_own_layer_each_matrix_of_experts_has_one_scale(sparse: P
         assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
     assert bool(fp8.losses) == (form != "modelopt")
     assert any("a single scale" in note for note in fp8.notes()) == (form != "modelopt")
+
+
+@pytest.mark.parametrize("form", ["modelopt", "blocks"])
+def test_all_experts_of_a_layer_can_share_a_scale(sparse: Pair, form: str, tmp_path: Path) -> None:
+    """The largest of theirs. Codes are rounded again, and the notes tell."""
+    name, options = FORMS[form]
+    folder = fp8_target(sparse.target, tmp_path / "t", name, **options)
+    each, shared = (weights_of(folder, "tensorrt-sm100", experts) for experts in ("layer", "layer-one-scale"))
+    assert each.key != shared.key
+    for weight in ("gate_up_proj", "down_proj"):
+        graph_name = f"model.layers.0.mlp.experts.{weight}"
+        shape = shared.target.skeleton.shapes[graph_name]
+        (scale,), (scales,) = shared.scales(graph_name, shape), each.scales(graph_name, shape)
+        assert scale.shape == shared.storage()[0][graph_name].scale == ()
+        assert scale == scales.max()
+        codes = np.concatenate([rows.reshape(-1) for rows in shared.codes(graph_name, shape)])
+        wanted = np.concatenate([rows.reshape(-1) for rows in shared.target.read(graph_name, shape)])
+        assert np.linalg.norm(codes.astype(np.float32) * scale - wanted) < 0.05 * np.linalg.norm(wanted)
+    assert any("a single scale" in note for note in shared.notes())
 
 
 def test_unquantized_parts_of_a_checkpoint_are_kept_and_named(sparse: Pair, tmp_path: Path) -> None:

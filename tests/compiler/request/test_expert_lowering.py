@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.compiler.precision.recipes import RECIPES
-from peagle.compiler.request.expert_lowering import lowering_with_experts, select_expert_lowering
+from peagle.compiler.request.expert_lowering import FORMS, lowering_with_experts, select_expert_lowering
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets import FAMILIES
 from peagle.plugins.errors import UsageError
@@ -25,7 +25,9 @@ def test_model_supports_the_expert_layer_unless_its_math_differs(name: str) -> N
 
 
 def test_explicit_expert_form_is_used_silently() -> None:
-    assert lowering_with_experts(SM100, "layer").name == SM100.name
+    for form in ("layer", "layer-one-scale"):
+        lowering = lowering_with_experts(SM100, form)
+        assert (lowering.name, lowering.experts_share_scale) == (SM100.name, form != "layer")
     assert lowering_with_experts(SM100, "dense").name == lowering_with_experts(DENSE, "dense").name == DENSE.name
     assert select_expert_lowering(SM100, "layer", FAMILY["gpt-oss"]) == (SM100, [])
 
@@ -33,7 +35,7 @@ def test_explicit_expert_form_is_used_silently() -> None:
 def test_experts_in_mxfp4_stay_so_unless_a_form_is_named() -> None:
     assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], "MXFP4") == (SM100, [])
     assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], "Q4_0")[0] is DENSE
-    for form in ("layer", "dense"):
+    for form in FORMS:
         named = lowering_with_experts(SM100, form)
         assert SM100.expert_blocks
         assert not named.expert_blocks
@@ -46,8 +48,9 @@ def test_experts_in_mxfp4_stay_so_unless_a_form_is_named() -> None:
     ("lowering", "asked", "why"),
     [
         (DENSE, "layer", "on sm_100, sm_103, sm_110"),
+        (DENSE, "layer-one-scale", "on sm_100, sm_103, sm_110"),
         (ORT, "dense", "between two lowerings"),
-        (SM100, "Layer", "layer and dense"),
+        (SM100, "Layer", "layer, layer-one-scale, dense"),
     ],
 )
 def test_unknown_expert_form_is_rejected(lowering: object, asked: str, why: str) -> None:

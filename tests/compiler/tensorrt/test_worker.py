@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.compiler.tensorrt.small import in_child, request, written
+from peagle.compiler.tensorrt.preflight import survey
+from peagle.compiler.tensorrt.worker import ways_out
+from tests.compiler.tensorrt.small import in_child, profiles, request, written
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 
@@ -41,6 +44,14 @@ worker.build = fails
 assert worker.main(Path(sys.argv[2])) == BuildError.exit_code
 os._exit(0)
 """
+
+
+def test_a_graph_with_the_layer_of_experts_that_is_not_built_has_two_more_ways_out(tmp_path: Path) -> None:
+    found = survey(written(tmp_path), ("sm_120",), profiles())
+    with_layer = replace(found, layers={**found.layers, "MOE": 2})
+    assert "--experts" not in ways_out(found)
+    assert "--experts layer-one-scale" in ways_out(with_layer)
+    assert ways_out(with_layer).endswith(ways_out(found))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
