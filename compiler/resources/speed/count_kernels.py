@@ -2,11 +2,10 @@
 
 An estimate: TensorRT decides when it builds. Nodes over constants are folded and sizes are the host's, views cost
 nothing, and a chain of elementwise nodes is one kernel, or none beside a norm, attention, top-k, softmax or sum, which
-take it in; cache writes and concatenations do so with biases before them. So do concatenations and elementwise nodes
-with slices and other concatenations. Matmuls with the same input
-are one kernel if their weights are unquantized, or will be quantized alike; one with a scale of its own in the graph
-stays apart. The two cache writes of a layer and its rotary embeddings are one kernel; fused attention has a second one
-for its output, or for a slice of it.
+take it in. Concatenations take in elementwise nodes, slices and other concatenations; cache writes take in biases.
+Matmuls with the same input are one kernel if their weights are unquantized, or will be quantized alike; one with a
+scale of its own in the graph stays apart. The two cache writes of a layer and its rotary embeddings are one kernel;
+fused attention has a second one for its output, or for a slice of it.
 """
 
 from __future__ import annotations
