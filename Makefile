@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-serving bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE soak
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-serving bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE soak compare-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -104,6 +104,10 @@ test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" selects some
 soak: $(STAMP) ## serve an engine to clients and faults of all kinds, check every answer; ARGS="--seconds 7200"
 	@echo "Soaking (2 minutes unless --seconds says otherwise) ..."
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+compare-vllm: $(STAMP) ## compare drafts and texts with vLLM's CPU build (2 GB, in build/peers), round by round; ARGS="--prompts 40"
+	@echo "Comparing (minutes; vLLM is installed and the engines are built first) ..."
+	@$(BIN)/python benchmarks/compare_with_vllm.py $(ARGS)
 
 test-triton: $(STAMP) ## run the tests with Triton Inference Server, installed as by triton-server
 	@echo "Running the tests with Triton Inference Server ..."

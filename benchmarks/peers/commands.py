@@ -32,8 +32,15 @@ def command_of(name: str, source: Path, work: Path, threads: int, drafts: int = 
             raise SystemExit(f"{runtime} needs a GGUF file, but the engine was built from {source}")
         server = f"peers.{_OF_GGUF[runtime]}_server"
         return [str(python_of(runtime.replace(".", "-"))), "-m", server, str(source), *settings]
-    folder = source if source.is_dir() else work / "checkpoint"
-    if not folder.exists():
-        subprocess.run([sys.executable, str(TOOL), str(source), str(folder)], check=True, stdout=sys.stderr)
+    folder = checkpoint_folder(source, work / "checkpoint")
     settings += ["--precision", precision or "fp32"]
     return [str(python_of(GENAI)), "-m", "peers.genai_server", str(folder), str(work / name), *settings]
+
+
+def checkpoint_folder(source: Path, out: Path) -> Path:
+    """Return the checkpoint ``source`` as a folder in Hugging Face format: itself, or ``out``, written if needed."""
+    if source.is_dir():
+        return source
+    if not out.exists():
+        subprocess.run([sys.executable, str(TOOL), str(source), str(out)], check=True, stdout=sys.stderr)
+    return out

@@ -25,8 +25,12 @@ class Peer:
 
     def generate(self, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
         """Return ``count`` greedy tokens after ``prompt`` (ids), and the seconds for those after the first."""
-        answer = self._link.answer({"prompt": list(prompt), "count": count})
+        answer = self.ask({"prompt": list(prompt), "count": count})
         return answer["tokens"], answer["seconds"]
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of a peer with questions of its own. Raises ``SystemExit`` if it has ended."""
+        return self._link.answer(question)
 
 
 @contextmanager
