@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-serving bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE soak compare-vllm
+.PHONY: help venv demo kernels bench bench-cpu bench-humaneval results bench-policy bench-export bench-kernels bench-aot bench-build bench-precisions bench-rounding bench-experts bench-files bench-attention bench-serving bench-triton test test-gpu gpu-plans test-triton triton-server test-oldest test-newest lint lock clean FORCE soak compare-vllm compare-llama
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -105,9 +105,13 @@ soak: $(STAMP) ## serve an engine to clients and faults of all kinds, check ever
 	@echo "Soaking (2 minutes unless --seconds says otherwise) ..."
 	@$(BIN)/python -m tests.soak $(ARGS)
 
-compare-vllm: $(STAMP) ## compare drafts and texts with vLLM's CPU build (2 GB, in build/peers), round by round; ARGS="--prompts 40"
+compare-vllm: $(STAMP) ## compare drafts and texts with vLLM's CPU build, round by round, in FP32; ARGS="--prompts 40"
 	@echo "Comparing (minutes; vLLM is installed and the engines are built first) ..."
 	@$(BIN)/python benchmarks/compare_with_vllm.py $(ARGS)
+
+compare-llama: $(STAMP) ## compare EAGLE-3's drafts and texts with llama.cpp's, in FP32; ARGS="--prompts 40"
+	@echo "Comparing (minutes; llama.cpp is compiled and the engine is built first) ..."
+	@$(BIN)/python benchmarks/compare_with_llama_cpp.py $(ARGS)
 
 test-triton: $(STAMP) ## run the tests with Triton Inference Server, installed as by triton-server
 	@echo "Running the tests with Triton Inference Server ..."

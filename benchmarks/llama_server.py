@@ -35,6 +35,17 @@ def requirement() -> str:
     return next(line for line in lines if line.startswith("llama-cpp-python=="))
 
 
+def unpack(folder: Path) -> Path:
+    """Fetch the archive into ``folder`` and return llama.cpp's source in it. Raises ``CalledProcessError``."""
+    pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps"]
+    subprocess.run([*pip, "--no-binary", ":all:", "-d", folder, requirement()], check=True)
+    (archive,) = Path(folder).glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    (source,) = Path(folder).glob("*/vendor/llama.cpp")
+    return source
+
+
 def built(root: Path) -> Path:
     """Return the server's program in ``root``, compiling it if needed. Raises ``CalledProcessError``."""
     work = root / f"llama-server-{requirement().partition('==')[2]}"
@@ -43,12 +54,7 @@ def built(root: Path) -> Path:
         work.mkdir(parents=True, exist_ok=True)
         print(f"Compiling llama.cpp's server into {work} (minutes) ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(dir=work) as folder:
-            pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps"]
-            subprocess.run([*pip, "--no-binary", ":all:", "-d", folder, requirement()], check=True)
-            (archive,) = Path(folder).glob("*.tar.gz")
-            with tarfile.open(archive) as packed:
-                packed.extractall(folder, filter="data")
-            (source,) = Path(folder).glob("*/vendor/llama.cpp")
+            source = unpack(Path(folder))
             build = Path(folder) / "build"
             flags = [f"-D{option}" for option in OPTIONS]
             subprocess.run(["cmake", "-G", "Ninja", "-S", source, "-B", build, *flags], check=True, stdout=sys.stderr)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 
 import pytest
-from compare_with_vllm import METHODS, Pair, verdict
+from compare_with_vllm import METHODS, Pair, margins_of, verdict
+from peers.process import running
 from rounds import Answer, Difference
 
+from peagle.engines import Engine, SamplingParams
 from peagle.engines.draft_methods import METHODS as KNOWN
 
 TOKEN = Difference(5, 17, 23)
@@ -56,3 +60,18 @@ def test_last_table_has_a_row_for_each_runtime() -> None:
 def test_methods_draft_chains_as_vllm_does() -> None:
     assert {method.ours for method in METHODS} <= {*KNOWN}
     assert not any(KNOWN[method.ours].trees for method in METHODS)
+
+
+def test_margin_is_read_from_the_logits_of_both_runtimes(demo_engine: Path) -> None:
+    start = [5, 6, 7]
+    with Engine.load(demo_engine) as engine:
+        (output,) = engine.generate([start], SamplingParams(max_tokens=1, logprobs=2))
+        (a, first), (b, second) = output.logprobs[0].top
+        answer = {"logprobs": [[b, -1.0], [a, -1.5]]}
+        program = f"from peers.serve import serve_answers; serve_answers(lambda: ('1', lambda _: {answer}))"
+        with running("stand-in", [sys.executable, "-c", program]) as peer:
+            here, there = margins_of(engine, peer, start, Difference(0, a, b))
+            assert (here, there) == (pytest.approx(first - second, abs=1e-5), -0.5)
+            assert margins_of(engine, peer, start, Difference(0, a, 10**6))[1] == math.inf
+            assert margins_of(engine, peer, start, Difference(0, a, None)) is None
+            assert margins_of(engine, peer, start, Difference(0, (4, 2), (4, 1), round=1)) is None
