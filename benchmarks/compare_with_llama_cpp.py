@@ -7,10 +7,12 @@ The target is SmolLM2-135M-Instruct with its EAGLE-3 head. llama.cpp's own conve
 Its server, compiled as for `benchmarks/llama_server.py`, decodes the same ids of HumanEval prompts, greedily, and
 counts rounds, drafts and accepted drafts by position per request, not per round.
 
-llama.cpp adds in an order of its own, so that tokens with nearly the same logit can change places. In the last round of
-a text it counts no drafts after the end, and it drafts fewer before `--tokens`. So differences in single prompts are
-printed, and the exit status is 1 only if fewer than `--texts` of the texts are equal, or if the acceptance lengths of
-all prompts differ by more than `--tolerance`.
+Two rules of llama.cpp for the end of a text are applied to the counts here: a round drafts at most one token less than
+`--tokens` has left, and accepts no draft after the end-of-text token, nor this token itself before the last draft.
+
+llama.cpp adds in an order of its own, so that tokens with nearly the same logit can change places. The exit status is 1
+if fewer than `--equal` of the prompts have the same text, rounds, drafts and accepted drafts by position, or if the
+acceptance lengths of all prompts differ by more than `--tolerance`.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +60,23 @@ class Counts:
     positions: tuple[int, ...]
 
     @classmethod
-    def of(cls, answer: Answer, k: int) -> Counts:
-        """Return the counts of an engine's answer."""
-        return cls(answer.tokens, len(answer.drafted), sum(answer.drafted), accepted_by_position([answer], k))
+    def of(cls, answer: Answer, k: int, most: int, ends: Collection[int]) -> Counts:
+        """Return the counts of an engine's answer of at most ``most`` tokens, by llama.cpp's rules for its end."""
+        at = 1  # the prompt's pass emits one token
+        drafted, accepted = [], []
+        for drafts, right in zip(answer.drafted, answer.accepted, strict=True):
+            made = min(drafts, most - at - 1)
+            if made < 1:
+                break
+            kept = min(right, made)
+            if answer.tokens[-1] in ends:
+                before = len(answer.tokens) - 1 - at  # drafts of this round that the end-of-text token is after
+                kept = min(kept, before) if before + 1 < made else kept
+            drafted.append(made)
+            accepted.append(kept)
+            at += right + 1
+        rounds = Answer(answer.tokens, tuple(drafted), tuple(accepted))
+        return cls(answer.tokens, len(drafted), sum(drafted), accepted_by_position([rounds], k))
 
     @property
     def acceptance_length(self) -> float:
@@ -79,9 +96,13 @@ def total(several: Sequence[Counts]) -> Counts:
     return Counts(tokens, sum(each.rounds for each in several), sum(each.drafted for each in several), positions)
 
 
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the number of tokens with which both begin."""
-    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+def verdict(a: Counts, b: Counts) -> str:
+    """Return in words whether two answers are equal."""
+    if a == b:
+        return "equal"
+    pairs = enumerate(zip_longest(a.tokens, b.tokens))
+    place = next((at for at, (ours, theirs) in pairs if ours != theirs), None)
+    return "same text, other rounds" if place is None else f"other text from token {place}"
 
 
 def counters(metrics: str) -> Counter[str]:
@@ -89,12 +110,12 @@ def counters(metrics: str) -> Counter[str]:
     return Counter({name + position: int(value) for name, position, value in _SAMPLE.findall(metrics)})
 
 
-def problems(ours: Sequence[Counts], theirs: Sequence[Counts], texts: float, tolerance: float) -> list[str]:
-    """Return in which respects the answers differ more than allowed."""
+def problems(ours: Sequence[Counts], theirs: Sequence[Counts], share: float, tolerance: float) -> list[str]:
+    """Return in which respects the answers differ more than allowed; ``share`` of them must be equal."""
     found = []
-    equal = sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True))
-    if equal < texts * len(ours):
-        found.append(f"{equal} of {len(ours)} texts are equal, fewer than {texts:.0%}")
+    equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    if equal < share * len(ours):
+        found.append(f"{equal} of {len(ours)} answers are equal, fewer than {share:.0%}")
     lengths = [total(each).acceptance_length for each in (ours, theirs)]
     if abs(lengths[0] / lengths[1] - 1) > tolerance:
         found.append(f"acceptance lengths {lengths[0]:.3f} and {lengths[1]:.3f} differ by more than {tolerance:.0%}")
@@ -179,7 +200,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--k", type=int, nargs="+", default=[4, 6], choices=range(1, MOST_DRAFTS + 1), metavar="K",
                         help="drafts per round; default: 4 6")  # fmt: skip
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both; default: %(default)s")
-    parser.add_argument("--texts", type=float, default=0.9, help="least share of equal texts; default: %(default)s")
+    parser.add_argument("--equal", type=float, default=0.9, help="least share of equal answers; default: %(default)s")
     parser.add_argument("--tolerance", type=float, default=0.01, help="largest relative difference of the acceptance "
                         "lengths of all prompts; default: %(default)s")  # fmt: skip
     return parser.parse_args()
@@ -200,24 +221,23 @@ def main() -> None:
         target = checkpoint_folder(Path(manifest.target.origin.source), WORK / "target")
         convert(target, Path(manifest.drafter.origin.source), WORK)
         program = built(ROOT)
-        print(f"| prompt | runtime | {columns} text |\n|---|---|---|---|---|---|---|---|", flush=True)
+        print(f"| prompt | runtime | {columns} llama.cpp |\n|---|---|---|---|---|---|---|---|", flush=True)
         for k in asked.k:
             ours: list[Counts] = []
             theirs: list[Counts] = []
             with serving(program, WORK, k, engine.max_seq_len, asked.threads) as server:
                 for each in prompts_for(engine, asked.prompts, asked.tokens):
                     answer = Answer.of(engine, each.input.ids, asked.tokens, "eagle3", k)
-                    ours.append(Counts.of(answer, k))
+                    ours.append(Counts.of(answer, k, asked.tokens, manifest.eos_token_ids))
                     theirs.append(server.answer(each.input.ids, asked.tokens, k))
                     a, b = ours[-1], theirs[-1]
-                    same = "equal" if a.tokens == b.tokens else f"differs after {common(a.tokens, b.tokens)} tokens"
-                    print(f"| K = {k}, {each.prompt.id} | peagle-compile | {a.cells()} | {same} |")
+                    print(f"| K = {k}, {each.prompt.id} | peagle-compile | {a.cells()} | {verdict(a, b)} |")
                     print(f"| | llama.cpp | {b.cells()} | |", flush=True)
-            equal = sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True))
+            equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
             sums.append(f"| K = {k} | peagle-compile | {total(ours).cells()} | {equal} of {len(ours)} equal |")
             sums.append(f"| | {name} | {total(theirs).cells()} | |")
-            wrong += [f"K = {k}: {text}" for text in problems(ours, theirs, asked.texts, asked.tolerance)]
-    print(f"\n| | runtime | {columns} texts |\n|---|---|---|---|---|---|---|---|")
+            wrong += [f"K = {k}: {text}" for text in problems(ours, theirs, asked.equal, asked.tolerance)]
+    print(f"\n| | runtime | {columns} answers |\n|---|---|---|---|---|---|---|---|")
     print("\n".join([*sums, *wrong]))
     sys.exit(bool(wrong))
 
