@@ -1,0 +1,67 @@
+"""Requests as they are handed to replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fleet.question import BLOCK, Question
+from starlette.requests import Request
+
+
+def _question(path: str, body: bytes) -> Question:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"content-length", b"9"), (b"a", b"b")]}
+    return asyncio.run(Question.of(Request({**scope, "query_string": b"", "server": ("x", 1)}, receive)))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "def f"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+def test_a_request_of_every_api_gets_a_seed_and_a_prompt_to_route_by(path: str, fields: dict[str, Any]) -> None:
+    question = _question(path, json.dumps(fields).encode())
+    assert {**fields, "seed": question.fields["seed"]} == question.fields
+    assert question.prompt
+    assert dict(question.headers) == {b"a": b"b"}  # the length may differ now
+
+
+def test_a_seed_of_the_client_is_kept() -> None:
+    body = json.dumps({"prompt": "def f", "seed": 7}).encode()
+    assert _question("/v1/completions", body).body == body
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"[1]", b'{"colour": 1}', b'{"prompt": ""}'])
+def test_what_a_replica_refuses_is_passed_on_unchanged(body: bytes) -> None:
+    assert _question("/v1/completions", body).body == body
+
+
+def test_prompts_are_compared_in_whole_blocks() -> None:
+    def beginnings(prompt: str) -> list[int]:
+        return Question("POST", "/v1/completions", (), b"", prompt).beginnings
+
+    long = "x" * BLOCK + "y" * BLOCK
+    assert beginnings(long + "z") == beginnings(long + "a") == beginnings(long)
+    assert beginnings(long)[:1] == beginnings("x" * BLOCK) != beginnings("y" * BLOCK)
+    assert len(beginnings("short")) == 1
+    assert beginnings("") == []
+
+
+def test_what_one_engine_began_only_the_same_engine_continues() -> None:
+    fresh = Question("POST", "/v1/completions", (), b"")
+    assert fresh.fits("e1")
+    assert fresh.fits(None)
+    begun = replace(fresh, engine="e1")
+    assert begun.fits("e1")
+    assert not begun.fits("e2")
+    assert not begun.fits(None)
