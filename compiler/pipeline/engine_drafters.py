@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ...engines.draft_methods import METHODS, Passes, method_of_heads
-from ...engines.folder.checks import DRAFTERS
+from ...engines.folder.checks import BESIDE, DRAFTERS, check_files, owner_of
 from ...engines.folder.manifest import (
     BUILT_IN,
     Manifest,
@@ -20,6 +20,7 @@ from ...engines.folder.manifest import (
     is_drafter_name,
 )
 from ...engines.folder.records import AddedDrafter, FileEntry, Speculation
+from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
@@ -41,7 +42,7 @@ from ..store.publish import Assembly, temporary_folder
 from ..store.stages import StageStore
 from .check_numbers import prompts_for, require_finite
 from .engine_manifest import origin_of_head, part_of
-from .graph_stages import Compiled, attach, trace
+from .graph_stages import SEMANTIC, Compiled, TargetsEmbedding, attach, beside_target, trace
 from .model_half import drafter_half
 from .shared_steps import PipelineRun, bytes_of, place_config
 
@@ -99,13 +100,15 @@ def add_drafter(
         head = read_head(checkpoint, target.spec)
         _require_taps(manifest, request, head)
         speculation, warnings = _speculation(manifest, request, head)
+        embedding = _embedding(manifest, request, name) if EMBEDDING in head.shared else None
     with run.phases("hash", "hash the checkpoints"):
         take_fingerprints([checkpoint], run.progress)
-        if head.shared:
-            target = _with_weights(manifest, head, run.progress)
+        lacking = [each for each in head.shared if not (each == EMBEDDING and embedding)]
+        if lacking:
+            target = _with_weights(manifest, lacking, run.progress)
     lowering = lowering_named(manifest.backend.lowering)
     recipe = _recipe(manifest, head)
-    half = drafter_half(checkpoint, head, target.with_taps(head.taps), recipe, lowering)
+    half = drafter_half(checkpoint, head, target.with_taps(head.taps), recipe, lowering, shares=embedding is not None)
     made_for = MadeFor("drafter add", model, request.draft, recipe.name, lowering.name)
     run = replace(run, store=replace(run.store, made_for=made_for))
     with run.phases("trace drafter"):
@@ -113,7 +116,7 @@ def add_drafter(
     with run.phases("attach drafter"):
         compiled = attach(
             run.store, half, traced,
-            lowering=lowering, cache_length=manifest.shapes.cache_length, progress=run.progress,
+            lowering=lowering, cache_length=manifest.shapes.cache_length, progress=run.progress, embedding=embedding,
         )  # fmt: skip
     origin = origin_of_head(request.draft, checkpoint)
     added = AddedDrafter(
@@ -175,6 +178,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
         with suppress(FileNotFoundError):  # somebody else removed the files
             folder.rename(aside)  # at once, so that no half of it stays under its name
         remove(aside)
+        _remove_beside(engine, name)
         with suppress(OSError):  # others are left
             folder.parent.rmdir()
     return gone
@@ -186,6 +190,9 @@ def changing(engine: Path) -> Iterator[None]:
     Manifest.read(engine)
     with locked(Path(os.path.realpath(engine))):
         clear_leftovers(engine)
+        listed = Manifest.read(engine).drafters
+        for name in {owner_of(f"target/{path.name}") for path in _beside(engine)} - {*listed, ""}:
+            _remove_beside(engine, name)
         yield
 
 
@@ -274,14 +281,27 @@ def _speculation(manifest: Manifest, request: DrafterRequest, head: DrafterSpec)
     return Speculation(asked or most, most, head.trained_depth, adapts=asked is None), tuple(warnings)
 
 
-def _with_weights(manifest: Manifest, head: DrafterSpec, progress: Progress) -> Target:
+def _embedding(manifest: Manifest, request: DrafterRequest, name: str) -> TargetsEmbedding | None:
+    """Return the embedding in the target's file for a head without one; None if it cannot be read from there.
+
+    Plans hold their weights, and engines of older versions lack the graph that says where the embedding is.
+    """
+    semantic = str(PurePosixPath(manifest.target.file).with_name(SEMANTIC))
+    if manifest.backend.gpus or semantic not in manifest.files:
+        return None
+    entry = manifest.files[semantic]
+    check_files({semantic: entry}, request.engine)
+    return TargetsEmbedding.of(request.engine / semantic, entry.sha256, beside_target(name))
+
+
+def _with_weights(manifest: Manifest, lacking: Sequence[str], progress: Progress) -> Target:
     """Open the target's checkpoint, from which the head takes weights that it does not store.
 
     Raises ``EnvironmentProblem`` if it is missing or has changed.
     """
     origin = manifest.target.origin
     fix = f"restore {origin.source}, or use a head that stores these weights"
-    why = f"the head takes {' and '.join(head.shared)} from the target"
+    why = f"the head takes {' and '.join(lacking)} from the target"
     try:
         target = Target.open(Path(origin.source))
     except PeagleError as error:
@@ -315,7 +335,7 @@ def _publish(
     with writing(engine, size), changing(engine):
         with temporary_folder(engine / DRAFTERS) as temporary, run.phases("assemble"):
             assembly = Assembly(temporary)
-            assembly.place_stage(compiled.attached, f"{DRAFTERS}/{name}", run.progress)
+            assembly.place_stage(compiled.attached, compiled.files.folder or f"{DRAFTERS}/{name}", run.progress)
             place_config(assembly, checkpoint, f"{DRAFTERS}/{name}")
             assembly.check(run.progress)
             manifest = _extensible(engine)  # another process may have changed it
@@ -325,7 +345,10 @@ def _publish(
             folder.parent.mkdir(exist_ok=True)
             remove(folder)  # of an addition that was killed before the manifest listed it
             (temporary / folder_of(name)).rename(folder)
-            flush(folder.parent, engine)
+            beside = [each for each in assembly.files if not each.startswith(folder_of(name))]
+            for each in beside:
+                (temporary / each).rename(engine / each)
+            flush(folder.parent, *{(engine / each).parent for each in beside}, engine)
         files = dict(sorted({**manifest.files, **assembly.files}.items()))
         manifest = in_oldest_format(replace(manifest, drafters={**manifest.drafters, name: added}, files=files))
         try:
@@ -334,6 +357,7 @@ def _publish(
             manifest.write(engine)
         except BaseException:
             remove(folder)
+            _remove_beside(engine, name)
             with suppress(OSError):  # it holds other drafters
                 folder.parent.rmdir()
             raise
@@ -350,7 +374,7 @@ def _require_place(engine: Path, folder: Path, assembly: Assembly) -> None:
             why=f"{drafters} is {kind}, but has to be a folder of the engine",
             fix=f"move {drafters} away",
         )
-    ours = {PurePosixPath(name).name for name in assembly.files}
+    ours = {PurePosixPath(name).name for name in assembly.files if PurePosixPath(name).parts[0] == DRAFTERS}
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and {*os.listdir(folder)} <= ours)):
         raise UsageError(
             f"the drafter {folder.name} cannot be added to {engine}",
@@ -374,4 +398,14 @@ def _require_numbers(manifest: Manifest, request: DrafterRequest) -> None:
 
 
 def _files_of(manifest: Manifest, name: str) -> Mapping[str, FileEntry]:
-    return {each: entry for each, entry in manifest.files.items() if each.startswith(folder_of(name))}
+    return {each: entry for each, entry in manifest.files.items() if owner_of(each) == name}
+
+
+def _beside(engine: Path, name: str = "*") -> list[Path]:
+    """Return the files beside the target's graph of an added drafter, or of all."""
+    return [*(engine / "target").glob(f"{name}{BESIDE}.*")]
+
+
+def _remove_beside(engine: Path, name: str) -> None:
+    for path in _beside(engine, name):
+        remove(path)

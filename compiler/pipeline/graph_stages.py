@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engines.folder.checks import BESIDE
 from ...engines.folder.records import FileEntry
 from ..console.progress import Progress
 from ..console.progress_lines import Bytes
@@ -41,6 +42,33 @@ BESIDE_TARGET = GraphFiles("drafter.onnx", "drafter.semantic.onnx", "drafter.pre
 MODEL = ALONE.model
 
 
+def beside_target(drafter: str) -> GraphFiles:
+    """Return the file names of an added drafter that reads weights of the target."""
+    name = f"{drafter}{BESIDE}"
+    return GraphFiles(f"{name}.onnx", f"{name}.semantic.onnx", f"{name}.precision.json", BESIDE_TARGET.folder)
+
+
+@dataclass(frozen=True)
+class TargetsEmbedding:
+    """The embedding in the target's file, for a drafter that has none of its own.
+
+    ``key`` identifies the target's graph. ``files`` are those of the drafter, which lie in the folder of that.
+    """
+
+    stored: StoredEmbedding
+    key: str
+    files: GraphFiles = BESIDE_TARGET
+
+    @classmethod
+    def of(cls, semantic: Path, key: str, files: GraphFiles = BESIDE_TARGET) -> TargetsEmbedding | None:
+        """Read the target's semantic graph. None if it has the embedding in a form that cannot be shared."""
+        from ...graphs.graph_files import load
+        from ...graphs.stored_embedding import stored_embedding
+
+        stored = stored_embedding(load(semantic))
+        return cls(stored, key, files) if stored else None
+
+
 @dataclass(frozen=True)
 class Compiled:
     """The runnable graph of a half and its I/O contract; ``traced`` and ``attached`` are its stages.
@@ -56,6 +84,10 @@ class Compiled:
     precision: Mapping[str, Any] | None = None
     files: GraphFiles = ALONE
     shared_bytes: int = 0
+
+    def embedding(self) -> TargetsEmbedding | None:
+        """Return the embedding of this target's graph, for its drafter."""
+        return TargetsEmbedding.of(self.attached.path / self.files.semantic, self.attached.path.name)
 
 
 def trace(store: StageStore, half: Half, dtype: Dtype, progress: Progress) -> Stage:
@@ -81,18 +113,20 @@ def attach(
     lowering: Lowering,
     cache_length: int,
     progress: Progress,
-    target: Compiled | None = None,
+    embedding: TargetsEmbedding | None = None,
 ) -> Compiled:
     """Return the half's graph, lowered for its backend, with its weights.
 
-    A drafter that shares the ``target``'s embedding reads it from the target's file, and is placed in the same folder.
+    A drafter that shares the target's ``embedding`` reads it from the target's file, and is placed in the same folder.
     """
-    shared = _shared(half, target) if target else None
-    files = BESIDE_TARGET if shared else ALONE
+    shared = embedding.stored if embedding else None
+    files = embedding.files if embedding else ALONE
     key: list[Any] = [traced.path.name, lowering.name, cache_length, *(each.fingerprint for each in half.sources)]
     key += [half.quantized.key] if half.quantized else []
     key += [asdict(half.caches)] if half.caches else []
-    key += [target.attached.path.name] if shared and target else []
+    if embedding:
+        key += [embedding.key]
+        key += [files.model] if files != BESIDE_TARGET else []
 
     def make(folder: Path) -> Mapping[str, FileEntry]:
         from ...graphs.graph_files import load, save
@@ -129,16 +163,6 @@ def attach(
         precision = json.loads((attached.path / files.precision).read_bytes()) | {"recipe": recipe}
     size = shared.bytes if shared else 0
     return Compiled(traced, attached, *_contract(attached.path / files.model), precision, files, size)
-
-
-def _shared(half: Half, target: Compiled) -> StoredEmbedding | None:
-    """Return the target's embedding if the drafter reads it."""
-    if not half.targets_embedding:
-        return None
-    from ...graphs.graph_files import load
-    from ...graphs.stored_embedding import stored_embedding
-
-    return stored_embedding(load(target.attached.path / target.files.semantic))
 
 
 def _contract(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

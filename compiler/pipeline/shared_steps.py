@@ -134,7 +134,7 @@ def compile_graphs(run: PipelineRun, plan: BuildPlan, inputs: Inputs, store: Sta
             graph = attach(
                 store or run.store, half, traced,
                 lowering=lowering, cache_length=plan.cache_length, progress=run.progress,
-                target=compiled.get("target"),
+                embedding=compiled["target"].embedding() if half.targets_embedding else None,
             )  # fmt: skip
             record["reused"] = graph.attached.reused
         compiled[half.name] = graph

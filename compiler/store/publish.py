@@ -118,7 +118,7 @@ class Assembly:
     def place_text(self, name: str, content: str | bytes) -> None:
         """Write one small file."""
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         self.files[name] = FileEntry.of(path)
 

@@ -20,6 +20,10 @@ WEIGHTS = ".onnx.data"
 Check = Literal["auto", "hashes", "sizes"]
 
 DRAFTERS = "drafters"  # the folder of added drafters, each in a folder of its name
+# Follows the name of an added drafter in those of its files that lie beside the target's graph, whose weights its graph
+# reads. No name of a drafter has a plus.
+BESIDE = "+drafter"
+_TARGET = "target"
 REBUILD = "rebuild the engine with `peagle-compile build`"
 
 
@@ -57,12 +61,20 @@ def check_files(
             )
 
 
+def owner_of(file: str) -> str:
+    """Return the name of the added drafter that a file of an engine belongs to; empty for all other files."""
+    folder, _, rest = file.partition("/")
+    if folder == DRAFTERS:
+        return rest.partition("/")[0]
+    name, beside, _ = rest.partition(BESIDE)
+    return name if folder == _TARGET and beside else ""
+
+
 def _repair(name: str, engine: Path) -> str:
     """Return how to make a file of an engine anew: those of an added drafter do not need a build."""
-    folder, _, rest = name.partition("/")
-    if folder != DRAFTERS:
+    drafter = owner_of(name)
+    if not drafter:
         return REBUILD
-    drafter = rest.partition("/")[0]
     return f"run `peagle-compile drafter remove {engine} {drafter}`, and add the drafter again"
 
 

@@ -18,19 +18,21 @@ from typing import Any
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import upgrade
 from ..draft_methods import PLAIN, DraftMethod, Passes, method_named, method_of_heads
-from .checks import DRAFTERS, REBUILD, file_contradictions, part_contradictions, size_contradictions
+from .checks import DRAFTERS, REBUILD, file_contradictions, owner_of, part_contradictions, size_contradictions
 from .records import AddedDrafter, BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
 from .strict_json import decode
 
 FILE_NAME = "engine.json"
 # The newest supported version; all older ones are supported too. Missing from format 1: engines without a drafter;
 # 2: drafting without a drafter; 3: autoregressive drafters; 4: adaptive K; 5: rounds measured by the build;
-# 6: the name of the draft method, which follows from the rest; 7: added drafters; 8: costs of rounds with several rows.
-FORMAT_VERSION = 9
+# 6: the name of the draft method, which follows from the rest; 7: added drafters; 8: costs of rounds with several rows;
+# 9: added drafters that read the target's file.
+FORMAT_VERSION = 10
 BUILT_FORMAT = 7  # of engines as builds write them if nothing needs a newer one; earlier versions can read it
 _NAMES_METHOD = 7
 _ADDS_DRAFTERS = 8
 _HAS_BATCHES = 9
+_SHARES = 10
 BUILT_IN = "built-in"  # the name of the drafter that an engine was built with
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _HEADLESS_BEFORE = "ngram"  # the only draft method without a head up to format 6
@@ -70,9 +72,11 @@ class Manifest:
 
     @property
     def target_files(self) -> dict[str, FileEntry]:
-        """The files of the target's graph and of what lies beside it."""
+        """The files of the target's graph and of what lies beside it, without those of added drafters."""
         folder = self.target.file.rpartition("/")[0]
-        return {name: entry for name, entry in self.files.items() if name.startswith(f"{folder}/")}
+        return {
+            name: entry for name, entry in self.files.items() if name.startswith(f"{folder}/") and not owner_of(name)
+        }
 
     @property
     def draft_method(self) -> DraftMethod:
@@ -88,21 +92,18 @@ class Manifest:
     @property
     def drafter_name(self) -> str:
         """The name of its drafter: ``BUILT_IN``, or that of the added one that it uses; empty without a drafter."""
-        if self.drafter is None:
-            return ""
-        folder, _, rest = self.drafter.file.partition("/")
-        return rest.partition("/")[0] if folder == DRAFTERS else BUILT_IN
+        return "" if self.drafter is None else owner_of(self.drafter.file) or BUILT_IN
 
     def using(self, drafter: str) -> Manifest:
         """Return the manifest of the engine as it runs with a drafter: ``BUILT_IN``, or the name of an added one.
 
         It lists only the files that such an engine reads.
         """
-        own = {name: entry for name, entry in self.files.items() if not name.startswith(f"{DRAFTERS}/")}
+        own = {name: entry for name, entry in self.files.items() if not owner_of(name)}
         if drafter == BUILT_IN:
             return replace(self, files=own)
         added = self.drafters[drafter]
-        its = {name: entry for name, entry in self.files.items() if name.startswith(folder_of(drafter))}
+        its = {name: entry for name, entry in self.files.items() if owner_of(name) == drafter}
         return replace(
             self,
             drafter=added.part,
@@ -178,7 +179,13 @@ class Manifest:
 def in_oldest_format(manifest: Manifest) -> Manifest:
     """Return the manifest in the oldest format that builds write and that has all of it."""
     version = _ADDS_DRAFTERS if manifest.drafters else BUILT_FORMAT
-    return replace(manifest, format_version=_HAS_BATCHES if _has_batches(manifest) else version)
+    version = _HAS_BATCHES if _has_batches(manifest) else version
+    return replace(manifest, format_version=_SHARES if _shares(manifest) else version)
+
+
+def _shares(manifest: Manifest) -> bool:
+    """Return whether an added drafter reads weights of the target's file."""
+    return any(not each.part.file.startswith(f"{DRAFTERS}/") for each in manifest.drafters.values())
 
 
 def _has_batches(manifest: Manifest) -> bool:
@@ -215,6 +222,8 @@ def contradictions(manifest: Manifest) -> list[str]:
         problems.append(f"format_version {manifest.format_version} does not support {lacks}")
     if _has_batches(manifest) and manifest.format_version < _HAS_BATCHES:
         problems.append(f"speculation.measured.batches requires format {_HAS_BATCHES} or newer")
+    if _shares(manifest) and manifest.format_version < _SHARES:
+        problems.append(f"drafters that read the target's file require format {_SHARES} or newer")
     return problems + _drafter_contradictions(manifest)
 
 
@@ -228,7 +237,7 @@ def _drafter_contradictions(manifest: Manifest) -> list[str]:
             problems.append(f"{name!r} is not the name of a drafter")
             continue
         found = contradictions(replace(manifest.using(name), drafters={}))
-        if not added.part.file.startswith(folder_of(name)):
+        if owner_of(added.part.file) != name:
             found.append(f"its graph is not in {folder_of(name)}")
         if not manifest.shapes.taps:
             found.append("the target has no taps")

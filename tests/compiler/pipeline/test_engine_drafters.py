@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
 
 from peagle.compiler.pipeline import engine_drafters
 from peagle.compiler.pipeline.build import build
@@ -185,11 +187,72 @@ def test_drafter_whose_numbers_overflow_is_not_added(engine: Path, head: Path) -
     assert "NaN or infinite" in said
 
 
-def test_head_takes_missing_weights_from_the_targets_checkpoint(engine: Path, head: Path) -> None:
+def data_bytes(engine: Path) -> int:
+    """The bytes of all weights of an engine."""
+    return sum(path.stat().st_size for path in engine.rglob("*.onnx.data"))
+
+
+def draft_logits(engine: Path, draft: str) -> np.ndarray:
+    with Engine.load(engine, threads=1, draft=draft) as loaded:
+        return loaded.draft_logits([5, 9, 30, 2], 3)
+
+
+def test_head_without_an_embedding_reads_that_in_the_targets_file(
+    engine: Path, head: Path, tiny_pair: Pair, tmp_path: Path
+) -> None:
+    """It drafts what a head drafts that stores the same table, to the bit, and no file holds it again."""
+    table = load_torch(tiny_pair.target / "model.safetensors")["model.embed_tokens.weight"].float().numpy()
+    change(head, embed_tokens__weight=table)
+    before, target = data_bytes(engine), content_of(engine / "target")
+    add_drafter(DrafterRequest(engine, str(head), "copying"))
+    copying = data_bytes(engine) - before
     change(head, embed_tokens__weight=None)
-    add_drafter(DrafterRequest(engine, str(head)))
-    with Engine.load(engine, threads=1, draft="other") as loaded:
-        assert loaded.generate([[5]], SamplingParams(max_tokens=4))[0].drafter == "other"
+    add_drafter(DrafterRequest(engine, str(head), "bare"))
+    assert data_bytes(engine) - before - copying <= copying - table.nbytes
+    np.testing.assert_array_equal(draft_logits(engine, "bare"), draft_logits(engine, "copying"))
+    manifest = Manifest.read(engine)
+    check_files(manifest.files, engine)
+    assert {*manifest.files} == {*content_of(engine)} - {FILE_NAME}
+    assert (manifest.format_version, manifest.drafters["bare"].part.file) == (10, "target/bare+drafter.onnx")
+    assert manifest.target_files == Manifest.read(tiny_copy(engine, tmp_path)).target_files
+    for graph in engine.rglob("*.onnx"):
+        onnx.load(graph)
+    remove_drafter(engine, "bare")
+    assert content_of(engine / "target") == target
+    assert Manifest.read(engine).format_version == 8
+
+
+def tiny_copy(engine: Path, tmp_path: Path) -> Path:
+    """The engine without its added drafters."""
+    copy = Path(shutil.copytree(engine, tmp_path / "copy"))
+    for name in Manifest.read(copy).drafters:
+        remove_drafter(copy, name)
+    return copy
+
+
+def test_head_without_an_embedding_reads_the_codes_that_a_build_would_share(
+    head: Path, tiny_pair: Pair, tmp_path: Path
+) -> None:
+    """Of a quantized embedding, which the drafter of the build reads too: it is the same head."""
+    change(head, embed_tokens__weight=None)
+    out = tmp_path / "engine"
+    build(BUILD.request(model=str(tiny_pair.target), draft=str(head), out=out, max_seq_len=64, precision="int8"))
+    add_drafter(DrafterRequest(out, str(head), "again"))
+    sizes = {(out / "target" / f"{name}drafter.onnx.data").stat().st_size for name in ("", "again+")}
+    assert len(sizes) == 1
+    np.testing.assert_array_equal(draft_logits(out, "again"), draft_logits(out, BUILT_IN))
+
+
+def test_engine_without_the_targets_semantic_graph_takes_the_embedding_from_the_checkpoint(
+    engine: Path, head: Path
+) -> None:
+    """As engines of older versions: nothing says where their file has the embedding."""
+    manifest = Manifest.read(engine)
+    (engine / "target" / "semantic.onnx").unlink()
+    files = {name: entry for name, entry in manifest.files.items() if name != "target/semantic.onnx"}
+    replace(manifest, files=files).write(engine)
+    change(head, embed_tokens__weight=None)
+    assert add_drafter(DrafterRequest(engine, str(head))).record.part.file == "drafters/other/model.onnx"
 
 
 def test_changed_checkpoint_of_the_target_is_no_source_of_weights(pair: Pair, head: Path, tmp_path: Path) -> None:
@@ -197,11 +260,14 @@ def test_changed_checkpoint_of_the_target_is_no_source_of_weights(pair: Pair, he
     build(BUILD.request(model=str(pair.target), draft=str(pair.head), out=out, max_seq_len=64))
     configure(pair.target, some_entry=1)
     add_drafter(DrafterRequest(out, str(head), "whole"))  # needs nothing of it
-    remove_drafter(out, "whole")
     change(head, embed_tokens__weight=None)
+    add_drafter(DrafterRequest(out, str(head), "bare"))  # the engine has the embedding
+    for name in ("whole", "bare"):
+        remove_drafter(out, name)
+    change(head, lm_head__weight=None)
     said = refused(out, head, EnvironmentProblem)
     assert "was changed after the build" in said
-    assert "the head takes embed_tokens.weight from the target" in said
+    assert "the head takes lm_head.weight from the target" in said
     shutil.rmtree(pair.target)
     assert "cannot be opened" in refused(out, head, EnvironmentProblem)
 
@@ -289,10 +355,13 @@ def test_drafter_whose_files_are_gone_can_be_removed(engine: Path, head: Path) -
     assert content_of(engine) == before
 
 
+@pytest.mark.parametrize("shares", [False, True])
 def test_leftovers_of_a_killed_removal_go_with_the_next_change(
-    engine: Path, head: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Path, head: Path, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
     before = content_of(engine)
+    if shares:
+        change(head, embed_tokens__weight=None)
     add_drafter(DrafterRequest(engine, str(head)))
     add_drafter(DrafterRequest(engine, str(head), "new"))
     with monkeypatch.context() as patch:

@@ -283,7 +283,7 @@ def test_adaptive_k_is_stored_and_fixed_k_stays_readable_by_old_versions(engine:
         assert (Manifest.read(engine).speculation, Manifest.read(engine).format_version) == (adapting, version)
         stored = json.loads((engine / FILE_NAME).read_text())["speculation"].get("measured", {})
         assert ("batches" in stored) == (version == 9)
-    assert version == FORMAT_VERSION
+    assert version == FORMAT_VERSION - 1  # the newest is that of added drafters that read the target's file
 
 
 def test_manifests_have_the_oldest_format_that_has_all_of_them(engine: Path) -> None:
@@ -465,6 +465,15 @@ def test_engine_with_a_drafter_is_that_engine_with_its_graph_sizes_and_files(eng
     assert (using.most_drafts, own.most_drafts) == (8, 8)
 
 
+def test_drafter_beside_the_target_is_none_of_the_targets_files(engine: Path) -> None:
+    manifest = with_drafter(engine, file="target/code+drafter.onnx")
+    in_oldest_format(manifest).write(engine)
+    read = Manifest.read(engine)
+    assert (read.format_version, read.using("code").drafter_name) == (10, "code")
+    assert "target/code+drafter.onnx" in read.using("code").files
+    assert "target/code+drafter.onnx" not in {*read.target_files, *read.using(BUILT_IN).files}
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -472,6 +481,7 @@ def test_engine_with_a_drafter_is_that_engine_with_its_graph_sizes_and_files(eng
         ({"name": BUILT_IN}, "is not the name of a drafter"),
         ({"name": "other"}, "drafters['other']: its graph is not in drafters/other/"),
         ({"file": "drafter/other.onnx"}, "its graph is not in drafters/code/"),
+        ({"file": "target/other+drafter.onnx"}, "its graph is not in drafters/code/"),
         ({"method": "eagle3"}, "method eagle3 needs another kind of drafter"),
         ({"method": "ngram"}, "method ngram must not have a drafter"),
         ({"draft_vocab_size": 0}, "shapes.draft_vocab_size must be at least 1"),
@@ -485,9 +495,11 @@ def test_added_drafter_that_cannot_be_true_is_refused(engine: Path, changes: dic
 
 
 def test_added_drafters_need_their_format_and_a_target_with_taps(engine: Path) -> None:
-    manifest = with_drafter(engine)
+    manifest, sharing = with_drafter(engine), with_drafter(engine, file="target/code+drafter.onnx")
     replace(manifest, format_version=7).write(engine)
     assert "drafters require format 8" in refusal(engine).why
+    replace(sharing, format_version=9).write(engine)
+    assert "drafters that read the target's file require format 10" in refusal(engine).why
     replace(manifest, shapes=replace(manifest.shapes, taps=())).write(engine)
     assert "drafters['code']: the target has no taps" in refusal(engine).why
 
