@@ -181,11 +181,12 @@ class Engine:
         if flag("auto_draft", auto_draft):
             misfits = engine._loop.misfits
             engine._factory.drafters.unfit = lambda: misfits.names
-        decoding = engine._factory.decoding()
-        method, policy = decoding.method, decoding.policy
-        if method.strategy is not None and method.strategy.enqueues_only:
-            for k in policy.counts:
-                backend.warm(method.strategy.round, k)
+        for name in (None, *further):
+            decoding = engine._factory.decoding(draft=name)
+            strategy = decoding.method.strategy
+            if strategy is not None and strategy.enqueues_only:
+                for k in decoding.policy.counts:
+                    backend.warm(strategy.round, k, decoding.drafter)
         return engine
 
     def close(self, *, drain: bool = False) -> None:
@@ -246,7 +247,7 @@ class Engine:
             its = {each: entry for each, entry in manifest.files.items() if each not in self.manifest.files}
             check_files(its, self.folder, hashes=False)
             check_files(files_to_hash(its, "auto"), self.folder)
-            drafter = self._backend.load_drafter(manifest)
+            drafter = self._backend.load_drafter(manifest, self._loop.run_between)
             self._factory.drafters.add(DraftDefaults.of(manifest, drafter))
 
     def unload_drafter(self, name: str) -> None:

@@ -54,11 +54,19 @@ class Load:
         return self.cached_tokens / self.cache_tokens if self.cache_tokens else 0.0
 
 
-class _ExclusiveCall:
-    """A call that runs while every slot is idle."""
+class _Call:
+    """A call that runs in the loop's thread: between two passes or, if ``exclusive``, while every slot is idle."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call, self.done = call, Future[Any]()
+    def __init__(self, call: Callable[[], Any], *, exclusive: bool) -> None:
+        self.call, self.exclusive, self.done = call, exclusive, Future[Any]()
+
+    def run(self) -> None:
+        """Run it, unless its caller has given up."""
+        if self.done.set_running_or_notify_cancel():
+            try:
+                self.done.set_result(self.call())
+            except BaseException as error:
+                self.done.set_exception(error if isinstance(error, Exception) else EngineFailed(error, usable=True))
 
 
 class Loop:
@@ -85,10 +93,10 @@ class Loop:
             backend, max_seq_len, max_prefill_tokens, prefixes, self.misfits
         )
         self._scheduler: Scheduler | None = None
-        self._inbox: SimpleQueue[Request | _ExclusiveCall | None] = SimpleQueue()  # None: close
-        self._exclusive: deque[_ExclusiveCall] = deque()
+        self._inbox: SimpleQueue[Request | _Call | None] = SimpleQueue()  # None: close
+        self._exclusive: deque[_Call] = deque()
         self._room = threading.Condition()
-        self._in_flight: set[Request | _ExclusiveCall] = set()  # submitted and not ended; guarded by the lock
+        self._in_flight: set[Request | _Call] = set()  # submitted and not ended; guarded by the lock
         self._count = 0  # requests among them
         self._is_closed = self._is_ending = self._drops = False
         self._failure: BaseException | None = None
@@ -121,19 +129,26 @@ class Loop:
 
         Waiting requests wait for it.
         """
+        result: T = self._run_call(_Call(call, exclusive=True))
+        return result
+
+    def run_between(self, call: Callable[[], T]) -> T:
+        """Run ``call`` in the loop's thread between two passes, and return its result. Requests go on after it."""
+        result: T = self._run_call(_Call(call, exclusive=False))
+        return result
+
+    def _run_call(self, job: _Call) -> Any:
         require_process(self._pid)
-        job = _ExclusiveCall(call)
         with self._room:
             self.require_open()
             self._start()
             self._in_flight.add(job)
             self._inbox.put(job)
         try:
-            result: T = job.done.result()
+            return job.done.result()
         except KeyboardInterrupt:
             job.done.cancel()
             raise KeyboardInterrupt from None
-        return result
 
     def close(self, *, drain: bool = False) -> None:
         """Accept no more requests, cancel the current ones or let them finish (``drain``), and wait for the thread."""
@@ -226,8 +241,12 @@ class Loop:
                 self._is_ending = True
             elif item not in self._in_flight:  # it ended when a pass failed
                 continue
-            elif isinstance(item, _ExclusiveCall):
-                self._exclusive.append(item)
+            elif isinstance(item, _Call):
+                if item.exclusive:
+                    self._exclusive.append(item)
+                else:
+                    item.run()
+                    self._ended(item)
             else:
                 self._scheduler = self._scheduler or self._new_scheduler()
                 self._scheduler.submit(item)
@@ -258,12 +277,8 @@ class Loop:
             self._ended(request)
             request.delivery.end(output)
 
-    def _call_exclusively(self, job: _ExclusiveCall) -> None:
-        if job.done.set_running_or_notify_cancel():
-            try:
-                job.done.set_result(job.call())
-            except BaseException as error:
-                job.done.set_exception(error if isinstance(error, Exception) else EngineFailed(error, usable=True))
+    def _call_exclusively(self, job: _Call) -> None:
+        job.run()
         self._ended(job)
         if self._scheduler is not None:
             waiting, self._scheduler = self._scheduler.requests, None
@@ -271,7 +286,7 @@ class Loop:
             for request in waiting:
                 self._scheduler.submit(request)
 
-    def _ended(self, each: Request | _ExclusiveCall) -> None:
+    def _ended(self, each: Request | _Call) -> None:
         with self._room:
             self._count -= isinstance(each, Request) and each in self._in_flight
             self._in_flight.discard(each)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from ..running.token_choice import TokenChoice
 from .profiling import EngineProfile
 
 Steps = Callable[[Lanes, int], None]  # one round over lanes, with this K
+T = TypeVar("T")
+
+
+class RunBetween(Protocol):
+    """Runs a call in the engine's thread between two passes, and returns its result or raises its error."""
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """Wait until it has run."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -76,14 +85,18 @@ class Backend(Protocol):
         """Make every slot idle."""
         ...
 
-    def warm(self, steps: Steps, k: int) -> None:
-        """Prepare rounds of these steps while every slot is idle, so that the first one is as fast as the others."""
+    def warm(self, steps: Steps, k: int, drafter: Drafter | None = None) -> None:
+        """Prepare rounds of these steps while every slot is idle, so that the first one is as fast as the others.
+
+        ``drafter`` is that of the rounds; None: the backend's own.
+        """
         ...
 
-    def load_drafter(self, manifest: Manifest) -> Drafter:
+    def load_drafter(self, manifest: Manifest, between: RunBetween) -> Drafter:
         """Load the drafter of ``manifest``, which describes this backend's engine with that drafter.
 
-        Any thread may call this, while others run requests. Raises ``EnvironmentProblem``.
+        Any thread may call this, while others run requests; ``between`` runs what must not run beside a pass. Raises
+        ``EnvironmentProblem``.
         """
         ...
 
@@ -94,11 +107,14 @@ class Backend(Protocol):
         numbers: np.ndarray,
         choice: TokenChoice | None = None,
         drafter: Drafter | None = None,
+        *,
+        drafts: bool = True,
     ) -> None:
         """Choose the tokens of ``slot`` by ``params`` and ``numbers``, f32 [max_seq_len + 1].
 
         Entry p decides the token at absolute position p. If ``choice`` is given, it chooses the tokens on the host, in
-        rounds without ``replay``. Its drafter is the backend's own unless one of ``load_drafter`` is given.
+        rounds without ``replay``. Its drafter is the backend's own unless one of ``load_drafter`` is given; without
+        ``drafts``, it uses none, and may be in rounds of any.
         """
         ...
 

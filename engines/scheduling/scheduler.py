@@ -172,10 +172,11 @@ class Scheduler:
         del self._waiting[0]
         if self.is_empty and strategy.enqueues_only:
             for k in request.policy.counts:
-                self._backend.warm(strategy.round, k)
+                self._backend.warm(strategy.round, k, request.drafter)
         request.prefill_began = time.perf_counter()
         numbers = uniform_stream(request.seed, self._max_seq_len + 1)
-        self._backend.admit(free, request.params, numbers, request.choice, request.drafter)
+        drafts = request.method.needs_head
+        self._backend.admit(free, request.params, numbers, request.choice, request.drafter, drafts=drafts)
         behind = self._with_its_beginning(request)
         self._readings.append(PromptReading(request, free, first_k(request, self.num_running), behind))
         return True

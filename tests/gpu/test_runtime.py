@@ -6,7 +6,9 @@ of exact numbers. In float16 the two round differently, so that only plain decod
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -18,12 +20,13 @@ pytest.importorskip("onnxruntime", reason="the tests of the runtime need onnx, o
 
 from peagle.engines.backends.tensorrt import backend as tensorrt
 from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
+from tests.engines.backends.plan_engine import write_twin
 from tests.engines.backends.stand_in import _Context
 from tests.engines.backends.tensorrt import test_backend as backends
 from tests.engines.backends.tensorrt import test_device as devices
 from tests.engines.backends.tensorrt import test_host_choice as host_choices
 from tests.engines.backends.tensorrt import test_pinned as pinned
-from tests.engines.mixed_requests import MIXED, PROMPTS
+from tests.engines.mixed_requests import MIXED, PROMPTS, SAMPLED
 from tests.engines.running.test_token_choice import PROMPT
 from tests.gpu import torch_device
 from tests.gpu.plan_engines import PlanEngines, plan_engines
@@ -58,6 +61,28 @@ def plans(engines: Callable[[str], PlanEngines]) -> tuple[Engine, TorchDevice]:
 def tiny_engine(engines: Callable[[str], PlanEngines]) -> Engine:
     """In the place of ONNX Runtime's engine, whose text is the same: this one needs no kernels for this CPU."""
     return engines("tiny").on_the_host
+
+
+def test_drafters_come_and_go_while_requests_run(engines: Callable[[str], PlanEngines]) -> None:
+    """The engine's drafter once more, beside itself in rounds of both, which are captured pass by pass."""
+    engine, _ = engines("tiny").another_on_the_gpu()
+    write_twin(engine.folder, engine.manifest)
+    params, names = replace(SAMPLED, max_tokens=24, ignore_eos=True), ("built-in", "twin", "none")
+    with engine:
+        plain = [engine.generate([each], params, draft="none")[0].token_ids for each in PROMPTS]
+        for _ in range(2):  # memory that was freed is taken again
+            running = [engine.submit(each, params, num_speculative_tokens=3) for each in PROMPTS]
+            engine.load_drafter("twin")
+            mixed = [engine.submit(each, params, draft=name) for name in names for each in PROMPTS]
+            engine.unload_drafter("twin")
+            assert [each.result().token_ids for each in running] == plain
+            outputs = [each.result() for each in mixed]
+            assert [each.token_ids for each in outputs] == plain * len(names)
+            assert {each.drafter for each in outputs} == {"built-in", "twin", ""}
+            del running, mixed, outputs
+            gc.collect()
+        engine.generate(PROMPTS, params)
+        assert not engine._backend._others  # type: ignore[attr-defined]
 
 
 def _few(test: Any, **strategies: Any) -> Any:

@@ -15,7 +15,7 @@ from ...folder.manifest import Manifest
 from ...requests.params import SamplingParams
 from ...running.request import Drafter
 from ...running.token_choice import TokenChoice
-from ..base import Chunk, KeptEntries, Steps
+from ..base import Chunk, KeptEntries, RunBetween, Steps
 from ..profiling import IN_PREFILL, IN_ROUND, EngineProfile, Profiler, phase
 from .kernels import library_of
 from .lanes import SessionLanes
@@ -112,15 +112,16 @@ class OnnxRuntimeBackend:
         """Make every slot idle; its arrays stay unchanged."""
         self._lanes.begin()
 
-    def warm(self, steps: Steps, k: int) -> None:
+    def warm(self, steps: Steps, k: int, drafter: Drafter | None = None) -> None:
         """Allocate memory for drafts once, if drafts will be made; shapes are bound on first use."""
-        del steps
+        del steps, drafter  # a drafter that was loaded later has its memory
         if k and not self._is_warm:
             self._is_warm = True
             self._caches.touch_drafter()
 
-    def load_drafter(self, manifest: Manifest) -> LoadedDrafter:
-        """Open the session of another drafter and allocate its caches."""
+    def load_drafter(self, manifest: Manifest, between: RunBetween) -> LoadedDrafter:
+        """Open the session of another drafter and allocate its caches, beside the passes of others."""
+        del between
         part = manifest.drafter
         if part is None:
             raise ValueError("the manifest has no drafter")
@@ -139,8 +140,11 @@ class OnnxRuntimeBackend:
         numbers: np.ndarray,
         choice: TokenChoice | None = None,
         drafter: Drafter | None = None,
+        *,
+        drafts: bool = True,
     ) -> None:
         """Store the sampling policy, numbers, choice and drafter of the slot."""
+        del drafts  # a row that does not draft is cheap
         if drafter is not None and not isinstance(drafter, LoadedDrafter):
             raise TypeError(f"cannot draft with a {type(drafter).__name__}: it comes from another backend")
         self._lanes.admit(slot, params, numbers, choice, drafter)

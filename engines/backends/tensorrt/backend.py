@@ -6,31 +6,34 @@ Tokens arrive one round late, so no round waits for the host, unless that drafts
 from __future__ import annotations
 
 import itertools
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....plugins.errors import UsageError
+from ....plugins.errors import EnvironmentProblem, UsageError
 from ....plugins.graph_contract import POLICY
 from ....plugins.tensorrt.import_tensorrt import Product
 from ...folder.checks import check_gpu
 from ...folder.graph_tensors import check_graph
 from ...folder.manifest import Manifest
-from ...folder.records import PREFILL, VERIFY
+from ...folder.records import PREFILL, VERIFY, Part
 from ...policy.drafts_per_round import spaced_counts
 from ...requests.params import SamplingParams, policy_of
 from ...running.request import Drafter
 from ...running.token_choice import TokenChoice
-from ..base import Chunk, KeptEntries, Steps
+from ..base import Chunk, KeptEntries, RunBetween, Steps
 from ..profiling import IN_PREFILL, IN_ROUND, EngineProfile, Profiler, phase, ranged
 from .device import CudaDevice, Device, find_gpu
-from .kept_positions import KeptMemory, KeptPositions
-from .kept_rounds import ANY_LENGTH, KeptRound, KeptRounds
-from .lanes import PlanLanes
+from .kept_positions import KeptMemory, KeptPositions, position_bytes
+from .kept_rounds import ANY_LENGTH, KeptRound, KeptRounds, Numbers
+from .lanes import Drafters, PlanLanes
+from .loaded_drafter import DrafterHandle, PlanDrafter
 from .loaded_graphs import Plan, Runtime, load_product, profile_of
-from .memory import Memory, Sizer, WindowSizes, itemsize
+from .memory import Caches, Memory, Sizer, WindowSizes, itemsize
 from .pinned import DeferredEmission, Staging, WideReader
 from .prefill import PlanPrompt
 from .reach import Reach, lengths_of
@@ -92,12 +95,8 @@ class TensorRTBackend:
         profiler: Profiler | None = None,
     ) -> None:
         self.manifest, self.num_slots, self._device, self._profiler = manifest, num_slots, device, profiler
-        runtime = Runtime(trt, device, profiler)
-        plans: dict[str, Plan] = {}
-        for half, part in manifest.parts.items():
-            path, wide = folder / part.file, Sizer(manifest).wide
-            plans[half] = runtime.load(path, half, part)
-            check_graph(path, half, part, manifest.shapes, wide, *plans[half].tensors())
+        self._folder, self._runtime = folder, Runtime(trt, device, profiler)
+        plans = {half: self._plan(half, part, manifest) for half, part in manifest.parts.items()}
         verify, prefill = (_largest(manifest, name) for name in (VERIFY, PREFILL))
         self._most_drafts, self.prefill_columns = min(verify.columns, verify.emitted) - 1, prefill.columns
         self.scored_columns = min(prefill.columns, prefill.emitted)
@@ -105,44 +104,86 @@ class TensorRTBackend:
         one = WindowSizes(1, prefill.columns, prefill.emitted)
         self._memory = memory = Memory(device, manifest, num_slots, (decode, one))
         size = max(plan.scratch_bytes() for plan in plans.values())
-        scratch = (device.allocate(size) if size else 0, size)
+        self._scratch = scratch = (device.allocate(size) if size else 0, size)
+        self._own = PlanDrafter(0, plans["drafter"], memory.sizer, memory, scratch) if manifest.drafter else None
+        self._numbers = itertools.count(1)
+        self._others = 0  # loaded drafters beside the engine's own
+        self._unused: deque[tuple[PlanDrafter, list[int]]] = deque()  # with the addresses of their memory
         lengths = lengths_of(manifest.parts.values(), manifest.shapes.cache_length)
         self._reach = Reach(lengths, num_slots)
         self._reader = WideReader(device, memory.sizer.wide)
         most, places = self._most_drafts, self.lag + 1
-        self._lanes = PlanLanes(memory, plans, self._reach, most, scratch, places, self._reader)
-        self._prompts = PlanPrompt(memory, plans, self._lanes, self._reach, one, scratch, self._reader)
+        self._lanes = PlanLanes(memory, plans["target"], self._own, self._reach, most, scratch, places, self._reader)
+        self._prompts = PlanPrompt(memory, plans["target"], self._lanes, self._reach, one, scratch, self._reader)
         self._staging = Staging(device, (memory.numbers_length + len(POLICY)) * itemsize("float32"))
-        self._kept = KeptMemory(device, memory.caches)
-        self.kept_bytes = self._kept.position_bytes
+        self._kept = KeptMemory(device)
+        self.kept_bytes = position_bytes(self._caches(0))
         self._policies = [policy_of(SamplingParams()) for _ in range(num_slots)]
         counts = len(spaced_counts(self._most_drafts)) + _OWN_K
-        self._rounds = KeptRounds(device, most=counts * len(self._lanes.row_sizes) * (len(lengths) + 1))
+        self._kinds = counts * len(self._lanes.row_sizes) * (len(lengths) + 1)  # of rounds with one drafter
+        self._rounds = KeptRounds(device, most=self._kinds)
 
     def begin(self) -> None:
         """Upload windows in which every slot is idle."""
         self._lanes.begin()
 
-    def warm(self, steps: Steps, k: int) -> None:
+    def warm(self, steps: Steps, k: int, drafter: Drafter | None = None) -> None:
         """Run and capture the rounds of a new K, for every number of rows and cache length, and wait for them."""
         self._check(k)
+        loaded = self._loaded(drafter)
+        drafters = (loaded,) if loaded else ()
         for rows, positions in itertools.product(self._lanes.row_sizes, self._reach.lengths):
-            if self._rounds.of((steps, k, rows, positions)).has_run:
+            if self._rounds.of((steps, k, rows, positions, _numbers_of(drafters))).has_run:
                 continue
             with self._reach.at_least(positions):
                 self._lanes.prepare(k)
-                kept = self._run(steps, k, rows, replay=True)
+                kept = self._run(steps, k, rows, drafters, replay=True)
                 self._device.record().wait()
                 self._capture(kept, steps, k)
 
-    def load_drafter(self, manifest: Manifest) -> Drafter:
-        """Refuse: plans are built for one drafter. Raises ``UsageError``."""
-        del manifest
-        raise UsageError(
-            f"no drafter can be loaded beside that of an engine for {self.manifest.backend.name}",
-            why="only engines for ONNX Runtime can have several drafters",
-            fix="build an engine with that drafter",
-        )
+    def load_drafter(self, manifest: Manifest, between: RunBetween) -> Drafter:
+        """Deserialize the plan of another drafter; the engine's thread then allocates its memory between two passes.
+
+        Another thread must not: the stream may be recording a round.
+        """
+        part = manifest.drafter
+        if part is None:
+            raise ValueError("the manifest has no drafter")
+        plan = self._plan("drafter", part, manifest)
+        self._require_sizes(part)
+        return between(lambda: self._place(plan, manifest))
+
+    def _place(self, plan: Plan, manifest: Manifest) -> DrafterHandle:
+        self._free_unused()
+        with self._device.lease() as addresses:
+            number = next(self._numbers)
+            loaded = PlanDrafter(number, plan, Sizer(manifest), self._memory, self._scratch)
+        handle = DrafterHandle(plan.part.origin.revision, loaded)
+        # Whoever drops the last reference to it may be in another thread, or in a pass.
+        weakref.finalize(handle, self._unused.append, (loaded, addresses)).atexit = False
+        self._count(1)
+        return handle
+
+    def _free_unused(self) -> None:
+        """Free the memory of drafters that nobody refers to any more."""
+        while self._unused:
+            loaded, addresses = self._unused.popleft()
+            self._rounds.drop_drafter(loaded.number)  # waits
+            loaded.prompt_passes.clear()
+            self._device.free(addresses)
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        """Make room for rounds of each drafter alone, and of as many kinds with several."""
+        self._others += more
+        self._rounds.most = self._kinds * (1 + 2 * self._others)
+
+    def _loaded(self, drafter: Drafter | None) -> PlanDrafter | None:
+        if drafter is None:
+            return self._own
+        if not isinstance(drafter, DrafterHandle):
+            raise TypeError(f"cannot draft with a {type(drafter).__name__}: it comes from another backend")
+        return drafter.loaded
 
     def admit(
         self,
@@ -151,9 +192,12 @@ class TensorRTBackend:
         numbers: np.ndarray,
         choice: TokenChoice | None = None,
         drafter: Drafter | None = None,
+        *,
+        drafts: bool = True,
     ) -> None:
         """Upload the slot's policy and its table of random numbers, padded with zeros."""
-        del drafter  # there are no others
+        self._free_unused()
+        self._lanes.assign(slot, self._loaded(drafter) if drafts else None)
         self._lanes.choices[slot] = choice
         self._policies[slot] = policy = policy_of(params)
         length, size = self._memory.numbers_length, itemsize("float32")
@@ -175,7 +219,7 @@ class TensorRTBackend:
     @ranged("copy prefix")
     def keep(self, slot: int, start: int, end: int) -> KeptEntries:
         """Enqueue the copy of positions of the slot's caches to page-locked memory."""
-        return self._kept.keep(slot, start, end)
+        return self._kept.keep(self._caches(slot), slot, start, end)
 
     @ranged("copy prefix")
     def restore(self, slot: int, kept: Sequence[KeptEntries]) -> None:
@@ -183,7 +227,12 @@ class TensorRTBackend:
         for each in kept:
             if not isinstance(each, KeptPositions):
                 raise TypeError(f"cannot restore a {type(each).__name__}: it comes from another backend")
-            self._kept.restore(slot, each)
+            self._kept.restore(self._caches(slot), slot, each)
+
+    def _caches(self, slot: int) -> list[Caches]:
+        """Return the caches that a slot uses: the target's, and those of its drafter."""
+        drafter = self._lanes.drafter(slot)
+        return [self._memory.caches, *([drafter.caches] if drafter else [])]
 
     def first(self, slot: int) -> DeferredEmission:
         """Fetch the emission of the last prompt's last chunk."""
@@ -195,9 +244,10 @@ class TensorRTBackend:
         self._check(k)
         self._lanes.limits = limits
         with phase(self._profiler, IN_ROUND):
+            self._free_unused()
             if replay:
                 self._lanes.prepare(k)
-            self._run(steps, k, self._lanes.rows_needed, replay=replay)
+            self._run(steps, k, self._lanes.rows_needed, self._lanes.drafters_needed, replay=replay)
         return self._lanes.deferred_emission()
 
     def retire(self, slot: int) -> None:
@@ -227,8 +277,10 @@ class TensorRTBackend:
             self._prompts.feed(0, Chunk(ids[start:end], start, following), policy)
             self._prompts.verify(num_speculative_tokens)
             self._prompts.draft(num_speculative_tokens)
-        address, width = self._memory.scratch["draft_logits"], self.manifest.shapes.draft_vocab_size
-        if self.manifest.drafter is None or not self.manifest.drafter.is_autoregressive:
+        if self._own is None:
+            raise ValueError("the engine has no drafter")
+        address, width = self._own.outputs["draft_logits"], self.manifest.shapes.draft_vocab_size
+        if self._own.prompt_chain is None:
             return self._reader.read(address, num_speculative_tokens, width)
         logits = [self._reader.read(address, 1, width)]
         for _ in range(num_speculative_tokens - 1):
@@ -241,11 +293,13 @@ class TensorRTBackend:
         profiler, self._profiler = self._profiler or Profiler(), None
         return profiler.profile()
 
-    def _run(self, steps: Steps, k: int, rows: int, *, replay: bool) -> KeptRound:
-        # A round that waits finds out what it reads only when it verifies, so its passes are kept for any length.
-        kept = self._rounds.of((steps, k, rows, self._lanes.positions if replay else ANY_LENGTH))
-        self._lanes.turn_to(rows, kept.passes, waits=not replay)
-        if replay and kept.has_run:
+    def _run(self, steps: Steps, k: int, rows: int, drafters: Drafters, *, replay: bool) -> KeptRound:
+        # A round that waits finds out what it reads only when it verifies, so its passes are kept for any length. Which
+        # slots of a round have which of several drafters differs, so only its passes are captured.
+        positions, is_captured = self._lanes.positions if replay else ANY_LENGTH, replay and len(drafters) <= 1
+        kept = self._rounds.of((steps, k, rows, positions, _numbers_of(drafters)))
+        self._lanes.turn_to(rows, drafters, kept.passes, waits=not is_captured)
+        if is_captured and kept.has_run:
             self._capture(kept, steps, k)
         if kept.graph is None:
             steps(self._lanes, k)
@@ -260,6 +314,28 @@ class TensorRTBackend:
         if kept.graph is None and self._lanes.is_capturable():
             kept.graph = self._device.capture(lambda: steps(self._lanes, k))
             kept.drafts_after = self._lanes.num_draft_columns
+
+    def _plan(self, half: str, part: Part, manifest: Manifest) -> Plan:
+        """Load the plan of a half of the engine that ``manifest`` describes."""
+        path = self._folder / part.file
+        plan = self._runtime.load(path, half, part)
+        check_graph(path, half, part, manifest.shapes, Sizer(manifest).wide, *plan.tensors())
+        return plan
+
+    def _require_sizes(self, part: Part) -> None:
+        """Raise ``EnvironmentProblem`` for a drafter whose plan covers less than the passes of this engine."""
+        verify, prefill = (_sizes_of(part, name) for name in (VERIFY, PREFILL))
+        needed = WindowSizes(self.num_slots, self._most_drafts + 1, self._most_drafts + 1)
+        covers = all(getattr(verify, each) >= getattr(needed, each) for each in ("rows", "columns", "emitted"))
+        reads = [each.positions for each in part.plan.profiles if each.positions] if part.plan else []
+        lengths = self._reach.lengths
+        covers &= all(fewest <= lengths[0] and lengths[-1] <= most for fewest, _, most in reads)
+        if not covers or prefill.columns < self.prefill_columns:
+            raise EnvironmentProblem(
+                f"the plan of {part.file} does not fit the other plans of the engine",
+                why="it covers fewer rows, drafts or columns than they do, or other lengths of the caches",
+                fix="remove the drafter and add it again",
+            )
 
     def _check(self, k: int) -> None:
         if k > self._most_drafts:
@@ -277,5 +353,14 @@ class TensorRTBackend:
 
 def _largest(manifest: Manifest, name: str) -> WindowSizes:
     """Return the sizes that the profile of that name covers in every plan."""
-    profiles = [profile_of(part, name) for part in manifest.parts.values()]
-    return WindowSizes(*(min(getattr(p, field)[-1] for p in profiles) for field in ("rows", "columns", "emitted")))
+    found = [_sizes_of(part, name) for part in manifest.parts.values()]
+    return WindowSizes(*(min(getattr(each, field) for each in found) for field in ("rows", "columns", "emitted")))
+
+
+def _sizes_of(part: Part, name: str) -> WindowSizes:
+    profile = profile_of(part, name)
+    return WindowSizes(profile.rows[-1], profile.columns[-1], profile.emitted[-1])
+
+
+def _numbers_of(drafters: Drafters) -> Numbers:
+    return tuple(sorted(each.number for each in drafters))

@@ -12,9 +12,9 @@ import numpy as np
 
 from ....plugins.graph_contract import EMITTED, HIDDEN, NEXT, NEXT_HIDDEN, WINDOW
 from ...folder.records import FURTHER, Part
-from .device import Box
+from .device import Box, Device
 from .loaded_graphs import Shape
-from .memory import Addresses, Memory, Sizer, WindowSizes, itemsize, tensor_block
+from .memory import Addresses, Sizer, WindowSizes, itemsize, tensor_block
 
 _ID, _TOKEN = itemsize("int64"), itemsize("int32")
 _MADE = 2  # columns that a pass lays out: its token and the draft
@@ -27,8 +27,8 @@ class PlanChain:
     of the other passes.
     """
 
-    def __init__(self, memory: Memory, rows: int) -> None:
-        self._device, self._sizer = memory.device, memory.sizer
+    def __init__(self, device: Device, sizer: Sizer, rows: int) -> None:
+        self._device, self._sizer = device, sizer
         largest = WindowSizes(rows, 1, _MADE)
         self._inputs = tensor_block(self._device, self._sizer, (*WINDOW, *EMITTED, HIDDEN), largest)
         self._made = tensor_block(self._device, self._sizer, (*NEXT, NEXT_HIDDEN), largest)
@@ -39,11 +39,6 @@ class PlanChain:
         for name in ("window_len", "num_tokens"):
             self._device.upload(self._inputs[name], ones)
         self._ids, self._columns, self._drafts = 0, _MADE, 0
-
-    @classmethod
-    def of(cls, part: Part | None, memory: Memory, rows: int) -> PlanChain | None:
-        """Return the chain of a drafter, or None if it is parallel."""
-        return cls(memory, rows) if part is not None and part.is_autoregressive else None
 
     def lay_out(self, ids: int, start: int, rows: int, columns: int) -> None:
         """Enqueue the copy of the first pass's result to windows of ``columns`` columns.

@@ -6,7 +6,8 @@ import contextlib
 import ctypes
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,6 +64,17 @@ class Device(Protocol):
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Return uninitialized page-locked host memory, for asynchronous copies."""
+        ...
+
+    def lease(self) -> AbstractContextManager[list[int]]:
+        """Return a list that gets the addresses of all memory allocated inside of the block, for ``free``.
+
+        If the block raises, they are freed.
+        """
+        ...
+
+    def free(self, addresses: Sequence[int]) -> None:
+        """Free memory, by the addresses of whole allocations, after all enqueued work. None of it may be captured."""
         ...
 
     def upload(self, address: int, source: np.ndarray) -> None:
@@ -164,7 +176,8 @@ class CudaDevice:
         self.stream = int(self._stream.handle)
         self._entered = threading.local()
         self._host = LegacyPinnedMemoryResource()
-        self._buffers: list[Any] = []
+        self._buffers: dict[int, Any] = {}
+        self._leases: list[list[int]] = []
         self._launchers: dict[str, Launcher] = {}
 
     def _enter(self) -> None:
@@ -185,8 +198,7 @@ class CudaDevice:
                 why=str(error),
                 fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free GPU memory",
             ) from error
-        self._buffers.append(buffer)
-        return int(buffer.handle)
+        return self._hold(buffer)
 
     def pinned(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Allocate page-locked host memory. Raises ``EnvironmentProblem`` on failure."""
@@ -200,9 +212,36 @@ class CudaDevice:
                 why=str(error),
                 fix="raise `ulimit -l`, or free memory",
             ) from error
-        self._buffers.append(buffer)
-        raw = (ctypes.c_byte * size).from_address(int(buffer.handle))
+        raw = (ctypes.c_byte * size).from_address(self._hold(buffer))
         return np.frombuffer(raw, dtype).reshape(shape)
+
+    def _hold(self, buffer: Any) -> int:
+        """Keep a buffer until it is freed, and return its address."""
+        address = int(buffer.handle)
+        self._buffers[address] = buffer
+        for addresses in self._leases:
+            addresses.append(address)
+        return address
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[list[int]]:
+        """Collect the addresses of what the block allocates."""
+        addresses: list[int] = []
+        self._leases.append(addresses)
+        try:
+            yield addresses
+        except BaseException:
+            self.free(addresses)
+            raise
+        finally:
+            self._leases.remove(addresses)
+
+    def free(self, addresses: Sequence[int]) -> None:
+        """Wait for all enqueued work, which may use the memory, and free it."""
+        if addresses:
+            self.record().wait()
+        for address in addresses:
+            self._buffers.pop(address).close()
 
     def upload(self, address: int, source: np.ndarray) -> None:
         """Enqueue a copy from the memory of ``source``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,38 +36,43 @@ class KeptMemory:
     Copies run in order, so the next copy into a buffer cannot overtake one out of it.
     """
 
-    def __init__(self, device: Device, caches: Mapping[str, Caches]) -> None:
-        self._device, self._caches = device, tuple(caches.values())
-        self.position_bytes = sum(each.position_bytes for each in self._caches)
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._free: dict[int, list[np.ndarray]] = {}
 
-    def keep(self, slot: int, start: int, end: int) -> KeptPositions:
-        """Enqueue the copy of positions of a slot to the host."""
-        content = self._buffer((end - start) * self.position_bytes)
-        for box, copy, size in self._copies(slot, start, end, content):
+    def keep(self, caches: Sequence[Caches], slot: int, start: int, end: int) -> KeptPositions:
+        """Enqueue the copy of positions of a slot in these caches to the host."""
+        content = self._buffer((end - start) * position_bytes(caches))
+        for box, copy, size in _copies(caches, slot, start, end, content):
             self._device.copy_box(copy, box, *size)
         kept = KeptPositions(start, end, content)
         weakref.finalize(kept, self._free[content.nbytes].append, content).atexit = False
         return kept
 
-    def restore(self, slot: int, kept: KeptPositions) -> None:
-        """Enqueue the copy back, into the caches of any slot."""
-        for box, copy, size in self._copies(slot, kept.start, kept.end, kept.content):
+    def restore(self, caches: Sequence[Caches], slot: int, kept: KeptPositions) -> None:
+        """Enqueue the copy back, into the same caches of any slot."""
+        for box, copy, size in _copies(caches, slot, kept.start, kept.end, kept.content):
             self._device.copy_box(box, copy, *size)
-
-    def _copies(
-        self, slot: int, start: int, end: int, content: np.ndarray
-    ) -> list[tuple[Box, Box, tuple[int, int, int]]]:
-        """Return the boxes in the caches, those in the copy, which lie one after the other, and their sizes."""
-        found, address = [], content.ctypes.data
-        for box, size in (each for caches in self._caches for each in caches.boxes(slot, start, end - start)):
-            width, height, depth = size
-            found.append((box, Box(address, width, height), size))
-            address += width * height * depth
-        return found
 
     def _buffer(self, size: int) -> np.ndarray:
         free = self._free.setdefault(size, [])
         if not free:
             free.extend(self._device.pinned((_TOGETHER, size), np.uint8))
         return free.pop()
+
+
+def position_bytes(caches: Sequence[Caches]) -> int:
+    """Return the bytes of one position of one slot in all of these caches."""
+    return sum(each.position_bytes for each in caches)
+
+
+def _copies(
+    caches: Sequence[Caches], slot: int, start: int, end: int, content: np.ndarray
+) -> list[tuple[Box, Box, tuple[int, int, int]]]:
+    """Return the boxes in the caches, those in the copy, which lie one after the other, and their sizes."""
+    found, address = [], content.ctypes.data
+    for box, size in (box for each in caches for box in each.boxes(slot, start, end - start)):
+        width, height, depth = size
+        found.append((box, Box(address, width, height), size))
+        address += width * height * depth
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..base import Steps
@@ -10,9 +11,11 @@ from .device import CapturedGraph, Device
 from .loaded_graphs import Pass
 from .memory import WindowSizes
 
-RoundKind = tuple[Steps, int, int, int]  # steps, K, rows, and cache positions that are read
+Numbers = tuple[int, ...]  # of the drafters that a round runs
+RoundKind = tuple[Steps, int, int, int, Numbers]  # steps, K, rows, cache positions that are read, and drafters
 ANY_LENGTH = 0  # in place of the positions, for rounds that are not replayed
-PassKind = tuple[str, WindowSizes]  # half, or the drafter's further passes, and sizes
+TARGET = -1  # in place of the number of a drafter
+PassKind = tuple[str, int, WindowSizes]  # half, or further passes, the number of its drafter, and sizes
 
 
 @dataclass
@@ -32,7 +35,7 @@ class KeptRounds:
     """A least-recently-used cache of the rounds of up to ``most`` kinds: contexts and graphs take GPU memory."""
 
     def __init__(self, device: Device, most: int) -> None:
-        self._device, self._most = device, most
+        self._device, self.most = device, most
         self._rounds: OrderedDict[RoundKind, KeptRound] = OrderedDict()
 
     def __len__(self) -> int:
@@ -41,16 +44,21 @@ class KeptRounds:
     def of(self, kind: RoundKind) -> KeptRound:
         """Return the round of this kind, empty if it is new or was dropped."""
         if kind not in self._rounds:
-            while len(self._rounds) >= self._most:
-                self._drop_oldest()
+            while len(self._rounds) >= self.most:
+                self._drop([next(iter(self._rounds))])
             self._rounds[kind] = KeptRound()
         self._rounds.move_to_end(kind)
         return self._rounds[kind]
 
-    def _drop_oldest(self) -> None:
-        self._device.record().wait()  # the dropped round may still run
-        _, dropped = self._rounds.popitem(last=False)
-        dropped.graph = None  # before the contexts, which it replays
-        for each in dropped.passes.values():
-            each.release()
-        dropped.passes.clear()
+    def drop_drafter(self, number: int) -> None:
+        """Drop all rounds that run a drafter."""
+        self._drop([kind for kind in self._rounds if number in kind[-1]])
+
+    def _drop(self, kinds: Sequence[RoundKind]) -> None:
+        self._device.record().wait()  # the dropped rounds may still run
+        for kind in kinds:
+            dropped = self._rounds.pop(kind)
+            dropped.graph = None  # before the contexts, which it replays
+            for each in dropped.passes.values():
+                each.release()
+            dropped.passes.clear()

@@ -17,18 +17,21 @@ from ...folder.records import FURTHER
 from ...policy.drafts_per_round import spaced_counts
 from ...running.token_choice import TokenChoice
 from ..profiling import ranged
-from .chain import PlanChain, bindings, further_sizes
+from .chain import bindings, further_sizes
 from .host_choice import HostChoice
-from .kept_rounds import PassKind
+from .kept_rounds import TARGET, PassKind
 from .kernels import NewestToken, choose_numbers
+from .loaded_drafter import PlanDrafter
 from .loaded_graphs import Pass, Plan, further_profile, round_profile
-from .memory import Memory, Span, WindowSizes, itemsize, tensor_block
+from .memory import Addresses, Memory, Span, WindowSizes, itemsize, tensor_block
 from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
 
 _ROUND = ("forced_next", "uniform", "tokens", "num_tokens")
 _ID = itemsize("int64")
 _UNKNOWN = -1
+
+Drafters = tuple[PlanDrafter, ...]
 
 
 def emitted_columns(num_speculative_tokens: int) -> int:
@@ -43,12 +46,16 @@ class PlanLanes:
     runs before the steps of a replayed round and is not part of a CUDA graph. In other rounds ``verify`` does its work,
     when the host's own drafts are in place. ``choices`` are those of slots whose tokens the host chooses; their rounds
     wait for it, so they cannot be captured.
+
+    Every drafter of a round runs over all of its rows, and writes only to caches of its own. If there are several, each
+    writes the next windows to a place of its own as well, and ``advance`` takes from there those of its slots.
     """
 
     def __init__(
         self,
         memory: Memory,
-        plans: Mapping[str, Plan],
+        target: Plan,
+        own: PlanDrafter | None,
         reach: Reach,
         most_drafts: int,
         scratch: Span,
@@ -56,7 +63,7 @@ class PlanLanes:
         reader: WideReader,
     ) -> None:
         device, rows = memory.device, memory.slots
-        self._memory, self._device, self._plans, self._scratch = memory, device, plans, scratch
+        self._memory, self._device, self._target, self._scratch = memory, device, target, scratch
         self._reach, self.positions = reach, reach.lengths[-1]  # cache positions that the passes of a round read
         widest = emitted_columns(most_drafts)  # also of a window: the next one is copied whole
         largest = WindowSizes(rows, widest, widest)
@@ -67,8 +74,9 @@ class PlanLanes:
         self.tensors = {name: address for block in blocks for name, address in block.addresses.items()}
         self.tensors |= memory.shared
         self._newest = NewestToken(device, largest)
-        drafter = plans.get("drafter")
-        self._chain = PlanChain.of(drafter.part if drafter else None, memory, rows)
+        self._own: Drafters = (own,) if own else ()
+        self._drafters: list[PlanDrafter | None] = [None] * rows  # of the slots that draft
+        self._running: Drafters = ()  # in this round
         self._readback = Readback(device, rows, largest.emitted, places)
         self._staging = Staging(device, rows * largest.columns * _ID)
         self._idle = self._idle_windows()
@@ -90,6 +98,7 @@ class PlanLanes:
         """Make every slot idle."""
         self._busy = [False] * self._memory.slots
         self.choices = [None] * self._memory.slots
+        self._drafters, self._running = [None] * self._memory.slots, ()
         for slot in range(self._memory.slots):
             self._reach.place(slot, None)
         self._device.upload(self._window.base, self._idle)
@@ -97,7 +106,7 @@ class PlanLanes:
 
     def retire(self, slot: int) -> None:
         """Make one slot idle."""
-        self._busy[slot], self.choices[slot] = False, None
+        self._busy[slot], self.choices[slot], self._drafters[slot], self._running = False, None, None, ()
         self._reach.place(slot, None)
         for name in ("start", "window_len", "draft_len"):
             size = itemsize("int64" if name == "start" else "int32")
@@ -111,12 +120,26 @@ class PlanLanes:
         last = max((slot for slot, busy in enumerate(self._busy) if busy), default=0)
         return next(rows for rows in self.row_sizes if rows > last)
 
-    def turn_to(self, rows: int, passes: dict[PassKind, Pass], *, waits: bool) -> None:
+    def assign(self, slot: int, drafter: PlanDrafter | None) -> None:
+        """Let a slot draft with this drafter; None: it does not draft."""
+        self._drafters[slot] = drafter
+
+    def drafter(self, slot: int) -> PlanDrafter | None:
+        """Return the drafter that reads the slot's prompt and text: the engine's own for one that does not draft."""
+        return self._drafters[slot] or next(iter(self._own), None)
+
+    @property
+    def drafters_needed(self) -> Drafters:
+        """The drafters of the active slots, each once; the engine's own if none of them drafts."""
+        found = (each for each, busy in zip(self._drafters, self._busy, strict=True) if busy and each)
+        return tuple(dict.fromkeys(found)) or self._own
+
+    def turn_to(self, rows: int, drafters: Drafters, passes: dict[PassKind, Pass], *, waits: bool) -> None:
         """Run the first ``rows`` slots in the next round, with ``passes``, to which missing passes are added.
 
         If the round ``waits`` for the host, each of its passes is captured instead of the round.
         """
-        self._rows, self._passes, self._waits = rows, passes, waits
+        self._rows, self._running, self._passes, self._waits = rows, drafters, passes, waits
 
     def place(self, slot: int, following: Mapping[str, int], drafts: int, start: int) -> None:
         """Make a slot active, with the one-row window at the addresses of the ``NEXT`` tensors.
@@ -175,9 +198,11 @@ class PlanLanes:
 
         A parallel drafter makes as many drafts as the windows had, ``k`` or what grammars forced beyond that.
         """
-        self._enqueue("drafter", self._sizes)
-        if self._chain is not None:
-            self._chain.lay_out(self._next[NEXT[0]], self._next[NEXT[1]], self._rows, k + 1)
+        for each in self._running:
+            self._enqueue("drafter", self._sizes, each)
+            if each.chain is not None:
+                following = self._following(each)
+                each.chain.lay_out(following[NEXT[0]], following[NEXT[1]], self._rows, k + 1)
 
     def draft_tree(self, k: int) -> None:
         """Draft a chain: plans have no ancestors input."""
@@ -186,10 +211,11 @@ class PlanLanes:
     @ranged("draft")
     def extend(self) -> None:
         """Enqueue a further pass of an autoregressive drafter, over its last draft."""
-        if self._chain is not None:
-            self._chain.feed(self._rows)
-            self._enqueue(FURTHER, further_sizes(self._rows, self.positions))
-            self._chain.take(self._rows)
+        for each in self._running:
+            if each.chain is not None:
+                each.chain.feed(self._rows)
+                self._enqueue(FURTHER, further_sizes(self._rows, self.positions), each)
+                each.chain.take(self._rows)
 
     def defer(self) -> None:
         """Enqueue the narrowest drafter pass at once: a CUDA graph cannot know where to defer features to."""
@@ -200,17 +226,20 @@ class PlanLanes:
         """Enqueue the copy of the next windows over the current ones; with ``k`` 0, of the newest tokens only."""
         if not k:
             self._newest.enqueue(self.tensors, self._sizes)
+        made = self._verified if k and self._is_parallel else k
+        if k and len(self._running) > 1:
+            self._gather(made + 1)
         # The lengths come from the host, unless a pass has written all of the window.
-        is_whole = k > 0 and self._chain is None
+        is_whole = k > 0 and self._is_whole
         size = self._window.size if is_whole else self._window.offsets["window_len"]
         self._device.copy(self._window.base, self._next.base, size)
-        self.advanced(self._verified if is_whole else k)
+        self.advanced(made)
 
     def advanced(self, k: int) -> None:
         """Record the state of the windows after ``advance(k)``, whether enqueued or replayed."""
         self._columns = k + 1
         self._drafts = [k] * self._memory.slots
-        if k and self._chain is None:
+        if k and self._is_whole:
             self._uploaded = list(self._drafts)
 
     @property
@@ -248,6 +277,28 @@ class PlanLanes:
     def is_capturable(self) -> bool:
         """Return whether a CUDA graph can capture every pass of the round."""
         return all(run.is_capturable for run in self._passes.values())
+
+    @property
+    def _is_parallel(self) -> bool:
+        return all(each.chain is None for each in self._running)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Return whether one pass writes all of the next windows."""
+        return self._is_parallel and len(self._running) <= 1
+
+    def _following(self, drafter: PlanDrafter) -> Addresses:
+        """Return where a drafter writes the next windows."""
+        return self._next.addresses if len(self._running) == 1 else drafter.following
+
+    def _gather(self, columns: int) -> None:
+        """Take the next window of each active slot, of ``columns`` columns, from its drafter."""
+        row = columns * _ID
+        for slot, drafter in enumerate(self._drafters[: self._rows]):
+            if self._busy[slot]:
+                following = (drafter or self._running[0]).following
+                for name, size in ((NEXT[0], row), (NEXT[1], _ID)):
+                    self._device.copy(self._next[name] + slot * size, following[name] + slot * size, size)
 
     @property
     def _sizes(self) -> WindowSizes:
@@ -290,22 +341,28 @@ class PlanLanes:
                 self._device.copy(spare + slot * columns * _ID, ids + slot * old * _ID, (drafts + 1) * _ID)
         self._device.copy(ids, spare, self._memory.slots * columns * _ID)
 
-    def _enqueue(self, kind: str, sizes: WindowSizes) -> None:
-        run = self._pass(kind, sizes)
+    def _enqueue(self, kind: str, sizes: WindowSizes, drafter: PlanDrafter | None = None) -> None:
+        run = self._pass(kind, sizes, drafter)
         if self._waits:
             run.replay()
         else:
             run.enqueue()
 
-    def _pass(self, kind: str, sizes: WindowSizes) -> Pass:
+    def _pass(self, kind: str, sizes: WindowSizes, drafter: PlanDrafter | None) -> Pass:
         """Return the pass of a half, or ``FURTHER``, for these sizes; create it if the round has none."""
-        key = kind, sizes
+        key = kind, TARGET if drafter is None else drafter.number, sizes
         if key not in self._passes:
-            memory, half = self._memory, "drafter" if kind == FURTHER else kind
-            plan, profile_for = self._plans[half], further_profile if kind == FURTHER else round_profile
-            shapes, tensors = bindings(kind, plan.part, memory.sizer, sizes, self.tensors, self._chain)
-            run = plan.context(profile_for(plan.part, sizes.rows), *self._scratch)
-            cache_shapes, cache_addresses = memory.caches[half].first_rows(sizes.rows)
+            profile_for = further_profile if kind == FURTHER else round_profile
+            if drafter is None:
+                plan, caches, scratch = self._target, self._memory.caches, self._scratch
+                shapes = self._memory.sizer.shapes(plan.part.inputs, sizes)
+                tensors: Addresses = self.tensors
+            else:
+                plan, caches, scratch = drafter.plan, drafter.caches, drafter.scratch
+                base = {**self.tensors, **drafter.outputs, **self._following(drafter)}
+                shapes, tensors = bindings(kind, plan.part, drafter.sizer, sizes, base, drafter.chain)
+            run = plan.context(profile_for(plan.part, sizes.rows), *scratch)
+            cache_shapes, cache_addresses = caches.first_rows(sizes.rows)
             run.bind({**shapes, **cache_shapes}, {**tensors, **cache_addresses})
             self._passes[key] = run
         return self._passes[key]

@@ -16,7 +16,7 @@ from ...folder.records import Part
 from .device import ALIGNMENT, Box, Device
 
 # Large outputs that only the next pass reads; every pass writes them to the same place.
-SCRATCH = ("aux_hidden", "logits", "draft_logits", "draft_ids")
+SCRATCH = ("aux_hidden", "logits")
 
 Addresses = Mapping[str, int]
 Span = tuple[int, int]  # address and size
@@ -93,10 +93,16 @@ def tensor_block(device: Device, sizer: Sizer, names: Iterable[str], sizes: Wind
     return Block(device, {name: sizer.bytes(name, sizes) for name in names})
 
 
+def scratch_block(device: Device, sizer: Sizer, names: Iterable[str], largest: Sequence[WindowSizes]) -> Block:
+    """Return a block of tensors that each have room for passes of any of these sizes."""
+    return Block(device, {name: max(sizer.bytes(name, sizes) for sizes in largest) for name in names})
+
+
 class Memory:
     """Memory shared by all passes over ``slots`` rows. ``largest`` are the sizes of the largest passes.
 
-    Caches start as zeros, which are also valid quantized codes: unwritten positions must hold finite numbers.
+    A drafter has caches and large outputs of its own (``PlanDrafter``). Caches start as zeros, which are also valid
+    quantized codes: unwritten positions must hold finite numbers.
     """
 
     def __init__(self, device: Device, manifest: Manifest, slots: int, largest: Iterable[WindowSizes]) -> None:
@@ -105,16 +111,13 @@ class Memory:
         self.numbers_length = manifest.shapes.max_seq_len + 1
         # Idle rows point here, after everything that a request can hold, because their passes write as well.
         self.parking = manifest.shapes.max_seq_len
-        self.caches = {
-            half: Caches(device, part, slots, manifest.shapes.cache_length, self.sizer.wide)
-            for half, part in manifest.parts.items()
-        }
+        self.cache_length = manifest.shapes.cache_length
+        self.caches = Caches(device, manifest.target, slots, self.cache_length, self.sizer.wide)
         self.numbers = device.allocate(slots * self.numbers_length * itemsize("float32"))
         self.positions = _counted(device, manifest.shapes.cache_length)
         self.policy = tensor_block(device, self.sizer, POLICY, WindowSizes(slots, 1, 2))
-        self.scratch = Block(
-            device, {name: max(self.sizer.bytes(name, sizes) for sizes in largest) for name in SCRATCH}
-        )
+        self.largest = tuple(largest)
+        self.scratch = scratch_block(device, self.sizer, SCRATCH, self.largest)
 
     @property
     def shared(self) -> Addresses:

@@ -11,12 +11,13 @@ from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
 from ...folder.records import FURTHER, PREFILL
 from ..base import Chunk
 from ..profiling import ranged
-from .chain import PlanChain, bindings, further_sizes
+from .chain import bindings, further_sizes
 from .host_choice import HostChoice
 from .kernels import NewestToken, choose_numbers
 from .lanes import PlanLanes, emitted_columns
-from .loaded_graphs import Plan, further_profile
-from .memory import Memory, WindowSizes, tensor_block
+from .loaded_drafter import PlanDrafter
+from .loaded_graphs import Pass, Plan, Shape
+from .memory import Addresses, Caches, Memory, WindowSizes, tensor_block
 from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
 
@@ -34,7 +35,7 @@ class PlanPrompt:
     def __init__(
         self,
         memory: Memory,
-        plans: Mapping[str, Plan],
+        target: Plan,
         slots: PlanLanes,
         reach: Reach,
         largest: WindowSizes,
@@ -42,12 +43,8 @@ class PlanPrompt:
         reader: WideReader,
     ) -> None:
         device, sizer = memory.device, memory.sizer
-        self._memory, self._device, self._plans, self._slots, self._reach = memory, device, plans, slots, reach
-        self._passes = {name: plan.context(PREFILL, *scratch) for name, plan in plans.items()}
-        drafter = plans.get("drafter")
-        self._chain = PlanChain.of(drafter.part if drafter else None, memory, 1)
-        if drafter is not None and self._chain is not None:
-            self._passes[FURTHER] = drafter.context(further_profile(drafter.part, 1), *scratch)
+        self._memory, self._device, self._target, self._slots, self._reach = memory, device, target, slots, reach
+        self._pass = target.context(PREFILL, *scratch)
         self._inputs = tensor_block(device, sizer, _INPUTS, largest)
         self._results = tensor_block(device, sizer, _RESULTS, largest)
         self._staging = Staging(device, self._inputs.size)
@@ -91,7 +88,8 @@ class PlanPrompt:
         if logprobs is not None:
             sizes = replace(sizes, emitted=emitted_columns(self._columns - 1))
         choose_numbers(self._device, table, self._memory.numbers_length, self.tensors, sizes)
-        self._enqueue("target", sizes)
+        self._bind(self._pass, self._memory.caches, self._memory.sizer.shapes(self._target.part.inputs, sizes))
+        self._pass.enqueue()
         if logprobs is not None:
             logits = self._reader.read(self.tensors["logits"], self._columns, self._memory.sizer.vocab_size)
             logprobs.add(self._chunk.start, logits)
@@ -103,9 +101,10 @@ class PlanPrompt:
     def draft(self, k: int) -> None:
         """Enqueue the drafter over the chunk."""
         self._reached = self._reach.holding(self._end + k)
-        self._enqueue("drafter", WindowSizes(1, self._columns, k + 1, self._reached))
-        if self._chain is not None:
-            self._chain.lay_out(self.tensors[NEXT[0]], self.tensors[NEXT[1]], 1, k + 1)
+        if (drafter := self._slots.drafter(self._slot)) is not None:
+            self._enqueue("drafter", drafter, WindowSizes(1, self._columns, k + 1, self._reached))
+            if drafter.prompt_chain is not None:
+                drafter.prompt_chain.lay_out(self.tensors[NEXT[0]], self.tensors[NEXT[1]], 1, k + 1)
 
     def draft_tree(self, k: int) -> None:
         """Draft a chain: plans have no ancestors input."""
@@ -114,10 +113,11 @@ class PlanPrompt:
     @ranged("draft")
     def extend(self) -> None:
         """Enqueue a further pass of an autoregressive drafter, if the result will be verified."""
-        if self._chain is not None and self._chunk.is_last:
-            self._chain.feed(1)
-            self._enqueue(FURTHER, further_sizes(1, self._reached))
-            self._chain.take(1)
+        drafter = self._slots.drafter(self._slot)
+        if drafter is not None and drafter.prompt_chain is not None and self._chunk.is_last:
+            drafter.prompt_chain.feed(1)
+            self._enqueue(FURTHER, drafter, further_sizes(1, self._reached))
+            drafter.prompt_chain.take(1)
 
     def defer(self) -> None:
         """Enqueue the narrowest drafter pass, because the drafter must read every chunk."""
@@ -142,11 +142,13 @@ class PlanPrompt:
     def _sizes(self) -> WindowSizes:
         return WindowSizes(1, self._columns, emitted_columns(self._k), self._reach.holding(self._end))
 
-    def _enqueue(self, kind: str, sizes: WindowSizes) -> None:
-        half = "drafter" if kind == FURTHER else kind
-        part, sizer = self._plans[half].part, self._memory.sizer
-        shapes, tensors = bindings(kind, part, sizer, sizes, self.tensors, self._chain)
-        cache_shapes, cache_addresses = self._memory.caches[half].row(self._slot)
-        run = self._passes[kind]
-        run.bind({**shapes, **cache_shapes}, {**tensors, **cache_addresses})
+    def _enqueue(self, kind: str, drafter: PlanDrafter, sizes: WindowSizes) -> None:
+        """Enqueue a pass of the slot's drafter."""
+        base, run = {**self.tensors, **drafter.outputs}, drafter.prompt_passes[kind]
+        shapes, tensors = bindings(kind, drafter.plan.part, drafter.sizer, sizes, base, drafter.prompt_chain)
+        self._bind(run, drafter.caches, shapes, tensors)
         run.enqueue()
+
+    def _bind(self, run: Pass, caches: Caches, shapes: Mapping[str, Shape], tensors: Addresses | None = None) -> None:
+        cache_shapes, cache_addresses = caches.row(self._slot)
+        run.bind({**shapes, **cache_shapes}, {**(self.tensors if tensors is None else tensors), **cache_addresses})

@@ -11,7 +11,8 @@ import ctypes
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class HostDevice:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._memory: list[np.ndarray] = []
+        self._leases: list[list[int]] = []
         self._queue: deque[Callable[[], None]] = deque()
         self._enqueued = self._done = 0
         self._recording: Steps | None = None
@@ -54,7 +56,35 @@ class HostDevice:
         at = bisect_right(self._starts, address)
         self._starts.insert(at, address)
         self._ends.insert(at, address + size)
-        self._memory.append(memory)
+        self._memory.insert(at, memory)
+        for addresses in self._leases:
+            addresses.append(address)
+
+    @contextmanager
+    def lease(self) -> Iterator[list[int]]:
+        addresses: list[int] = []
+        self._leases.append(addresses)
+        try:
+            yield addresses
+        except BaseException:
+            self.free(addresses)
+            raise
+        finally:
+            self._leases.remove(addresses)
+
+    def free(self, addresses: Sequence[int]) -> None:
+        if addresses:
+            self.record().wait()
+        for address in addresses:
+            at = self._starts.index(address)
+            self._memory[at][:] = GARBAGE
+            for each in (self._starts, self._ends, self._memory):
+                del each[at]
+
+    @property
+    def held(self) -> int:
+        """The bytes of all allocations."""
+        return sum(self._ends) - sum(self._starts)
 
     def view(self, address: int, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """The device's bytes at ``address`` as an array. Raises ``MemoryError`` outside of what was allocated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,16 @@ from peagle.compiler.store.stages import StageStore
 from peagle.engines import Engine
 from peagle.engines.backends.profiling import Profiler
 from peagle.engines.backends.tensorrt.backend import TensorRTBackend
-from peagle.engines.folder.manifest import Manifest
-from peagle.engines.folder.records import BackendRecord, Part, PlanRecord, PlanTensor, Speculation
+from peagle.engines.folder.manifest import Manifest, in_oldest_format
+from peagle.engines.folder.records import (
+    AddedDrafter,
+    BackendRecord,
+    FileEntry,
+    Part,
+    PlanRecord,
+    PlanTensor,
+    Speculation,
+)
 from peagle.engines.text.tokenizer import Tokenizer
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.lowering import LOWERINGS
@@ -86,6 +95,18 @@ def plan_manifest(manifest: Manifest, graphs: dict[str, Path], folder: Path, row
         )
     backend = BackendRecord("tensorrt-rtx", "tensorrt", {"tensorrt-rtx": VERSION}, ("sm_120",))
     return replace(manifest, backend=backend, **halves)
+
+
+def write_twin(folder: Path, manifest: Manifest) -> None:
+    """Write the engine of plans with its own drafter once more, added as ``twin``."""
+    part, file = manifest.drafter, "drafters/twin/model.plan"
+    assert part is not None
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(folder / part.file, folder / file)
+    again = replace(part, file=file, origin=replace(part.origin, revision="twin"))
+    added = AddedDrafter(manifest.method, again, manifest.speculation, manifest.shapes.draft_vocab_size, "fp32")
+    files = {**manifest.files, file: FileEntry.of(folder / file)}
+    in_oldest_format(replace(manifest, drafters={"twin": added}, files=files)).write(folder)
 
 
 def _known(shape: list[int | str]) -> tuple[int, ...]:

@@ -84,7 +84,7 @@ def test_passes_of_a_chain_include_the_copies_between_them(head: DrafterSpec) ->
     assert manifest.drafter is not None
     plan = PlanRecord((), {}, {}, (PlanTensor(HIDDEN, "float16", (-1, 8)),))
     memory = Memory(device, replace(manifest, drafter=replace(manifest.drafter, plan=plan)), 2, [largest])
-    chain, windows = PlanChain(memory, 2), tensor_block(device, memory.sizer, NEXT, largest)
+    chain, windows = PlanChain(device, memory.sizer, 2), tensor_block(device, memory.sizer, NEXT, largest)
     chain.lay_out(windows[NEXT[0]], windows[NEXT[1]], 2, 8)
     after_first = device.copies
     chain.feed(2)

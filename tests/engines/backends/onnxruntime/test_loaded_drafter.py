@@ -125,4 +125,4 @@ def test_caches_that_do_not_fit_are_refused(alone: Engine, monkeypatch: pytest.M
 
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1000)
     with pytest.raises(EnvironmentProblem, match="the KV caches of 1 requests"):
-        alone._backend.load_drafter(alone.manifest)
+        alone._backend.load_drafter(alone.manifest, alone._loop.run_between)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,7 +203,7 @@ def test_an_idle_row_points_behind_all_that_a_request_can_hold(plans: Plans) -> 
 
 def _runs(engine: Engine) -> list[tuple[str, int]]:
     """What the target's plan runs from now on: profile and rows of each pass."""
-    runs: list[tuple[str, int]] = engine._backend._lanes._plans["target"].engine.runs  # type: ignore[attr-defined]
+    runs: list[tuple[str, int]] = engine._backend._lanes._target.engine.runs  # type: ignore[attr-defined]
     runs.clear()
     return runs
 
@@ -249,9 +250,9 @@ def test_unused_round_contexts_and_graphs_are_evicted(
     engine, device = plan_engine(tmp_path, manifest, tiny_engine.folder, slots=2)
     for k in (0, 1, 2, 3, 4, 5, 6, 3):
         assert _told(engine, GREEDY, k) == _told(tiny_engine, GREEDY, k)
-    rounds, plans = engine._backend._rounds, engine._backend._lanes._plans  # type: ignore[attr-defined]
-    assert len(rounds) == 3
-    for plan in plans.values():
+    backend: Any = engine._backend
+    assert len(backend._rounds) == 3
+    for plan in (backend._lanes._target, backend._own.plan):
         assert len(plan.engine.contexts) <= 3 + 1  # and that of prompts
     assert device.replays > 0
 

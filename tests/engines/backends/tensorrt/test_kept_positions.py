@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.backends.tensorrt.device import Box, box_copy
-from peagle.engines.backends.tensorrt.kept_positions import KeptMemory
+from peagle.engines.backends.tensorrt.kept_positions import KeptMemory, position_bytes
 from peagle.engines.backends.tensorrt.memory import Caches
 from peagle.engines.folder.records import Cache
 from peagle.engines.scheduling.prefix_cache import BLOCK
@@ -56,14 +56,14 @@ def test_kept_positions_are_restored_in_any_slot_and_nowhere_else(device: HostDe
     """Layers of several shapes and types, as Gemma-4 has them."""
     rng = np.random.default_rng(1)
     caches = _caches(device, Cache(2, 8), Cache(4, 16), Cache(2, 8), Cache(2, 32, "float8e4m3fn"))
-    memory = KeptMemory(device, {"target": caches})
+    memory = KeptMemory(device)
     before = {
         name: rng.integers(0, 256, each.shape).astype(np.uint8) for name, each in _contents(device, caches).items()
     }
     _fill(device, caches, before)
-    kept = memory.keep(1, 16, 32)
-    assert kept.num_bytes == 16 * memory.position_bytes
-    memory.restore(2, kept)
+    kept = memory.keep([caches], 1, 16, 32)
+    assert kept.num_bytes == 16 * position_bytes([caches])
+    memory.restore([caches], 2, kept)
     for name, each in _contents(device, caches).items():
         before[name][2, :, 16:32] = before[name][1, :, 16:32]
         assert np.array_equal(each, before[name])
@@ -72,20 +72,20 @@ def test_kept_positions_are_restored_in_any_slot_and_nowhere_else(device: HostDe
 def test_a_buffer_is_reused_once_its_copy_is_dropped_and_not_before(device: HostDevice) -> None:
     """Even if the copy out of it has not run yet: copies run in order."""
     caches = _caches(device, Cache(1, 8))
-    memory, contents = KeptMemory(device, {"target": caches}), _contents(device, caches)
+    memory, contents = KeptMemory(device), _contents(device, caches)
     for slot in range(2):
         for each in contents.values():
             each[slot] = slot + 1
     _fill(device, caches, contents)
-    held = memory.keep(0, 0, 4)
+    held = memory.keep([caches], 0, 0, 4)
     addresses = {held.content.ctypes.data}
     for _ in range(40):
-        kept = memory.keep(1, 0, 4)
-        memory.restore(2, kept)
+        kept = memory.keep([caches], 1, 0, 4)
+        memory.restore([caches], 2, kept)
         addresses.add(kept.content.ctypes.data)
         del kept
     assert len(addresses) <= 3
-    memory.restore(1, held)
+    memory.restore([caches], 1, held)
     for each in _contents(device, caches).values():
         assert (each[1, :, :4] == 1).all()
         assert (each[2, :, :4] == 2).all()

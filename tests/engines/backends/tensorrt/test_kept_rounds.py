@@ -18,7 +18,7 @@ def steps(lanes: Lanes, k: int) -> None:
 def test_most_recent_round_kinds_are_kept(asked: list[int], most: int) -> None:
     rounds, kept = KeptRounds(HostDevice(), most), dict[int, object]()
     for k in asked:
-        fresh = rounds.of((steps, k, 1))
+        fresh = rounds.of((steps, k, 1, 0, (0,)))
         assert (fresh is kept.get(k)) == (k in kept)
         kept = {**{each: kept[each] for each in kept if each != k}, k: fresh}
         kept = {each: kept[each] for each in [*kept][-most:]}
@@ -28,15 +28,27 @@ def test_most_recent_round_kinds_are_kept(asked: list[int], most: int) -> None:
 def test_a_round_is_not_dropped_while_it_runs() -> None:
     device, done = HostDevice(), list[int]()
     rounds = KeptRounds(device, most=1)
-    rounds.of((steps, 1, 1))
+    rounds.of((steps, 1, 1, 0, (0,)))
     device.enqueue(lambda: done.append(1))
-    rounds.of((steps, 1, 1))
+    rounds.of((steps, 1, 1, 0, (0,)))
     assert not done
-    rounds.of((steps, 2, 1))
+    rounds.of((steps, 2, 1, 0, (0,)))
     assert done == [1]
 
 
 def test_row_count_is_part_of_the_kind() -> None:
     rounds = KeptRounds(HostDevice(), most=2)
-    assert rounds.of((steps, 1, 1)) is not rounds.of((steps, 1, 2))
-    assert rounds.of((steps, 1, 1)) is rounds.of((steps, 1, 1))
+    assert rounds.of((steps, 1, 1, 0, (0,))) is not rounds.of((steps, 1, 2, 0, (0,)))
+    assert rounds.of((steps, 1, 1, 0, (0,))) is rounds.of((steps, 1, 1, 0, (0,)))
+
+
+def test_rounds_of_a_drafter_are_dropped_with_it_and_no_others() -> None:
+    device, done = HostDevice(), list[int]()
+    rounds = KeptRounds(device, most=9)
+    for drafters in ((), (0,), (1,), (0, 1)):
+        rounds.of((steps, 1, 1, 0, drafters)).has_run = True
+    device.enqueue(lambda: done.append(1))
+    rounds.drop_drafter(1)
+    assert done == [1]
+    found = {drafters: rounds.of((steps, 1, 1, 0, drafters)).has_run for drafters in ((), (0,), (1,), (0, 1))}
+    assert found == {(): True, (0,): True, (1,): False, (0, 1): False}
