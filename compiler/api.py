@@ -218,10 +218,10 @@ def add_drafter(
     force: bool = False,
     progress: Progress | None = None,
 ) -> EngineDrafter:
-    """Build the graph of a draft head and add it to an engine, as ``peagle-compile drafter add`` does.
+    """Build the graph or plan of a draft head and add it to an engine, as ``peagle-compile drafter add`` does.
 
     Args:
-        engine: The engine folder, for ONNX Runtime. The files of its target are not touched.
+        engine: The engine folder. The files of its target are not touched.
         draft: The head: a folder, OWNER/NAME of the Hugging Face Hub, or a short name.
         name: Name of the drafter in the engine; the head's own by default.
         num_speculative_tokens: Tokens drafted per round; adaptive by default, starting from the head's trained depth.

@@ -19,10 +19,11 @@ from ...engines.folder.manifest import (
     in_oldest_format,
     is_drafter_name,
 )
-from ...engines.folder.records import AddedDrafter, FileEntry, Speculation
+from ...engines.folder.records import AddedDrafter, FileEntry, PlanRecord, Speculation
 from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from ...plugins.number_formats import NUMBER_FORMATS
 from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ..checkpoints.head_weights import open_head
 from ..checkpoints.json_files import read_json
@@ -33,17 +34,20 @@ from ..console.progress import Progress
 from ..precision.decide_recipe import wide_of, with_drafter
 from ..precision.precision_options import PrecisionOptions
 from ..precision.recipes import Recipe
-from ..request.request import HeadOptions, SizeOptions
+from ..request.build_platform import BuildPlatform, platform_of_engine
+from ..request.request import HeadOptions, PlanOptions, SizeOptions
+from ..request.resolved_config import FILE_NAME as RESOLVED
 from ..store.atomic_files import flush, flush_tree, writing
 from ..store.leftovers import clear_leftovers, remove, temporary_path
 from ..store.locks import locked
 from ..store.made_for import MadeFor
 from ..store.publish import Assembly, temporary_folder
-from ..store.stages import StageStore
+from ..store.stages import Stage, StageStore
 from .check_numbers import prompts_for, require_finite
 from .engine_manifest import origin_of_head, part_of
 from .graph_stages import SEMANTIC, Compiled, TargetsEmbedding, attach, beside_target, trace
 from .model_half import drafter_half
+from .plan_stages import PLAN, PlanSource, PlanStage, build_plan, profiles
 from .shared_steps import PipelineRun, bytes_of, place_config
 
 if TYPE_CHECKING:
@@ -81,7 +85,7 @@ class EngineDrafter:
 def add_drafter(
     request: DrafterRequest, progress: Progress | None = None, store: StageStore | None = None
 ) -> EngineDrafter:
-    """Build the graph of a head for the target of ``request.engine`` and add it to the engine.
+    """Build the graph of a head for the target of ``request.engine``, or its plan, and add it to the engine.
 
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. The engine is unchanged until the drafter works.
     """
@@ -91,6 +95,7 @@ def add_drafter(
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
     with run.phases("read", "read the engine and the head"):
         manifest = _extensible(request.engine)
+        platform = platform_of_engine(manifest.backend) if manifest.backend.gpus else None
         model = manifest.target.origin.id
         own_name, found = resolve_head(model, request.draft, request.draft_revision, run.progress)
         name = _free_name(manifest, request, own_name)
@@ -118,15 +123,24 @@ def add_drafter(
             run.store, half, traced,
             lowering=lowering, cache_length=manifest.shapes.cache_length, progress=run.progress, embedding=embedding,
         )  # fmt: skip
-    origin = origin_of_head(request.draft, checkpoint)
+    origin, folder = origin_of_head(request.draft, checkpoint), f"{DRAFTERS}/{name}"
+    part = part_of("drafter", folder, origin, head.caches, compiled, recipe)
+    stage, checks = compiled.attached, platform is None or platform.runs_here
+    if platform:
+        with run.phases("plan drafter"):
+            plan = _plan(run, manifest, request, platform, compiled, speculation)
+        part, stage = replace(part, file=f"{folder}/{PLAN}", plan=plan.facts.plan), plan.placed
+        warnings = (*warnings, *plan.facts.warnings)
+    if not checks:
+        warnings = (*warnings, _unchecked(manifest))
     added = AddedDrafter(
         method=method_of_heads(Passes.ONE_PER_DRAFT if head.strategy == "autoregressive" else Passes.ONE).name,
-        part=part_of("drafter", f"{DRAFTERS}/{name}", origin, head.caches, compiled, recipe),
+        part=part,
         speculation=speculation,
         draft_vocab_size=head.draft_vocab_size,
         precision=recipe.drafter,
     )
-    size = _publish(run, request, name, added, compiled, checkpoint)
+    size = _publish(run, request, name, added, stage, checkpoint, checks=checks)
     return EngineDrafter(
         name, added, size, warnings=(*found.notes, *warnings), seconds=round(time.perf_counter() - began, 1)
     )
@@ -200,12 +214,6 @@ def _extensible(engine: Path) -> Manifest:
     """Return the manifest of an engine that can have further drafters. Raises ``UsageError`` for another."""
     manifest = Manifest.read(engine)
     fix = f"build an engine with this head: `peagle-compile build --model {manifest.target.origin.id} --draft HEAD`"
-    if manifest.backend.gpus:
-        raise UsageError(
-            f"no drafter can be added to {engine}, an engine for {manifest.backend.name}",
-            why="only engines for ONNX Runtime can have drafters that were not built with them",
-            fix=fix,
-        )
     if not manifest.shapes.taps:
         raise UsageError(
             f"no drafter can be added to {engine}",
@@ -317,8 +325,54 @@ def _with_weights(manifest: Manifest, lacking: Sequence[str], progress: Progress
 def _recipe(manifest: Manifest, head: DrafterSpec) -> Recipe:
     """Return the engine's recipe with the types that a build would choose for this head."""
     lowering = lowering_named(manifest.backend.lowering)
-    recipe = Recipe.recorded(manifest.precision, wide_of(None, lowering) or "")
+    recipe = Recipe.recorded(manifest.precision, wide_of(None, lowering) or _wide_of_plan(manifest))
     return with_drafter(replace(recipe, drafter=recipe.wide), PrecisionOptions(), lowering, head)
+
+
+def _wide_of_plan(manifest: Manifest) -> str:
+    """Return the type of what is not quantized in the plans of an engine: that of the target's logits."""
+    dtype = next(each.dtype for each in _plan_of_target(manifest).tensors if each.name == "logits")
+    return next(name for name, each in NUMBER_FORMATS.items() if each.number_type.name == dtype)
+
+
+def _plan_of_target(manifest: Manifest) -> PlanRecord:
+    if manifest.target.plan is None:
+        raise ValueError("an engine of plans whose target has none")
+    return manifest.target.plan
+
+
+def _plan(
+    run: PipelineRun,
+    manifest: Manifest,
+    request: DrafterRequest,
+    platform: BuildPlatform,
+    compiled: Compiled,
+    speculation: Speculation,
+) -> PlanStage:
+    """Build the plan of a drafter as a build of the engine would, for all rows and drafts of the target's plan.
+
+    The windows of a round have one width, so a drafter may get those of another one that drafts more.
+    """
+    source, config = PlanSource.of(compiled), read_json(request.engine / RESOLVED, "every engine has it")
+    room = replace(speculation, max_num_speculative_tokens=manifest.speculation.max_num_speculative_tokens)
+    sizes = profiles(
+        "drafter",
+        max(each.rows[-1] for each in _plan_of_target(manifest).profiles),
+        room,
+        manifest.shapes.max_seq_len,
+        is_autoregressive=source.is_autoregressive,
+    )
+    options = PlanOptions(optimization_level=config.get("optimization_level"), workspace_gb=config.get("workspace_gb"))
+    options.check()
+    return build_plan(run, "drafter", source, platform, options, sizes)
+
+
+def _unchecked(manifest: Manifest) -> str:
+    gpus = ", ".join(manifest.backend.gpus)
+    return (
+        f"the drafter's outputs were not checked: this machine cannot run an engine for {gpus}; "
+        "results of requests that use it show how many of its drafts are accepted"
+    )
 
 
 def _publish(
@@ -326,16 +380,19 @@ def _publish(
     request: DrafterRequest,
     name: str,
     added: AddedDrafter,
-    compiled: Compiled,
+    stage: Stage,
     checkpoint: Checkpoint,
+    *,
+    checks: bool,
 ) -> int:
-    """Place the drafter in the engine, try it, and list it in the manifest; return the bytes of its files."""
+    """Place the drafter in the engine, try it if ``checks``, and list it in the manifest; return the bytes of its
+    files."""
     engine, folder = request.engine, request.engine / folder_of(name)
-    size = sum(bytes_of({name: compiled.attached}).values())
+    size = sum(bytes_of({name: stage}).values())
     with writing(engine, size), changing(engine):
         with temporary_folder(engine / DRAFTERS) as temporary, run.phases("assemble"):
             assembly = Assembly(temporary)
-            assembly.place_stage(compiled.attached, compiled.files.folder or f"{DRAFTERS}/{name}", run.progress)
+            assembly.place_stage(stage, added.part.file.rpartition("/")[0], run.progress)
             place_config(assembly, checkpoint, f"{DRAFTERS}/{name}")
             assembly.check(run.progress)
             manifest = _extensible(engine)  # another process may have changed it
@@ -352,8 +409,9 @@ def _publish(
         files = dict(sorted({**manifest.files, **assembly.files}.items()))
         manifest = in_oldest_format(replace(manifest, drafters={**manifest.drafters, name: added}, files=files))
         try:
-            with run.phases("check numbers"):
-                _require_numbers(manifest.using(name), request)
+            if checks:
+                with run.phases("check numbers"):
+                    _require_numbers(manifest.using(name), request)
             manifest.write(engine)
         except BaseException:
             remove(folder)

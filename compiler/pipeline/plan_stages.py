@@ -16,6 +16,8 @@ from ...plugins.tensorrt.import_tensorrt import Product
 from ..checkpoints.target_and_drafter import cache_length
 from ..precision.product_table import BuiltProduct
 from ..request.build_plan import CHUNK, BuildPlan
+from ..request.build_platform import BuildPlatform
+from ..request.request import PlanOptions
 from ..store.atomic_files import require_space
 from ..store.cache_folder import UntrustedCache, require_trusted
 from ..store.stages import Stage
@@ -36,6 +38,11 @@ class PlanStage:
     stage: Stage
     facts: PlanFacts
 
+    @property
+    def placed(self) -> Stage:
+        """The stage with the files that go into an engine."""
+        return replace(self.stage, files={file: of for file, of in self.stage.files.items() if file != _FACTS})
+
 
 @dataclass(frozen=True)
 class PluginLibraryStage:
@@ -55,10 +62,7 @@ class Plans:
 
     def stages(self) -> dict[str, Stage]:
         """Return the stages, with the files that go into an engine, by half."""
-        return {
-            name: replace(plan.stage, files={file: of for file, of in plan.stage.files.items() if file != _FACTS})
-            for name, plan in self.halves.items()
-        }
+        return {name: plan.placed for name, plan in self.halves.items()}
 
     def compiled(self) -> list[Stage]:
         """Return the kernels, and the library of plugins if there is one."""
@@ -107,8 +111,11 @@ def build_plans(run: PipelineRun, sources: Mapping[str, PlanSource], plan: Build
     """Build the plans of all graphs, one after the other, and the kernels. Raises ``BuildError``."""
     halves = {}
     for name, source in sources.items():
+        sizes = profiles(
+            name, plan.max_batch_size, plan.speculation, plan.max_seq_len, is_autoregressive=source.is_autoregressive
+        )
         with run.phases(f"plan {name}") as record:
-            halves[name] = build_plan(run, name, source, plan)
+            halves[name] = build_plan(run, name, source, plan.platform, plan.request.plans, sizes)
             record["reused"] = halves[name].stage.reused
     with run.phases("kernels") as record:
         kernels = build_kernels(run, plan.platform.gpus)
@@ -156,18 +163,21 @@ def profiles(
     )
 
 
-def build_plan(run: PipelineRun, half: str, source: PlanSource, plan: BuildPlan) -> PlanStage:
-    """Build the TensorRT plan of a half's lowered graph. Raises ``BuildError`` if TensorRT rejects the graph."""
-    store, platform, asked = run.store, plan.platform, plan.request.plans
+def build_plan(
+    run: PipelineRun,
+    half: str,
+    source: PlanSource,
+    platform: BuildPlatform,
+    asked: PlanOptions,
+    sizes: tuple[Profile, ...],
+) -> PlanStage:
+    """Build the TensorRT plan of a half's lowered graph, with optimization profiles of these ``sizes``.
+
+    Raises ``BuildError`` if TensorRT rejects the graph.
+    """
+    store = run.store
     timings = "timing", f"{platform.backend}-{platform.version}.cache"
     require_trusted(store.root, *timings)
-    sizes = profiles(
-        half,
-        plan.max_batch_size,
-        plan.speculation,
-        plan.max_seq_len,
-        is_autoregressive=source.is_autoregressive,
-    )
     plan_request = PlanRequest(
         name=half,
         graph=source.graph,

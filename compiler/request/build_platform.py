@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from ...engines.folder.records import BackendRecord
 from ...graphs.lowering import CPU, ORT, TENSORRT, Lowering, lowering_named
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ..hardware.gpus import export_form, sm_name, sm_number
@@ -55,6 +56,29 @@ def platform_of(request: CompileRequest) -> BuildPlatform:
     platform = _platform(request)
     decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
     return platform
+
+
+def platform_of_engine(engine: BackendRecord) -> BuildPlatform:
+    """Return the platform for one more plan of an engine, which is the one that built its plans.
+
+    Raises ``EnvironmentProblem`` if this machine has another version, or cannot build for the engine's GPUs.
+    """
+    machine, built = look(), engine.versions.get(engine.name)
+    gpus = "" if engine.name == "tensorrt-rtx" else f" and {' or '.join(engine.gpus)}"
+    fix = f"run the command on a machine that has {engine.name} {built}{gpus}"
+    try:
+        choose_backend(engine.name, None, engine.gpus, machine)
+    except EnvironmentProblem as error:
+        raise EnvironmentProblem(error.what, why=error.why, fix=fix) from None
+    installed = version_of(engine.name, machine)
+    if installed != built:
+        raise EnvironmentProblem(
+            f"the plans of the engine were built with {engine.name} {built}, but {installed} is installed",
+            why="all plans of an engine run with the version that built them",
+            fix=fix,
+        )
+    here = bool({sm_name(sm) for sm in machine.sms} & {*engine.gpus})
+    return BuildPlatform(engine.name, installed, engine.gpus, lowering_named(engine.lowering), here)
 
 
 def expected_warnings(request: CompileRequest) -> list[str]:

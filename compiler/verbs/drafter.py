@@ -80,7 +80,7 @@ def drafter_add(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Build the graph of a draft head and add it to an engine for ONNX Runtime.
+    """Build the graph of a draft head, or its TensorRT plan, and add it to an engine.
 
     The target is not built again, and none of its files is touched. The head must read the layers of the target that
     the engine outputs: those of the head that it was built with. The text of requests is the same with every drafter.

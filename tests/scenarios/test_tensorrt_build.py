@@ -21,6 +21,7 @@ from peagle.compiler.bundled.prompts import code_prompts
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.hardware.machine import LocalGpu, Machine, look
 from peagle.compiler.pipeline.build import build
+from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, remove_drafter
 from peagle.compiler.pipeline.plan_stages import profiles
 from peagle.compiler.request.build_platform import platform_of
 from peagle.compiler.request.verb_options import BUILD
@@ -32,11 +33,12 @@ from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import Profile, Speculation
-from peagle.plugins.errors import UsageError
+from peagle.plugins.errors import EnvironmentProblem, UsageError
 from peagle.plugins.kernels.pack import read_pack
 from peagle.plugins.kernels.sources import kernel_ops
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.fixtures.commands import Run
+from tests.fixtures.engines import noisy_head
 from tests.models import CONFIGS, LAYERS, Pair, make_pair
 
 RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
@@ -113,6 +115,40 @@ def test_the_plans_cover_decoding_and_prompts(demo_plans: Path) -> None:
         Profile("prefill", (1, 1, 1), (1, 512, 512), (1, 9, 9), (1024, 2112, 2112)),
     )
     assert [profile.emitted for profile in manifest.drafter.plan.profiles] == [(2, 9, 9)] * 3
+
+
+def test_added_drafters_have_the_plans_of_a_build_and_the_target_keeps_its_own(plans: Path, tmp_path: Path) -> None:
+    """The same head gets the very plan of the build. One trained for fewer drafts covers the windows of all others."""
+    before = {path: path.read_bytes() for path in plans.rglob("*") if path.is_file() and path.name != "engine.json"}
+    built = Manifest.read(plans).drafter
+    twin = add_drafter(DrafterRequest(plans, "demo", "twin"))
+    noisy = add_drafter(DrafterRequest(plans, str(noisy_head(tmp_path / "noisy", 3))))
+    manifest = Manifest.read(plans)
+    check_files(manifest.files, plans)
+    added = {str(path.relative_to(plans)) for path in plans.rglob("*") if path.is_file()} - {"engine.json"}
+    assert added == {*manifest.files}
+    assert {name for name in added if name.startswith("drafters/noisy/")} == {
+        f"drafters/noisy/{name}" for name in ("config.json", "model.plan", "model.plan.graph.json")
+    }
+    assert {path: path.read_bytes() for path in before} == before
+    assert manifest.files["drafters/twin/model.plan"] == manifest.files["drafter/model.plan"]
+    assert replace(twin.record.part, file="", origin=built.origin) == replace(built, file="")
+    assert noisy.record.speculation.max_num_speculative_tokens == 3
+    assert [each.emitted for each in noisy.record.part.plan.profiles] == [(2, 4, 9)] * 3
+    assert any("were not checked" in each for each in noisy.warnings)
+    for name in ("twin", "noisy"):
+        remove_drafter(plans, name)
+    assert {path for path in plans.rglob("*") if path.is_file() and path.name != "engine.json"} == {*before}
+
+
+def test_drafter_for_plans_of_another_version_is_refused(plans: Path) -> None:
+    manifest = Manifest.read(plans)
+    backend = replace(manifest.backend, versions={"tensorrt-rtx": "1.0.0"})
+    replace(manifest, backend=backend).write(plans)
+    with pytest.raises(EnvironmentProblem, match=r"were built with tensorrt-rtx 1\.0\.0, but") as caught:
+        add_drafter(DrafterRequest(plans, "demo", "twin"))
+    assert "a machine that has tensorrt-rtx 1.0.0" in caught.value.fix
+    assert not (plans / "drafters").exists()
 
 
 def test_rerun_reuses_every_step_with_the_same_report(demo_plans: Path, tmp_path: Path) -> None:

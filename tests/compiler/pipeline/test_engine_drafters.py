@@ -24,7 +24,6 @@ from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, Manifest
 from peagle.engines.folder.records import FileEntry, Speculation
 from peagle.plugins.errors import BuildError, EnvironmentProblem, PeagleError, UsageError
-from tests.engines.folder.test_manifest import FILES, manifest_of, with_plans
 from tests.models import Pair
 
 
@@ -144,14 +143,6 @@ def test_engine_that_was_built_without_a_head_takes_none(engine: Path, head: Pat
     ).write(engine)
     said = refused(engine, head)
     assert "it was built without a head, so its target has no outputs that a drafter could read" in said
-
-
-def test_engine_of_plans_takes_no_drafter(head: Path, tmp_path: Path) -> None:
-    plans = tmp_path / "plans"
-    plans.mkdir()
-    manifest_of({name: FileEntry(1, "0" * 64) for name in FILES}).write(plans)
-    with_plans(plans).write(plans)
-    assert "an engine for tensorrt-rtx" in refused(plans, head)
 
 
 @pytest.mark.parametrize(
