@@ -14,6 +14,7 @@ import ctypes
 import functools
 import os
 import shutil
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -123,7 +124,7 @@ class TorchHostDevice(HostDevice):
     def __init__(self) -> None:
         super().__init__()
         self._checked = set[Hashable]()
-        self._is_captured = False  # the pass that runs
+        self._captured_in: int | None = None  # the thread in which a captured pass runs
 
     def enqueue_pass(self, kind: Hashable, step: Callable[[], None]) -> None:
         """Check each kind of pass once when it is enqueued, and once when it is captured: the check takes its time."""
@@ -131,9 +132,12 @@ class TorchHostDevice(HostDevice):
         kind = kind, is_captured
 
         def run() -> None:
-            self._is_captured, is_checked = is_captured, kind in self._checked
-            with torch._C.DisableTorchFunctionSubclass() if is_checked else OnTheHost():  # in the thread that waits
-                step()
+            self._captured_in, is_checked = threading.get_ident() if is_captured else None, kind in self._checked
+            try:
+                with torch._C.DisableTorchFunctionSubclass() if is_checked else OnTheHost():  # in the thread that waits
+                    step()
+            finally:
+                self._captured_in = None
             self._checked.add(kind)
 
         self.enqueue(run)
@@ -146,8 +150,8 @@ class TorchHostDevice(HostDevice):
         return raw.view(kind).reshape(tuple(shape)).as_subclass(PassTensor)
 
     def constant(self, host: torch.Tensor) -> torch.Tensor:
-        """A copy. Raises ``RuntimeError`` in a captured step, as ``TorchDevice`` does."""
-        if self._is_captured:
+        """A copy. Raises ``RuntimeError`` in a captured step, as ``TorchDevice`` does; other threads may load plans."""
+        if self._captured_in == threading.get_ident():
             raise RuntimeError("a captured pass asks for a constant that its first run did not")
         return host.clone().as_subclass(PassTensor)
 
