@@ -108,8 +108,8 @@ def assemble(
                     batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of)
             except EnvironmentProblem as error:  # the engine is whole without them
                 messages.append(
-                    f"rounds of several requests were not measured: {error}. Their K is chosen from estimates until "
-                    f"`peagle-compile tune {out}` measures them"
+                    f"rounds of several requests were not measured, so their K is chosen from estimates until "
+                    f"`peagle-compile tune {out}` measures them: {error.one_line}"
                 )
             manifest = with_choice(manifest, choice, batches)
         elif platform.runs_here:

@@ -62,6 +62,7 @@ def assembled(
 ) -> BuildResult:
     """An engine whose plans are text that names the K they were made for."""
     monkeypatch.setattr(assemble_engine, "cached_choice", lambda *_, **__: (choice, False))
+    monkeypatch.setattr(assemble_engine, "cached_batches", lambda *_, **__: ((), False))
     run, manifest = PipelineRun.begin(StageStore(folder / "store"), None), Manifest.read(demo_engine)
     kernels = run.store.run("kernels", [], lambda stage: (stage / "kernels.json").write_text("{}"))
 

@@ -122,8 +122,8 @@ def test_an_engine_with_no_memory_for_batches_is_built_without_their_costs(
     monkeypatch.setattr("peagle.compiler.pipeline.assemble_engine.cached_batches", full)
     done = cli("build", "--config", demo_engine / "resolved_config.yaml", "--out", tmp_path / "again")
     assert done.code == 0, done.err
-    assert "rounds of several requests were not measured: not enough memory for 4 requests" in done.err
-    assert f"peagle-compile tune {tmp_path / 'again'}" in done.err
+    assert "rounds of several requests were not measured, so their K is chosen from estimates" in done.err
+    assert f"`peagle-compile tune {tmp_path / 'again'}` measures them: not enough memory for 4 requests" in done.err
     measured = Manifest.read(tmp_path / "again").speculation.measured
     assert measured is not None
     assert measured.batches == ()
