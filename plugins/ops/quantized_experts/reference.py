@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from ..quantized_linear.reference import fused_multiply_add, quantized_linear
 
 Array = NDArray[Any]
+Product = Callable[[int, Array], Array]
 
 
 def quantized_experts(
@@ -32,25 +34,49 @@ def quantized_experts(
     limit: float,
 ) -> tuple[Array]:
     """Return y, float32 [N, hidden]."""
+
+    def gate_up(expert: int, row: Array) -> Array:
+        packed = gate_up_codes[expert], gate_up_scales[expert]
+        return quantized_linear(row, *packed, format=gate_up_format, rows=2 * inner)[0]
+
+    def down(expert: int, row: Array) -> Array:
+        return quantized_linear(row, down_codes[expert], down_scales[expert], format=down_format, rows=hidden)[0]
+
     y = np.zeros((len(x), hidden), np.float32)
+    terms = np.float32(alpha), np.float32(beta), np.float32(limit)
+    return (add_experts(y, x, experts, scores, len(gate_up_codes), gate_up, down, gate_up_bias, down_bias, terms),)
+
+
+def add_experts(
+    y: Array,
+    x: Array,
+    experts: Array,
+    scores: Array,
+    count: int,
+    gate_up: Product,
+    down: Product,
+    gate_up_bias: Array | None,
+    down_bias: Array | None,
+    terms: tuple[np.float32, np.float32, np.float32],
+) -> Array:
+    """Add each token's experts, of ``count``, to its row of y, in their order; ``terms`` are alpha, beta and limit.
+
+    ``gate_up`` and ``down`` multiply a row, float32 [1, columns], with the matrix of an expert.
+    """
     for n, token in enumerate(x):
         for expert, score in zip(experts[n], scores[n], strict=True):
-            if not 0 <= expert < len(gate_up_codes):
+            if not 0 <= expert < count:
                 y[n] = np.nan
                 break
-            gate_up = gate_up_codes[expert], gate_up_scales[expert]
-            (pairs,) = quantized_linear(token[None], *gate_up, format=gate_up_format, rows=2 * inner)
+            pairs = gate_up(expert, token[None])
             if gate_up_bias is not None:
                 pairs = pairs + gate_up_bias[expert]
-            inner_row = gate(pairs, np.float32(alpha), np.float32(beta), np.float32(limit))
-            (out,) = quantized_linear(
-                inner_row, down_codes[expert], down_scales[expert], format=down_format, rows=hidden
-            )
+            out = down(expert, gate(pairs, *terms))
             if down_bias is not None:
                 out = out + down_bias[expert]
             with np.errstate(over="ignore", invalid="ignore"):
                 y[n] += score * out[0]
-    return (y,)
+    return y
 
 
 def gate(pairs: Array, alpha: np.float32, beta: np.float32, limit: np.float32) -> Array:

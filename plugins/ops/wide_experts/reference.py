@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..quantized_experts.reference import gate
+from ..quantized_experts.reference import add_experts
 from ..wide_linear.reference import wide_linear
 
 Array = NDArray[Any]
@@ -29,19 +29,14 @@ def wide_experts(
     limit: float,
 ) -> tuple[Array]:
     """Return y, float32 [N, hidden]."""
+
+    def multiply_gate_up(expert: int, row: Array) -> Array:
+        return wide_linear(row, gate_up[expert], rows=2 * inner)[0]
+
+    def multiply_down(expert: int, row: Array) -> Array:
+        return wide_linear(row, down[expert], rows=hidden)[0]
+
     y = np.zeros((len(x), hidden), np.float32)
-    for n, token in enumerate(x):
-        for expert, score in zip(experts[n], scores[n], strict=True):
-            if not 0 <= expert < len(gate_up):
-                y[n] = np.nan
-                break
-            (pairs,) = wide_linear(token[None], gate_up[expert], rows=2 * inner)
-            if gate_up_bias is not None:
-                pairs = pairs + gate_up_bias[expert]
-            inner_row = gate(pairs, np.float32(alpha), np.float32(beta), np.float32(limit))
-            (out,) = wide_linear(inner_row, down[expert], rows=hidden)
-            if down_bias is not None:
-                out = out + down_bias[expert]
-            with np.errstate(over="ignore", invalid="ignore"):
-                y[n] += score * out[0]
-    return (y,)
+    products = multiply_gate_up, multiply_down
+    terms = np.float32(alpha), np.float32(beta), np.float32(limit)
+    return (add_experts(y, x, experts, scores, len(gate_up), *products, gate_up_bias, down_bias, terms),)
