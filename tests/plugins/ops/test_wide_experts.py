@@ -15,7 +15,14 @@ from peagle.plugins.ops import OPS
 from peagle.plugins.ops.wide_experts.cpu_cases import cpu_cases
 from peagle.plugins.ops.wide_experts.packed_stack import pack_stack, packed_stack_shape, unpack_stack
 from tests.plugins.cpu.sessions import paths_here
-from tests.plugins.ops.expert_windows import Case, kernel, reference, same_bits
+from tests.plugins.ops.expert_windows import (
+    Case,
+    kernel,
+    reference,
+    require_independent_tokens,
+    require_nan_for_unknown_experts,
+    same_bits,
+)
 
 OP = "WideExperts"
 EXPERTS, COLUMNS, INNER = 5, 33, 20
@@ -54,32 +61,12 @@ def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(
 
 
 def test_token_is_independent_of_other_tokens(cpu_library: Path) -> None:
-    """Windows of one token up to more than a strip, on every path, with one thread and with three."""
     rng = np.random.default_rng(1)
-    case = make(rng, tokens=150, chosen=2)
-    case[2][1][60:] = 0, 1  # experts that more than a strip of tokens chose
-    alone = kernel(OP, cpu_library, case, "portable")
-    expected = np.concatenate([alone(*(each[i : i + 1] for each in case[2])) for i in range(150)])
-    for path in paths_here(cpu_library):
-        for threads in (1, 3):
-            run = kernel(OP, cpu_library, case, path, threads)
-            for width in (1, 2, 5, 8, 49, 150):
-                start = int(rng.integers(0, 151 - width))
-                same_bits(run(*(each[start : start + width] for each in case[2])), expected[start : start + width])
-            order = rng.permutation(150)
-            same_bits(run(*(each[order] for each in case[2])), expected[order])
+    require_independent_tokens(OP, cpu_library, make(rng, tokens=150, chosen=2), rng)
 
 
 def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None:
-    case = make(np.random.default_rng(2))
-    expected = reference(OP, case)
-    for wrong in (-1, EXPERTS, 2**40):
-        x, experts, scores = (each.copy() for each in case[2])
-        experts[3, 1] = wrong
-        for path in paths_here(cpu_library):
-            y = kernel(OP, cpu_library, case, path)(x, experts, scores)
-            assert np.isnan(y[3]).all()
-            same_bits(np.delete(y, 3, axis=0), np.delete(expected, 3, axis=0))
+    require_nan_for_unknown_experts(OP, cpu_library, make(np.random.default_rng(2)), EXPERTS)
 
 
 @pytest.mark.parametrize("clamped", [False, True])
