@@ -17,6 +17,7 @@ from ..checkpoints.target import Target
 from ..checkpoints.target_and_drafter import Inputs
 from ..console.progress import Progress, Quiet
 from ..precision.calibration.calibration_options import FOLDER
+from ..precision.calibration.lm_head_loss import LmHeadLoss
 from ..precision.calibration.obtain_ranges import describe
 from ..precision.recipes import emulated, twice_rounded, widened
 from ..request.build_plan import BuildPlan
@@ -90,7 +91,10 @@ class Graphs:
 
         recipe, checkpoint = self.plan.recipe, self.target.checkpoint
         again = requantized(self.target, recipe, self.plan.lowering)
-        return [*widened(recipe, checkpoint), *twice_rounded(recipe, checkpoint, again), *self.account().notes()]
+        losses = LmHeadLoss.of(self.ranges.head_costs if self.ranges else {})
+        heads = [each.note(recipe, tensorrt=self.plan.lowering.is_tensorrt) for each in losses]
+        found = [*widened(recipe, checkpoint), *twice_rounded(recipe, checkpoint, again), *filter(None, heads)]
+        return [*found, *self.account().notes()]
 
     def furnish(self, assembly: Assembly) -> None:
         """Place the files that accompany the graphs: configurations, calibrated ranges, tokenizer."""

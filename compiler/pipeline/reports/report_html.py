@@ -86,7 +86,15 @@ def _calibration(facts: Mapping[str, Any]) -> Iterable[str]:
     yield "<h2>Calibration</h2>"
     yield html_table((), rows, "facts")
     yield from _saturation(facts.get("saturation") or {})
+    yield from _lm_head(facts.get("lm_head") or ())
     yield from _experts(facts.get("experts") or {})
+
+
+def _lm_head(losses: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Yield the measured loss of an LM head in each format."""
+    if losses:
+        rows = [(each["kind"], f"{each['divergence']:.2g}", f"{each['changed']:.1%}") for each in losses]
+        yield html_table(("lm_head in", "divergence, nats per token", "other most likely token"), rows)
 
 
 def _saturation(found: Mapping[str, Any]) -> Iterable[str]:

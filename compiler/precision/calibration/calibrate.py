@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from .layerwise import Dtype, Layerwise
     from .observers import Watch
 
-_RANGES, _TOKENS, _SQUARES, _CLIPPED, _PEAKS = "ranges", "tokens", "squares", "clipped", "peaks"  # groups of a step
+# The groups of a step's observations.
+_RANGES, _TOKENS, _SQUARES, _CLIPPED, _PEAKS, _HEAD = "ranges", "tokens", "squares", "clipped", "peaks", "head_costs"
 _LIBRARIES = ("torch", "transformers")
 _SMALL = 1_000_000  # weights of a layer
 
@@ -64,11 +66,11 @@ def calibrate(
 ) -> Scales:
     """Calibrate the range of everything that a quantized target rounds. ``model`` is its name, else its folder's.
 
-    Host memory holds the weights of one decoder layer, the embeddings of the tokens that occur, and one sample's
-    activations (eager attention: heads * S * S values); memory of ``settings.device`` the layer and one sample; the
-    disk twice ``samples.tokens * hidden_size`` values. Every finished layer is kept in ``store``, and the same call
-    resumes from there. Raises ``BuildError`` for samples or weights that do not match the model, and for unusable
-    ranges.
+    Host memory holds the weights of one decoder layer, or the LM head twice, the embeddings of the tokens that occur,
+    and one sample's activations (eager attention: heads * S * S values); memory of ``settings.device`` the layer and
+    one sample; the disk twice ``samples.tokens * hidden_size`` values. Every finished layer is kept in ``store``, and
+    the same call resumes from there. Raises ``BuildError`` for samples or weights that do not match the model, and for
+    unusable ranges.
     """
     checkpoint, spec = target.checkpoint, target.spec
     samples.check(spec.vocab_size)
@@ -101,7 +103,7 @@ def calibrate(
     )
     scales = Scales(
         fill_unseen(inputs, tokens), caches, tokens, facts,
-        groups[_SQUARES], groups[_CLIPPED], groups[_PEAKS],
+        groups[_SQUARES], groups[_CLIPPED], groups[_PEAKS], groups[_HEAD],
     )  # fmt: skip
     scales.check(target.skeleton.range_shapes)
     return scales
@@ -185,16 +187,21 @@ def _layer(work: _Calibration, model: Layerwise, states: States, index: int, adv
 
 
 def _head(work: _Calibration, model: Layerwise, states: States) -> dict[str, Array]:
-    """Observe the inputs of the head; it has no output stream."""
+    """Observe the inputs of the head, and measure what rounding it costs; it has no output stream."""
+    from .lm_head_costs import TOKENS, lm_head_costs
     from .observers import Watch
 
-    watch = Watch(work.settings.method)
+    watch, streams, name = Watch(work.settings.method), [], weight_name(LM_HEAD)
+    every = math.ceil(work.samples.tokens / TOKENS)
     with model.norm() as norm:
         for sample, hidden in enumerate(states.read(work.kept.streams(work.target.spec.num_layers))):
             with watch.sample(sample):
-                watch.enter(weight_name(LM_HEAD), model.normed(norm, hidden))
+                watch.enter(name, model.normed(norm, hidden))
+            streams.append(hidden[:, ::every].clone())
+    seen = _seen(watch)
+    costs = lm_head_costs(model, streams, float(seen[f"{_RANGES}:{name}"]))
     states.write(work.kept.scratch, [])
-    return _seen(watch)
+    return seen | {f"{_HEAD}:{kind}": cost for kind, cost in costs.items()}
 
 
 def _seen(watch: Watch) -> dict[str, Array]:

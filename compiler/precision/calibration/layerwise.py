@@ -84,7 +84,7 @@ class Layerwise:
         """A function from the stream ``[1,S,H]`` after the last layer to logits ``[1,S,V]``, with its weights."""
         with self.norm() as norm, self._weighted(self.model.lm_head, f"{LM_HEAD}."):
             # With stub layers, the model applies exactly its logit computation to the normed stream.
-            yield lambda hidden: self.model(inputs_embeds=norm(hidden), use_cache=False).logits
+            yield lambda hidden: self.model(inputs_embeds=self.normed(norm, hidden), use_cache=False).logits
 
     def normed(self, norm: nn.Module, hidden: Tensor) -> Tensor:
         """Apply ``norm``, with its weights, to one stream ``[1,S,H]``."""

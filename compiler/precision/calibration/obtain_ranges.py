@@ -89,6 +89,7 @@ def origin(scales: Scales) -> dict[str, Any]:
 
 def describe(scales: Scales) -> dict[str, Any]:
     """Return the origin of ranges, and notes on them, for a report."""
+    from .lm_head_loss import LmHeadLoss
     from .rarely_used_experts import FEWEST, rarely_used_experts
     from .saturation import Saturation
 
@@ -96,6 +97,8 @@ def describe(scales: Scales) -> dict[str, Any]:
     record = origin(scales) | {"device": scales.facts.device}
     if scales.peaks:
         record["saturation"] = Saturation.of(scales.ranges, scales.clipped, scales.peaks).record()
+    if scales.head_costs:
+        record["lm_head"] = [asdict(each) for each in LmHeadLoss.of(scales.head_costs)]
     if scales.expert_tokens:
         record["experts"] = {
             "experts": sum(map(len, scales.expert_tokens.values())),

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 NUMBERS = "scales.safetensors"
 FORMAT = 1
 # Tensor names are group:name.
-_GROUPS = ("inputs", "caches", "expert_tokens", "squares", "clipped", "peaks")
+_GROUPS = ("inputs", "caches", "expert_tokens", "squares", "clipped", "peaks", "head_costs")
 _LISTED = 8
 _AGAIN = "calibrate the model again"
 
@@ -56,8 +56,8 @@ class Scales:
     ``caches``: ``k_cache.i`` and ``v_cache.i``, the graph's names. ``expert_tokens``: int64 ``[E]`` by module.
     ``squares``: the mean square of each input of a linear, ``[columns]`` by the name of its weight.
     ``clipped``: the share of observed values beyond a range, for inputs and caches that have any, in the range's shape.
-    ``peaks``: the largest magnitude in each half of the samples, ``[..., 2]``. Earlier calibrations lack the last
-    three.
+    ``peaks``: the largest magnitude in each half of the samples, ``[..., 2]``. ``head_costs``: the costs of an LM head
+    in a number format, ``[2]`` by its name (``lm_head_costs``). Earlier calibrations lack the last four.
     """
 
     inputs: Mapping[str, Array]
@@ -67,6 +67,7 @@ class Scales:
     squares: Mapping[str, Array] = field(default_factory=dict)
     clipped: Mapping[str, Array] = field(default_factory=dict)
     peaks: Mapping[str, Array] = field(default_factory=dict)
+    head_costs: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def ranges(self) -> dict[str, Array]:
@@ -91,6 +92,11 @@ class Scales:
             for what, values, more in (("shares", self.clipped, ()), ("peaks", self.peaks, (2,)))
             for name, value in values.items()
             if value.shape != (*shaped.get(name, (0,)), *more) or not np.all(np.isfinite(value)) or np.any(value < 0)
+        ]
+        complaints += [
+            f"the costs of an LM head in {name} are not two numbers of 0 or more"
+            for name, value in self.head_costs.items()
+            if value.shape != (2,) or not np.all(np.isfinite(value)) or np.any(value < 0)
         ]
         complaints += _misfits(self.expert_tokens, shapes.experts)
         complaints += [f"{n} has negative counts" for n, value in self.expert_tokens.items() if np.any(value < 0)]

@@ -105,7 +105,7 @@ def test_page_describes_the_engine_and_its_verification() -> None:
     assert page.index("everything else") < page.index("recipe") < page.index("calibration") < page.index("excluded")
 
 
-def test_page_lists_clipped_ranges_and_rarely_used_experts() -> None:
+def test_page_lists_clipped_ranges_losses_of_lm_heads_and_rarely_used_experts() -> None:
     calibration = {
         "method": {"name": "percentile", "percent": 99.99}, "dataset": "bundled", "samples": "e5" * 32,
         "num_samples": 128, "num_tokens": 65536, "device": "cuda",
@@ -113,6 +113,7 @@ def test_page_lists_clipped_ranges_and_rarely_used_experts() -> None:
             "inputs": 400, "clipped": 17, "worst": [{"name": "<b>.down_proj", "share": 0.0123, "beyond": 37.25}],
             "halves": {"inputs": 390, "apart": 3.5, "in": "<b>.up_proj", "unsettled": 2, "limit": 2.0},
         },
+        "lm_head": [{"kind": "fp8", "divergence": 0.0503, "changed": 0.124}],
         "experts": {
             "experts": 6144, "unseen": 1, "fewer_than": 64, "seldom": [{"module": "<b>", "expert": 77, "tokens": 0}]
         },
@@ -123,6 +124,7 @@ def test_page_lists_clipped_ranges_and_rarely_used_experts() -> None:
     for said in (
         "cuda", "in 17 of 400 inputs", "a factor of at most 3.5 (<b>.up_proj), and by more than 2 in 2 of 390",
         "<b>.down_proj", "1.230%", "37.2", "1 of 6144 experts saw fewer than 64 tokens, 1 of them none", "77",
+        "0.05", "12.4%",
     ):  # fmt: skip
         assert said in page.text, said
     fewer = {name: value for name, value in calibration.items() if name not in ("saturation", "experts")}
