@@ -309,7 +309,7 @@ def verify(
         reference: ``"streamed"`` or ``"pair"``.
         only: Checks to run: losslessness, text, parity, precision; all if empty.
         certificate: File that records what losslessness compared; it is continued if it exists.
-        tokens: Number of compared tokens that the certificate shall reach; 100,000 by default.
+        tokens: Number of tokens to compare for the certificate; 100,000 by default.
         threads: CPU threads.
         progress: Receiver of progress reports.
 
@@ -367,7 +367,7 @@ def bench(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> BenchResult:
-    """Measure speed, latency and acceptance of every way to decode that engines have.
+    """Measure speed, latency and acceptance of every decoding method of one or more engines.
 
     Equivalent to ``peagle-compile bench``, but writes only the files that are named.
 
@@ -378,15 +378,15 @@ def bench(
         num_prompts: Number of prompts, evenly spaced.
         repeats: Turns per prompt.
         max_tokens: Tokens to generate per prompt.
-        concurrency: Numbers of requests that run at once, one after the other.
+        concurrency: Numbers of concurrent requests to measure.
         out: File for the figures, as ``bench.json``.
         html: File for a report with charts.
-        draft: Draft methods to measure beside plain decoding; all that the engines have by default.
+        draft: Draft methods to measure in addition to plain decoding; all that the engines support by default.
         num_speculative_tokens: Numbers of drafts per round, and ``"auto"``; the engine's and ``"auto"`` by default.
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed of the first prompt.
         ignore_eos: Continue past the end-of-text token.
-        price_per_hour: Price of this machine per hour, for the price of a million tokens.
+        price_per_hour: Price of this machine per hour, to compute the price of a million tokens.
         url: An OpenAI-compatible server to measure instead of engines.
         peer: Other servers to measure in turn with the engines, each as ``"NAME=URL"``.
         endpoint: Endpoint of the servers: ``"chat"``, the default with ``url``, or ``"completions"``, the default with

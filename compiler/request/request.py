@@ -127,7 +127,7 @@ class SizeOptions:
     max_seq_len: int | None = option(
         "--max-seq-len",
         "Maximum length of prompt plus output, in tokens; the KV caches grow with it. (default: 2048; on TensorRT, "
-        "up to 32768, as the model allows and the GPU has memory for at --max-batch-size)",
+        "up to 32768, as far as the model and the GPU's memory at --max-batch-size allow)",
     )
 
     def check(self, *, why: str = "", fix: str) -> None:

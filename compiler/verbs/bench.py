@@ -54,8 +54,8 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Prompts from a JSON Lines file with turns, messages, prompt or text, and perhaps a category, in each "
-            "line; SPEED-Bench's and Spec-Bench's questions are such files.",
+            help="Prompts from a JSON Lines file with turns, messages, prompt or text in each line, and optionally a "
+            "category; the question files of SPEED-Bench and Spec-Bench have this form.",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def bench(
     repeats: Annotated[int, typer.Option(min=1, help="Turns per prompt.")] = 1,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per prompt.")] = 128,
     concurrency: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Numbers of requests that run at once, one after the other.")
+        str, typer.Option(metavar="N,N,...", help="Numbers of concurrent requests to measure.")
     ] = "1",
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write. (default: bench.json)", show_default=False)
@@ -76,7 +76,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="METHOD,...",
-            help="Draft methods to measure beside plain decoding. (default: all that the engines have)",
+            help="Draft methods to measure in addition to plain decoding. (default: all that the engines support)",
             show_default=False,
             rich_help_panel=DRAFT,
             autocompletion=several(_method_names),
@@ -101,7 +101,7 @@ def bench(
         typer.Option(
             min=0,
             metavar="PRICE",
-            help="Price of this machine per hour, for the price of a million tokens.",
+            help="Price of this machine per hour, to compute the price of a million tokens.",
             show_default=False,
             rich_help_panel=RUN,
         ),
@@ -129,8 +129,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="chat|completions",
-            help="Endpoint of the servers. Peers get token ids at completions, and texts at chat. (default: chat with "
-            "--url, completions with --peer)",
+            help="Endpoint of the servers. With completions, peers receive token ids; with chat, texts. (default: chat "
+            "with --url, completions with --peer)",
             show_default=False,
             rich_help_panel=RUN,
         ),
@@ -144,16 +144,16 @@ def bench(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Measure speed, latency and acceptance of every way to decode that engines have.
+    """Measure speed, latency and acceptance of every decoding method of one or more engines.
 
     Plain decoding, each draft method of the engine at each K, and the adaptive policy take turns, prompt by prompt, so
     that disturbances of the machine affect all of them; other servers can take part (--peer). The tables show tokens
-    per second with quartiles and gains over plain decoding with a sign test, time to the first token and between
-    tokens, acceptance length, overall, by position and by category, the cost of a pass of the target by its columns,
-    and whether the text is that of plain decoding. The prefix cache is off.
+    per second with quartiles, and gains over plain decoding with a sign test; latency (time to the first token and
+    between tokens); acceptance length overall, by position and by category; and the cost of a pass of the target by
+    its columns. They also show whether the text is that of plain decoding. The prefix cache is off.
 
-    bench.json has all figures, the machine and the command that repeats them; --html adds a report with charts. Ctrl-C
-    prints what was measured so far.
+    bench.json contains all figures, a description of the machine, and the command that repeats the measurement; --html
+    adds a report with charts. Ctrl-C prints what was measured so far.
 
     Example: peagle-compile bench demo-engine --workload humaneval
     """

@@ -42,8 +42,8 @@ def drafter_add(
     name: Annotated[
         str | None,
         typer.Option(
-            help="Name of the drafter in the engine, which `--draft` of `run`, `chat` and `serve` and `draft` of a "
-            "request choose. (default: the head's own name)",
+            help="Name of the drafter in the engine, for `--draft` of `run`, `chat` and `serve`, and for the field "
+            "`draft` of requests. (default: the head's own name)",
             show_default=False,
         ),
     ] = None,
@@ -82,8 +82,8 @@ def drafter_add(
 ) -> None:
     """Build the graph of a draft head, or its TensorRT plan, and add it to an engine.
 
-    The target is not built again, and none of its files is touched. The head must read the layers of the target that
-    the engine outputs: those of the head that it was built with. The text of requests is the same with every drafter.
+    The target is not built again, and none of its files is changed. The head must read the same layers of the target as
+    the head that the engine was built with. The output is the same with every drafter.
 
     Example: peagle-compile drafter add demo-engine --draft ./head --name code
     """
@@ -135,7 +135,7 @@ def drafter_list(engine: EngineFolder, as_json: Json = False) -> None:
 def drafter_remove(engine: EngineFolder, name: Name, as_json: Json = False) -> None:
     """Remove an added drafter from an engine, with its files.
 
-    Processes that have loaded the drafter go on with it. The drafter that the engine was built with cannot be removed.
+    Processes that have loaded the drafter keep using it. The drafter that the engine was built with cannot be removed.
 
     Example: peagle-compile drafter remove demo-engine code
     """

@@ -95,8 +95,8 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Time every layer, print where the time of prompts and rounds went on standard error, and write all "
-            "times as JSON to this file. Slows the run down.",
+            help="Time every layer, print a summary for prompts and rounds on standard error, and write all times as "
+            "JSON to this file. Slows the run down.",
             show_default=False,
             rich_help_panel=RUN,
         ),

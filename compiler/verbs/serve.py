@@ -52,7 +52,7 @@ def serve(
         str,
         typer.Option(
             metavar="PATH",
-            help="Path under which a proxy shows the server, such as /llm. Requests may have it or not.",
+            help="Path under which a proxy exposes the server, such as /llm. Requests work with and without it.",
             show_default=False,
         ),
     ] = "",
@@ -83,7 +83,7 @@ def serve(
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"],
         typer.Option(
-            help="Order in which waiting requests start: as they came, or by their field priority, lowest first."
+            help="Order in which waiting requests start: by arrival, or by their priority field, lowest first."
         ),
     ] = "fcfs",
     max_model_len: Annotated[
@@ -113,7 +113,7 @@ def serve(
             metavar="SIZE",
             parser=size_option("--prefix-cache-bytes"),
             help="Memory for the prefix cache, such as 1GB; 0 disables it. (default: an eighth of the memory that is "
-            "free beside the weights, at most 16GiB; 0 without this project's CPU kernels)",
+            "free after the weights are loaded, at most 16GiB; 0 without this project's CPU kernels)",
             show_default=False,
         ),
     ] = None,
@@ -122,9 +122,9 @@ def serve(
         typer.Option(
             min=1,
             metavar="N",
-            help="Prompt tokens that are read between two rounds of running requests; more let long prompts start "
-            "sooner and running requests pause longer. (default: what takes two and a half rounds; 128 without this "
-            "project's CPU kernels)",
+            help="Maximum number of prompt tokens to read between two rounds of running requests. With a larger "
+            "number, long prompts start sooner, but running requests pause longer. (default: as many as take two and a "
+            "half rounds; 128 without this project's CPU kernels)",
             show_default=False,
         ),
     ] = None,
@@ -143,8 +143,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME=DRAFT",
-            help="A further name of the model, with the drafter or draft method of requests that give this name. A "
-            "drafter is loaded. Can be repeated.",
+            help="Additional name of the model; requests with this name use the given drafter or draft method. A "
+            "drafter is loaded at startup. Can be repeated.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),
@@ -153,8 +153,8 @@ def serve(
         bool,
         typer.Option(
             "--auto-draft",
-            help="For requests without draft: if almost no drafts of the drafter are accepted, use another loaded one, "
-            "or none.",
+            help="For requests without draft: if almost no drafts of the drafter are accepted, use another loaded "
+            "drafter, or none.",
             rich_help_panel=DRAFT,
         ),
     ] = False,
@@ -299,7 +299,7 @@ def serve(
     if model in aliases:
         raise UsageError(
             f"--model-alias {model}={aliases[model]} is not valid",
-            why="it is the name of the model itself, so that all its requests would change their draft",
+            why="it is the name of the model itself, so the alias would change the draft of all requests",
             fix=f"choose another name, or set the draft of all requests with --draft {aliases[model]}",
         )
     said = speculation_of(speculative_config, os.environ, manifest)

@@ -44,12 +44,12 @@ def tune(
         ),
     ] = None,
     num_prompts: Annotated[int, typer.Option(min=1, help="Number of prompts, evenly spaced.")] = 4,
-    max_batch_size: Annotated[int, typer.Option(min=1, help="Largest number of requests at once to measure.")] = 4,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Largest number of concurrent requests to measure.")] = 4,
     draft: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Drafter to tune, by its name in `peagle-compile drafter list`. (default: the one of the build)",
+            help="Drafter to tune, by its name in `peagle-compile drafter list`. (default: the drafter of the build)",
             show_default=False,
             rich_help_panel=DRAFT,
         ),
@@ -59,9 +59,9 @@ def tune(
 ) -> None:
     """Measure what drafts cost and gain on this machine, so that the engine starts with the best number of them.
 
-    A build does the same for the machine that it runs on. Tune an engine that was copied to another machine, that has
-    got another drafter, or that serves other texts than the bundled questions: the adaptive number of drafts then
-    starts from what was measured. The text of the engine does not change. Nothing else should run meanwhile.
+    A build does the same for the machine that it runs on. Tune an engine that was copied to another machine, to which a
+    drafter was added, or that serves texts unlike the bundled questions: the adaptive number of drafts then starts
+    from what was measured. The output of the engine does not change. Keep the machine idle during the measurement.
 
     Example: peagle-compile tune demo-engine --prompts questions.jsonl
     """

@@ -99,8 +99,9 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Record in this JSON file what losslessness compared: with every draft method of the engine, on "
-            "prompts of its own, up to --tokens. Ctrl-C keeps finished comparisons, and the same command continues.",
+            help="Compare every draft method of the engine with plain decoding, on further prompts, until --tokens are "
+            "compared, and record the result in this JSON file. Ctrl-C keeps finished comparisons; the same command "
+            "then continues.",
             show_default=False,
             rich_help_panel=CERTIFICATE,
         ),
@@ -109,7 +110,7 @@ def verify(
         int | None,
         typer.Option(
             min=1,
-            help="Number of compared tokens that the certificate shall reach. (default: 100000)",
+            help="Number of tokens to compare for the certificate. (default: 100000)",
             show_default=False,
             rich_help_panel=CERTIFICATE,
         ),
@@ -127,8 +128,8 @@ def verify(
 
     All checks except losslessness need the checkpoints that the engine was built from. The exit code is 4 if a check
     fails, and 3 if one cannot run; --only limits which checks run. After each check, the command updates verify.json in
-    the engine folder and the hash of verify.json in engine.json. --certificate writes a record of its own, sealed by a
-    hash.
+    the engine folder and the hash of verify.json in engine.json. --certificate writes a separate record, which
+    contains its own hash.
 
     Example: peagle-compile verify demo-engine
     """
