@@ -118,10 +118,11 @@ class LoadedDrafters:
             raise UsageError(
                 f"the drafter {name} cannot be unloaded",
                 why="the engine was loaded with it",
-                fix=f"let requests do without it (draft {PLAIN.name}), or load the engine with another as draft",
+                fix=f"send requests with draft {PLAIN.name}, or load the engine with another drafter as draft",
             )
         if name not in self.names:
-            raise UsageError(f"no drafter {name} is loaded", why=f"loaded are: {', '.join(self.names) or 'none'}")
+            there = ", ".join(self.names) or "none"
+            raise UsageError(f"no drafter {name} is loaded", why=f"the loaded drafters are: {there}")
         gone = self._others[name].drafter
         self._others = {each: defaults for each, defaults in self._others.items() if each != name}
         return gone
@@ -158,7 +159,7 @@ class LoadedDrafters:
         if draft == BUILT_IN or draft in manifest.drafters:
             raise UsageError(
                 f"draft is {draft}, but that drafter is not loaded",
-                why=f"loaded are: {', '.join(self.names) or 'none'}",
+                why=f"the loaded drafters are: {', '.join(self.names) or 'none'}",
                 fix="load it first (Engine.load_drafter, or POST /v1/drafters of a server), or remove draft",
             )
         return self.own.decoding(draft, k)

@@ -240,7 +240,7 @@ class Engine:
             if now.target != self.manifest.target or now.target_files != self.manifest.target_files:
                 raise EnvironmentProblem(
                     f"the engine in {self.folder} was replaced after it was loaded",
-                    why="its target is another one, to which a drafter of this folder may not fit",
+                    why="the folder has another target now, so its drafters may not match the loaded engine",
                     fix="load the engine again",
                 )
             manifest = with_drafter(now, name)

@@ -76,7 +76,7 @@ def _of_packed(node: ir.Node) -> StoredEmbedding:
     """Return the embedding of a packed lookup node. The shape of its scales identifies the format."""
     _, codes, scales = node.inputs
     if codes is None or scales is None:
-        raise ValueError("a lookup without a matrix")
+        raise ValueError("the lookup node has no matrix")
     form = QuantizedWeight("uint8", gathered=True, packed=node.attributes["format"].as_string())
     return StoredEmbedding(_run(codes), _run(scales), form)
 

@@ -85,7 +85,7 @@ def _require_usable(drafts: Sequence[str], usable: set[str]) -> None:
     unknown = [each for each in drafts if each not in usable]
     if unknown:
         raise UsageError(
-            f"--draft {unknown[0]}: no engine here can draft with it",
+            f"--draft {unknown[0]} is not available: none of the engines supports this draft method",
             why=f"the draft methods of these engines are {', '.join(sorted(usable)) or 'none'}",
-            fix="choose among these; plain decoding is always measured",
+            fix="choose some of these; plain decoding is always measured",
         )

@@ -58,7 +58,7 @@ class BenchOptions:
                     fix="use for example --peer llama.cpp=http://127.0.0.1:8080",
                 )
             if name in found:
-                raise UsageError(f"--peer names {name} twice", fix="give every peer a name of its own")
+                raise UsageError(f"--peer names {name} twice", fix="give every peer a unique name")
             found[name] = self.server(url)
         return found
 
@@ -72,7 +72,7 @@ class BenchOptions:
         if bool(self.engines) == (self.url is not None):
             raise UsageError(
                 "nothing to measure" if not self.engines else "ENGINE and --url contradict each other",
-                why="either engines are measured, or the server at a URL",
+                why="bench measures either engines, or the server at --url",
                 fix="pass an engine folder, or --url http://HOST:PORT",
             )
         for name in ("num_prompts", "repeats", "max_tokens"):

@@ -182,7 +182,7 @@ def difference_line(figures: ModeFigures) -> str:
         return f"{where}: the text is that of plain decoding"
     return (
         f"{where}: the text differs from plain decoding; first in prompt {found.prompt} at token {found.position}: "
-        f"plain {found.plain}, found {found.found}. `peagle-compile verify` tells whether the two are tied"
+        f"plain {found.plain}, found {found.found}. `peagle-compile verify` shows whether the two are tied"
     )
 
 

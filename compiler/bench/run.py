@@ -88,8 +88,8 @@ class BenchRun:
             answers = [answer for turn in turns for answer in turn.answers if answer.tokens > 1]
             if count := sum(not answer.is_timed for answer in answers):
                 yield (
-                    f"{count} of {len(answers)} answers of {name} came at once and have no speed: it does not stream, "
-                    "or its threads had to wait"
+                    f"{count} of {len(answers)} answers of {name} arrived in one piece and have no speed: the server "
+                    "does not stream, or its threads had to wait"
                 )
 
     def _measure_engines(self, progress: Progress) -> None:
@@ -170,7 +170,7 @@ class BenchRun:
     def _level(self, at_once: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
         groups = groups_of(prompts, at_once)
         if (left := prompts - at_once * len(groups)) > 0:
-            self.notes.append(f"{left} of {prompts} prompts left out with {at_once} at once: they fill no group")
+            self.notes.append(f"{left} of {prompts} prompts left out: they do not fill a group of {at_once}")
         level = Level(at_once)
         self.levels.append(level)
         take_turns(ways, groups, self.options.repeats, level.turns, advance)
@@ -223,7 +223,7 @@ def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) 
     if len(revisions) > 1:
         raise UsageError(
             f"the engines {', '.join(map(str, folders))} have different targets",
-            why="ways to decode are compared on the text of one target",
+            why="their speeds can be compared only if they generate the same text",
             fix="measure each target on its own",
         )
 
@@ -232,7 +232,7 @@ def _require_other_names(peers: Iterable[str], modes: Sequence[DecodingMode]) ->
     """Raise ``UsageError`` for a peer that is named like a mode of the engines."""
     for name in peers:
         if name in {mode.title for mode in modes}:
-            raise UsageError(f"--peer {name} has the name of a way to decode", fix="choose another name for it")
+            raise UsageError(f"--peer {name} has the same name as a mode of the engines", fix="choose another name")
 
 
 def _decoder(engine: Engine) -> Callable[[Sequence[int]], str]:

@@ -19,7 +19,7 @@ from ...plugins.errors import EnvironmentProblem, UsageError
 from .measure import ModeTurn, TimedAnswer
 
 Content = str | Sequence[int]  # of a prompt: text or, at an endpoint that takes them, token ids
-_FIX = "check the URL, and that the server runs"
+_FIX = "check the URL, and make sure that the server is running"
 _AT_ONCE, _MOST_AT_ONCE = 0.2e-3, 32  # seconds between pieces of a burst, and the most pieces of one: more than drafts
 _SECONDS = 600  # without a byte from the server
 
@@ -51,7 +51,7 @@ class BenchServer:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{self.url} is not a URL of a server", fix="use for example http://127.0.0.1:8000")
+            raise UsageError(f"{self.url} is not the URL of a server", fix="use for example http://127.0.0.1:8000")
 
     @cached_property
     def model(self) -> str:
@@ -70,8 +70,8 @@ class BenchServer:
         (answer,) = self.answer((0,), prompts, seed).answers
         if not answer.text:
             raise EnvironmentProblem(
-                f"{self.url} answered the first prompt with no text",
-                why=f"its stream at /v1/{ENDPOINTS[self.endpoint].path} has none",
+                f"{self.url} returned no text for the first prompt",
+                why=f"its stream at /v1/{ENDPOINTS[self.endpoint].path} contains none",
                 fix="check --endpoint and the model that the server has loaded",
             )
 

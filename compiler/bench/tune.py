@@ -152,7 +152,7 @@ def _store(engine: Path, drafter: str, rounds: MeasuredRounds, measured_with: Ma
     if its is None or its.target != measured_with.target or its.drafter != measured_with.drafter:
         raise UsageError(
             f"{engine} was changed while it was measured",
-            why="the figures are those of files that are gone",
+            why="the measured figures belong to files that no longer exist",
             fix="repeat the command",
         )
     k = _prior_of(rounds, its.speculation).best

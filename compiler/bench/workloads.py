@@ -212,7 +212,7 @@ def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int
         raise UsageError(
             f"no prompt of {name} fits into {room} tokens",
             why=f"prompt and answer together can have {engine.max_seq_len} tokens",
-            fix="use fewer --max-tokens, shorter prompts, or an engine with a larger --max-seq-len",
+            fix="use a smaller --max-tokens, shorter prompts, or an engine with a larger --max-seq-len",
         )
     notes = [] if engine.can_chat else ["the engine has no chat template: prompts are continued as plain text"]
     if len(fitting) < len(every):

@@ -98,7 +98,9 @@ def resolve_head(
     """
     if (method := headless_named(draft)) is not None:
         raise UsageError(
-            f"--draft {draft} has no head", why=f"it is {method.help}, which every engine can use", fix="name a head"
+            f"--draft {draft} is not a head",
+            why=f"{draft} is a draft method without a head ({method.help}), so there is nothing to add to an engine",
+            fix="pass a head",
         )
     source = _head(model, draft, revision)
     found = fetch(source, progress)
@@ -253,8 +255,8 @@ def _id_of_drafter(model: str) -> str:
         )
         raise UsageError(
             f"--model {model} needs a drafter",
-            why="without --draft, a target gets the head that is known for it, and none is known for this one; heads "
-            f"are known for {known}",
+            why="without --draft, a build uses the head that is known for the target, but none is known for this "
+            f"target; heads are known for {known}",
             fix=_add_draft(),
         )
     source = _drafter(pair)

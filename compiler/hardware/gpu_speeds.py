@@ -36,7 +36,7 @@ class Attained:
 
 _PAGE = "hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles, H100"
 # Seconds from a kernel to the next one in a CUDA graph.
-KERNEL_SECONDS = Attained(1.3e-6, 2.2e-6, f"1.3 us a kernel in a CUDA graph ({_PAGE}) to 2.2 us (assumed)")
+KERNEL_SECONDS = Attained(1.3e-6, 2.2e-6, f"1.3 us per kernel in a CUDA graph ({_PAGE}) to 2.2 us (assumed)")
 # Share of the bandwidth while weights are read.
 BANDWIDTH_SHARE = Attained(0.78, 0.6, "78% of the bandwidth (one fused kernel, the same page) to 60% (assumed)")
 # The same for the kernels of this project that multiply experts in blocks: benchmarks/kernels.py, windows of 1 and 5

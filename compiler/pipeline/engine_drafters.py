@@ -182,7 +182,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
             raise UsageError(
                 f"the drafter {name} of {engine} cannot be removed",
                 why="the engine was built with it" if gone else f"there is none; those that were added are: {added}",
-                fix="name a drafter that was added",
+                fix="pass the name of an added drafter",
             )
         drafters = {each: record for each, record in manifest.drafters.items() if each != name}
         files = {each: entry for each, entry in manifest.files.items() if each not in _files_of(manifest, name)}
@@ -229,7 +229,7 @@ def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
     if name in (BUILT_IN, *METHODS):
         raise UsageError(
             f"a drafter cannot be named {name}",
-            why="that is the name of the drafter of the build, or of a draft method, which the same option chooses",
+            why="the name is reserved for the engine's first drafter or a draft method, which the same option selects",
             fix="choose another --name",
         )
     if not isinstance(name, str) or not is_drafter_name(name):
@@ -262,7 +262,7 @@ def _require_taps(manifest: Manifest, request: DrafterRequest, head: DrafterSpec
     raise UsageError(
         f"the head {request.draft} does not fit {request.engine}",
         why=f"it reads the target's layers {_listed(head.taps)} (its taps), but the engine's target outputs "
-        f"{_listed(taps)}, which was decided when it was built",
+        f"{_listed(taps)}; these were fixed when the engine was built",
         fix=f"build an engine with this head: `peagle-compile build --model {model} --draft {request.draft}`",
     )
 
@@ -337,7 +337,7 @@ def _wide_of_plan(manifest: Manifest) -> str:
 
 def _plan_of_target(manifest: Manifest) -> PlanRecord:
     if manifest.target.plan is None:
-        raise ValueError("an engine of plans whose target has none")
+        raise ValueError("the engine has plans, but none for its target")
     return manifest.target.plan
 
 
@@ -429,14 +429,14 @@ def _require_place(engine: Path, folder: Path, assembly: Assembly) -> None:
         kind = "a link" if drafters.is_symlink() else "a file"
         raise UsageError(
             f"no drafter can be added to {engine}",
-            why=f"{drafters} is {kind}, but has to be a folder of the engine",
+            why=f"{drafters} is {kind}, but must be a folder inside the engine",
             fix=f"move {drafters} away",
         )
     ours = {PurePosixPath(name).name for name in assembly.files if PurePosixPath(name).parts[0] == DRAFTERS}
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and {*os.listdir(folder)} <= ours)):
         raise UsageError(
             f"the drafter {folder.name} cannot be added to {engine}",
-            why=f"{folder} exists, and is not a drafter of this engine; nothing in it was changed",
+            why=f"{folder} exists but is not a drafter of this engine; nothing in it was changed",
             fix="move it out of the engine, or choose another --name",
         )
 

@@ -183,8 +183,8 @@ def _cannot(
         why="; ".join(missing),
         fix="run the same command on a host without these problems; or run "
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
-        "--out DIR` here, with the other options of this build, and `peagle-compile build --from DIR` there, which "
-        "needs neither the checkpoints nor torch; or use "
+        "--out DIR` here, with the other options of this build, and `peagle-compile build --from DIR` on that host, "
+        "which then needs neither the checkpoints nor torch; or use "
         f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; "
         + _on_cpu(precision, named),
     )

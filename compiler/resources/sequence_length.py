@@ -36,7 +36,7 @@ class SequenceLength:
     @property
     def note(self) -> str:
         """The length and the reason, in a line."""
-        return f"max_seq_len is {self.tokens:,}: {self.why}; --max-seq-len sets another"
+        return f"max_seq_len is {self.tokens:,}: {self.why}; --max-seq-len sets another length"
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _builder(trt: Any, log_to: Any, log: Log) -> Any:
         raise EnvironmentProblem(
             "TensorRT cannot build on this machine",
             why=log.last() or str(error),
-            fix="run `peagle-compile doctor` to check driver and GPUs; --backend tensorrt-rtx builds without either",
+            fix="run `peagle-compile doctor` to check the driver and GPUs; --backend tensorrt-rtx needs neither",
         ) from None
 
 

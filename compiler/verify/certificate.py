@@ -211,11 +211,11 @@ class Certificate:
         problems: list[str] = []
         found = decode(cls, content, problems)
         if found is None or number != _FORMAT:
-            why = "; ".join(problems) or f"its format is {number}, and this version reads format {_FORMAT}"
+            why = "; ".join(problems) or f"its format is {number}, but this version reads format {_FORMAT}"
             raise UsageError(f"{path} cannot be continued", why=why, fix=_FIX)
         if found.seal != seal:
             raise UsageError(
-                f"{path} cannot be continued", why="its totals or prompts are not those of this version", fix=_FIX
+                f"{path} cannot be continued", why="its totals or prompts do not match this version", fix=_FIX
             )
         return found
 
@@ -230,7 +230,7 @@ class Certificate:
                 if getattr(mine, name) != getattr(its, name):
                     raise UsageError(
                         f"{path} was made with another {part.removesuffix('s')}",
-                        why=f"{name} is {getattr(its, name)!r} now, and {getattr(mine, name)!r} in the file",
+                        why=f"{name} is now {getattr(its, name)!r}, but the file has {getattr(mine, name)!r}",
                         fix=f"choose another file, or continue it with `{self.command}`",
                     )
         return replace(self, command=other.command)

@@ -84,7 +84,7 @@ class VerifyOptions:
             )
         if not self.certificate.parent.is_dir():
             raise UsageError(
-                f"--certificate {self.certificate}: there is no folder {self.certificate.parent}", fix="make it first"
+                f"--certificate {self.certificate}: there is no folder {self.certificate.parent}", fix="create it first"
             )
         if self.certificate.exists():
             Certificate.read(self.certificate)  # before minutes of other work

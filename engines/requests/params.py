@@ -158,7 +158,7 @@ def _salt(name: str, value: Any) -> str | None:
     """Return a salt of the prefix cache, None for none. Raises ``UsageError``, also for an empty one."""
     if value == "":
         raise UsageError(
-            f"{name} is empty", why="everybody could guess it", fix="set it to a secret text, or remove it"
+            f"{name} is empty", why="an empty salt is easy to guess", fix="set it to a secret string, or remove it"
         )
     return None if value is None else text_of(name, value)
 

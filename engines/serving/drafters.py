@@ -60,7 +60,8 @@ async def unload_drafter(request: Request) -> Response:
         there = state.engine.drafters
         if name in there:  # the one that the engine was loaded with
             raise
-        raise HttpRefusal(404, f"no drafter {name[:100]!r} is loaded; loaded are: {', '.join(there)}") from None
+        loaded = ", ".join(there)
+        raise HttpRefusal(404, f"no drafter {name[:100]!r} is loaded; the loaded drafters are: {loaded}") from None
     log("unloaded a drafter", drafter=name)
     return await list_drafters(request)
 

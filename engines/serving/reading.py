@@ -117,7 +117,7 @@ def malformed(raw: bytes, error: Exception) -> HttpRefusal:
         message = "the body is empty; fix: send a JSON object"
     elif half := _HALF.search(raw):
         message = (
-            f"the body is not valid JSON: {half[1].decode()} at byte {half.start(1)} is half of a surrogate pair; "
-            "fix: cut text between characters"
+            f"the body is not valid JSON: {half[1].decode()} at byte {half.start(1)} is an unpaired surrogate; "
+            "fix: split text only between characters"
         )
     return HttpRefusal(400, message, code="invalid_json")

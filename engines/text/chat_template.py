@@ -138,7 +138,7 @@ class ChatTemplate:
         if at < 0 or final.strip() not in text:
             raise UsageError(
                 "the conversation's final message cannot be continued",
-                why=f"{self._origin.name} does not write it as it is",
+                why=f"{self._origin.name} changes the text of the message",
                 fix="change its text, or begin a new message instead",
             )
         return text[:at] if text.startswith(_END, at) else text[:at].rstrip()

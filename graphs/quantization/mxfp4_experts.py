@@ -17,7 +17,7 @@ from .rewrite_rules import is_weight
 _GATE_UP, _DOWN = 3, 4  # indices of the inputs of SparseExperts
 _TERMS = {"alpha": 1.0, "beta": 0.0, "limit": 0.0}  # with the defaults of SparseExperts
 _BLOCK = 2 * BYTES
-UNSUITED = "the op for MXFP4 blocks needs both stacks of the experts in them, with biases, and no other reader of them"
+UNSUITED = "the op requires both stacks of the experts in MXFP4 blocks, with biases, and no other node that reads them"
 
 
 def keep_experts(graph: ir.Graph, node: ir.Node) -> dict[str, WeightStream]:

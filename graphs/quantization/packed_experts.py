@@ -16,7 +16,7 @@ from .quantized_weight import QuantizedWeight, WeightStream
 
 STACKS = {"gate_up": 3, "down": 4}  # indices of the inputs of SparseExperts
 _BIASES = (5, 6)
-UNPAIRED = "this project's kernel needs both stacks of the experts packed, and no other reader of them"
+UNPAIRED = "this project's kernel requires that both stacks of the experts are packed and that no other node reads them"
 
 
 def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, QuantizedWeight]) -> dict[str, WeightStream]:

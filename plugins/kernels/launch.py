@@ -212,6 +212,6 @@ def _checked(driver: Any, answer: tuple[Any, ...], what: str) -> Any:
         _, text = driver.cuGetErrorString(status)
         words = text.decode() if text else "unknown error"
         raise EnvironmentProblem(
-            what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor` to check driver and GPU"
+            what, why=f"{status.name}: {words}", fix="run `peagle-compile doctor` to check the driver and GPU"
         )
     return values[0] if values else None

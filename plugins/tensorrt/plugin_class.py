@@ -138,7 +138,7 @@ class _Answers(_HasSpec):
             copy._not_loaded = EnvironmentProblem(
                 f"the kernel of {self.spec.name} cannot be loaded",
                 why=repr(error),
-                fix="run `peagle-compile doctor` to check driver and GPU",
+                fix="run `peagle-compile doctor` to check the driver and GPU",
             )
         return copy
 

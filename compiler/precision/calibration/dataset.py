@@ -179,7 +179,7 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
         raise _bad(where, "it is not a JSON object")
     kinds = [kind for kind in _FORMS if kind in content]
     if len(kinds) != 1:
-        has = f"both {' and '.join(kinds)}, but a line is one sample" if kinds else f"none of {', '.join(_FORMS)}"
+        has = f"both {' and '.join(kinds)}, but a line has one sample" if kinds else f"none of {', '.join(_FORMS)}"
         raise _bad(where, f"it has {has}")
     kind = kinds[0]
     complaint = _CHECKS[kind](content[kind], vocab_size)

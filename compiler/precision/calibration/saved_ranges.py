@@ -196,7 +196,7 @@ def _read_facts(path: Path) -> tuple[Facts, str]:
         sha256 = content.pop("sha256")
         facts = Facts(**content | {"warnings": tuple(content["warnings"])})
     except OSError as error:
-        fix = f"check that the file exists and that you may read it, or {_AGAIN}"
+        fix = f"check that the file exists and is readable, or {_AGAIN}"
         raise BuildError(f"cannot read {path}", why=str(error), fix=fix) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(f"{path} is not a valid file of calibrated ranges", why=str(error), fix=_AGAIN) from None

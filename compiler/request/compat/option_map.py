@@ -103,7 +103,7 @@ def _nothing(*texts: str) -> dict[str, None]:
 
 
 _WHOLE = "caches are allocated in full when an engine is loaded: max_batch_size rows of max_seq_len tokens"
-_PASSES = "the tokens of a pass follow from max_batch_size, K and the waiting prompts"
+_PASSES = "the number of tokens in a pass depends on max_batch_size, K and the waiting prompts"
 _SERVING = "an option of `serve` or of a request"
 _OTHER_DRAFTS = "the draft methods are P-EAGLE and EAGLE-3 heads and n-gram lookup"
 _DRAFTS_FIX = "pass a head, ngram or none"
@@ -200,7 +200,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
                   {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
     OptionMapping("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
-                  why="the recipe decides for head, embedding, routers and norms; see --lm-head-precision"),
+                  why="the recipe sets the types of head, embedding, routers and norms; see --lm-head-precision"),
     OptionMapping("quant_config.group_size", why="the block size is always 32"),
     OptionMapping("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
                   why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit it"),

@@ -171,7 +171,7 @@ class CudaDevice:
             raise EnvironmentProblem(
                 "CUDA failed to initialize on this GPU",
                 why=str(error),
-                fix="run `peagle-compile doctor` to check driver and GPU",
+                fix="run `peagle-compile doctor` to check the driver and GPU",
             ) from error
         self.stream = int(self._stream.handle)
         self._entered = threading.local()

@@ -89,8 +89,8 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
         place = f"messages[{len(body.messages) - 1}]"
         raise HttpRefusal(
             400,
-            f"{place} is from the assistant, but is no text that the answer could continue; fix: end with text, with "
-            "the results of the tools, or with a message of the user",
+            f"{place} is from the assistant, but has no text that the answer could continue; fix: end with text, with "
+            "the results of the tools, or with a user message",
             param=place,
         )
     given = body.output_config.format if body.output_config else None

@@ -120,8 +120,7 @@ def _require_question(messages: Sequence[Mapping[str, Any]], items: int) -> None
     place, what = ("input", "is empty") if not items else (f"input[{items - 1}]", "is from the assistant")
     raise HttpRefusal(
         400,
-        f"{place} {what}, so there is nothing to answer; fix: end with a message of the user, or with the result of a "
-        "call",
+        f"{place} {what}, so there is nothing to answer; fix: end with a user message, or with the result of a call",
         param=place,
     )
 

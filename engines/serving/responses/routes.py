@@ -61,8 +61,8 @@ async def compact(request: Request) -> Response:
     del request
     raise HttpRefusal(
         404,
-        "this server does not compact conversations; fix: send the conversation as input, shortened where it is too "
-        "long",
+        "this server does not compact conversations; fix: send the conversation as input, and shorten it if it is "
+        "too long",
         code="unsupported_endpoint",
     )
 
@@ -121,8 +121,8 @@ async def cancel(request: Request) -> Response:
         raise _not_found(identity)
     raise HttpRefusal(
         400,
-        f"response {identity[:100]} cannot be cancelled: it is complete, and this server runs none in the background; "
-        "fix: to cancel a response, close the connection of its request",
+        f"response {identity[:100]} cannot be cancelled: it is complete, and this server runs no responses in the "
+        "background; fix: to cancel a response, close the connection of its request",
         code="unsupported_parameter",
     )
 
@@ -135,8 +135,8 @@ def _items_before(state: ServerState, identity: str | None) -> list[Item]:
     if stored is None:
         raise HttpRefusal(
             400,
-            f"previous response {identity[:100]} not found: this server keeps the latest responses only, in memory, "
-            "without store: false; fix: send the whole conversation as input, or start the server with a larger "
+            f"previous response {identity[:100]} not found: this server keeps only the latest responses, in memory, "
+            "and none with store: false; fix: send the whole conversation as input, or start the server with a larger "
             "--response-store-bytes",
             param="previous_response_id",
             code="previous_response_not_found",

@@ -50,7 +50,7 @@ def _rounding(value: ir.Value | None) -> tuple[ir.Node, ir.Node] | None:
 def _copied(graph: ir.Graph, scale: ir.Value | None) -> ir.Value:
     """Return another constant with the same value: TensorRT merges two nodes with equal inputs."""
     if scale is None or scale.const_value is None:
-        raise ValueError("a quantization without a constant scale")
+        raise ValueError("the quantization has no constant scale")
     twin = ir.Value(name=f"{scale.name}.apart", shape=scale.shape, type=scale.type, const_value=scale.const_value)
     graph.register_initializer(twin)
     return twin

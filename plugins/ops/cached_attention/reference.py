@@ -32,7 +32,7 @@ def cached_attention(
 ) -> tuple[Array, Array, Array]:
     """Return the outputs in spec order for inputs in spec order. Caches are copied, not written in place."""
     if bool(scaled) != (k_cache.dtype == np.int8):
-        raise ValueError(f"a cache of {k_cache.dtype} does not go with scaled = {scaled}")
+        raise ValueError(f"a cache of {k_cache.dtype} does not match scaled = {scaled}")
     batch, heads, length, size = q.shape
     group = heads // k.shape[1]
     y = np.empty((batch, length, heads, size), q.dtype)

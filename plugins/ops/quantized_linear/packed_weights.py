@@ -235,7 +235,7 @@ def _gguf_blocks(name: str, rows: Array) -> tuple[GgufBlocks, Array]:
         raise BuildError(f"GGUF files have no blocks of {name}", fix=REPORT)
     if rows.ndim != 2 or rows.shape[1] % kind.size or not rows.size:
         raise BuildError(
-            f"rows of {rows.shape[-1]} bytes are not a multiple of the block size of {name}, {kind.size}",
+            f"rows of {rows.shape[-1]} bytes are not a multiple of the block size of {name}, which is {kind.size}",
             fix="download the GGUF file again",
         )
     return kind, rows.reshape(len(rows), -1, kind.size)

@@ -33,7 +33,7 @@ ENGINE = (Path("engine"),)
         ({"engines": ENGINE, "temperature": -0.1}, "--temperature"),
         ({"engines": ENGINE, "peer": ("http://x:1",)}, "--peer http://x:1 is not NAME=URL"),
         ({"engines": ENGINE, "peer": ("a=",)}, "--peer a= is not NAME=URL"),
-        ({"engines": ENGINE, "peer": ("a=ftp://x",)}, "ftp://x is not a URL of a server"),
+        ({"engines": ENGINE, "peer": ("a=ftp://x",)}, "ftp://x is not the URL of a server"),
         ({"engines": ENGINE, "peer": ("a=http://x", "a=http://y")}, "--peer names a twice"),
         ({"url": "http://x", "peer": ("a=http://y",)}, "--peer and --url contradict"),
         ({"engines": ENGINE, "endpoint": "responses"}, "--endpoint responses is unknown"),

@@ -141,14 +141,14 @@ def test_empty_answers_and_answers_in_one_piece_have_no_speed(tiny_folder: Path,
     assert plain.user_speed.median > 0
     assert peer.over_plain is not None
     assert peer.over_plain.wins + peer.over_plain.losses == 1
-    assert result.notes[-1].startswith("2 of 3 answers of x came at once and have no speed")
+    assert result.notes[-1].startswith("2 of 3 answers of x arrived in one piece and have no speed")
 
 
 @pytest.mark.parametrize(
     ("peers", "more", "error", "said"),
     [
         (("x=http://127.0.0.1:9",), {}, EnvironmentProblem, "cannot reach http://127.0.0.1:9"),
-        (("plain=http://127.0.0.1:9",), {}, UsageError, "--peer plain has the name of a way to decode"),
+        (("plain=http://127.0.0.1:9",), {}, UsageError, "--peer plain has the same name as a mode"),
     ],
 )
 def test_peer_that_cannot_take_part_is_named_before_engines_are_loaded(
@@ -169,5 +169,5 @@ def test_prompts_of_token_ids_need_the_endpoint_that_takes_them(tiny_folder: Pat
 
 def test_server_that_is_silent_at_first_is_refused(other: Any) -> None:
     found = BenchServer(other(lambda _: [USAGE]).url, "chat", {})
-    with pytest.raises(EnvironmentProblem, match="answered the first prompt with no text"):
+    with pytest.raises(EnvironmentProblem, match="returned no text for the first prompt"):
         found.warm_up(["Hello"], 0)

@@ -148,8 +148,8 @@ def test_engine_that_was_built_without_a_head_takes_none(engine: Path, head: Pat
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("ngram", "the name of the drafter of the build, or of a draft method"),
-        (BUILT_IN, "the name of the drafter of the build, or of a draft method"),
+        ("ngram", "reserved for the engine's first drafter or a draft method"),
+        (BUILT_IN, "reserved for the engine's first drafter or a draft method"),
         ("../target", "a name has 1 to 64 letters"),
         ("", "a name has 1 to 64 letters"),
         ("x" * 65, "a name has 1 to 64 letters"),
@@ -168,7 +168,7 @@ def test_name_is_given_once(engine: Path, head: Path) -> None:
 
 
 def test_draft_method_is_no_head(engine: Path) -> None:
-    assert "--draft ngram has no head" in refused(engine, "ngram")
+    assert "--draft ngram is not a head" in refused(engine, "ngram")
 
 
 def test_drafter_whose_numbers_overflow_is_not_added(engine: Path, head: Path) -> None:

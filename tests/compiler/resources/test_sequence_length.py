@@ -39,7 +39,7 @@ def test_a_large_gpu_takes_the_most_by_default() -> None:
     found = _exported("b200")
     assert found == SequenceLength(MOST_BY_DEFAULT, "the most by default; the model allows 262,144")
     assert found.note == (
-        "max_seq_len is 32,768: the most by default; the model allows 262,144; --max-seq-len sets another"
+        "max_seq_len is 32,768: the most by default; the model allows 262,144; --max-seq-len sets another length"
     )
 
 

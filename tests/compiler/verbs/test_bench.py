@@ -56,7 +56,7 @@ def test_foreign_file_is_refused_before_anything_runs(cli: Run, tiny_folder: Pat
     [
         (["--concurrency", "1,x"], "--concurrency '1,x' is not a list of numbers"),
         (["--num-speculative-tokens", "2,x"], "--num-speculative-tokens x is not valid"),
-        (["--draft", "oracle"], "no engine here can draft with it"),
+        (["--draft", "oracle"], "none of the engines supports this draft method"),
     ],
 )
 def test_wrong_lists_are_refused(cli: Run, tiny_folder: Path, tmp_path: Path, arguments: list[str], said: str) -> None:

@@ -149,7 +149,7 @@ def test_refusals_name_the_reason(server: Server) -> None:
         status, content = ask(server, "POST", body=body)
         assert (status, said in content["error"]["message"]) == (400, True)
     status, content = ask(server, "DELETE", "/unknown")
-    assert (status, "loaded are: built-in" in content["error"]["message"]) == (404, True)
+    assert (status, "the loaded drafters are: built-in" in content["error"]["message"]) == (404, True)
     status, content = ask(server, "DELETE", f"/{BUILT_IN}")
     assert (status, "cannot be unloaded" in content["error"]["message"]) == (400, True)
 

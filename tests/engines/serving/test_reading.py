@@ -45,7 +45,7 @@ def test_an_empty_body_is_called_empty(raw: bytes) -> None:
 )
 def test_half_of_a_surrogate_pair_is_named(text: str, half: str) -> None:
     message = _refused(b'{"a":"%b"}' % text.encode()).message
-    assert f"{half} is half of a surrogate pair; fix: cut text between characters" in message
+    assert f"{half} is an unpaired surrogate; fix: split text only between characters" in message
 
 
 @pytest.mark.parametrize("text", [r"\ud83d\ude00", r"\\ud83d", r"\\\\ude00", r"\u0041"])
@@ -59,6 +59,6 @@ def test_text_without_half_a_pair_is_not_blamed(text: str) -> None:
 def test_any_text_is_read_or_its_half_pair_is_named(text: str) -> None:
     raw = json.dumps({"a": text}).encode()
     if any("\ud800" <= each <= "\udfff" for each in json.loads(raw)["a"]):
-        assert "is half of a surrogate pair" in _refused(raw).message
+        assert "is an unpaired surrogate" in _refused(raw).message
     else:
         assert parse_body(raw, Content).a == json.loads(raw)["a"]

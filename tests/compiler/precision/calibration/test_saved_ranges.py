@@ -74,7 +74,7 @@ def test_an_unreadable_file_is_to_be_made_readable_before_anything_is_calibrated
     (tmp_path / FACTS).mkdir()
     with pytest.raises(BuildError, match="cannot read") as refused:
         Scales.load(tmp_path, WANTED)
-    assert refused.value.fix.startswith("check that the file exists and that you may read it, or calibrate")
+    assert refused.value.fix.startswith("check that the file exists and is readable, or calibrate")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
