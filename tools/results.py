@@ -64,7 +64,7 @@ def page(result: BenchResult) -> str:
             "page [explains them](bench.md#figures). All modes answer a prompt before the next prompt begins."
         ),
         "\n".join(_summary(result, figures)),
-        f"![Tokens per second of every way to decode](images/{PICTURE.name})",
+        f"![Tokens per second of every decoding method](images/{PICTURE.name})",
         "## Run",
         _shell("it builds two engines and measures for minutes", f"{MEASURE}    # also writes this page"),
         "It measures with this command:",
