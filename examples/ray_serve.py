@@ -204,15 +204,15 @@ def _arguments() -> argparse.Namespace:
 
     of_serve = verb("serve", serve_engine)
     of_serve.add_argument("engine", help="engine folder, at the same absolute path on every machine")
-    of_serve.add_argument("--min-replicas", type=int, default=2, help="replicas; the fewest with --max-replicas")
+    of_serve.add_argument("--min-replicas", type=int, default=2, help="replicas; with --max-replicas, the minimum")
     of_serve.add_argument("--max-replicas", type=int, help="scale up to this number as requests require")
     of_serve.add_argument(
         "--tokens-per-second", type=float, help="scale up while answers are slower, as GET /fleet measures them"
     )
     of_serve.add_argument("--upscale-delay", type=float, default=30.0, help="seconds of load before it scales up")
-    of_serve.add_argument("--downscale-delay", type=float, default=600.0, help="seconds before it scales down")
+    of_serve.add_argument("--downscale-delay", type=float, default=600.0, help="idle seconds before it scales down")
     of_serve.add_argument(
-        "--max-surge-percent", type=int, default=0, help="extra replicas that replace may start before others end"
+        "--max-surge-percent", type=int, default=0, help="extra replicas that replace starts before old ones end"
     )
     of_serve.add_argument("--host", default="127.0.0.1")
     of_serve.add_argument("--port", type=int, default=8000)
@@ -224,8 +224,8 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     verb("replace", replace_engine).add_argument("engine", help="folder of the new engine, on every machine")
     of_canary = verb("canary", start_canary)
-    of_canary.add_argument("drafter", help="a name of peagle-compile drafter list")
-    of_canary.add_argument("--share", type=Fraction, default=Fraction(1, 4), help="of the replicas, rounded up")
+    of_canary.add_argument("drafter", help="name of a drafter, as peagle-compile drafter list shows it")
+    of_canary.add_argument("--share", type=Fraction, default=Fraction(1, 4), help="share of the replicas, rounded up")
     verb("promote", promote)
     verb("rollback", roll_back)
     return parser.parse_args()
