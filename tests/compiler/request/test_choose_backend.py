@@ -76,7 +76,7 @@ def test_backend_matches_request_and_machine(
 
 ALTERNATIVES = (
     "run the same command on a host without these problems",
-    "`peagle-compile build --from DIR` there",
+    "`peagle-compile build --from DIR` on that host",
     "--backend tensorrt-rtx --gpu sm_120",
     "--backend onnxruntime",
 )
