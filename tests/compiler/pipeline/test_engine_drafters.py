@@ -315,7 +315,7 @@ def test_head_in_the_place_of_its_drafter_is_not_replaced(engine: Path, head: Pa
     place = engine / "drafters" / "other"
     shutil.copytree(head, place)
     before = content_of(engine)
-    with pytest.raises(UsageError, match="exists, and is not a drafter of this engine"):
+    with pytest.raises(UsageError, match="exists but is not a drafter of this engine"):
         add_drafter(DrafterRequest(engine, str(place)))
     assert content_of(engine) == before
     assert add_drafter(DrafterRequest(engine, str(place), "new")).name == "new"

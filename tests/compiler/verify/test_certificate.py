@@ -121,9 +121,9 @@ def test_a_changed_record_is_told_from_another_file(path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "field", "value", "why"),
     [
-        ("engine", "fingerprint", "ff", "fingerprint is 'ff' now, and 'ab12' in the file"),
-        ("options", "k", (1, 2), "k is (1, 2) now, and (0, 1, 8) in the file"),
-        ("machine", "kernels", "portable", "kernels is 'portable' now, and 'avx2' in the file"),
+        ("engine", "fingerprint", "ff", "fingerprint is now 'ff', but the file has 'ab12'"),
+        ("options", "k", (1, 2), "k is now (1, 2), but the file has (0, 1, 8)"),
+        ("machine", "kernels", "portable", "kernels is now 'portable', but the file has 'avx2'"),
     ],
 )
 def test_a_record_is_not_continued_with_anything_else(part: str, field: str, value: Any, why: str, path: Path) -> None:

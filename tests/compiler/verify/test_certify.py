@@ -152,7 +152,7 @@ def test_the_command_line_writes_and_continues_a_record_of_a_real_engine(
     assert str(tmp_path) not in path.read_text()
     refused = cli("verify", folder, *SHORT, "--certificate", path, "--batch-size", 3)
     assert refused.code == 2
-    assert "batch is 3 now, and 4 in the file" in refused.err
+    assert "batch is now 3, but the file has 4" in refused.err
     again = cli("verify", folder, *SHORT, "--certificate", path, "--tokens", 81)  # verify.json is not of the engine
     assert again.code == 0, again.err
     assert Certificate.read(path).tokens_compared == 160

@@ -51,7 +51,7 @@ def test_experts_with_one_packed_stack_stay_unquantized_with_a_reason(name: str)
     made = quantize(model, in_int8(name))
     assert kinds(model)["SparseExperts"] == 1
     assert made.done == ()
-    assert "needs both stacks" in made.refused[name]
+    assert "requires that both stacks" in made.refused[name]
 
 
 @pytest.mark.parametrize("biased", [False, True])
