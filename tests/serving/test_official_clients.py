@@ -1,4 +1,4 @@
-"""Clients as their makers publish them complete a run against ``serve`` of the demo engine.
+"""Clients as their makers publish them complete a run against ``serve`` of the demo pair and of SmolLM2.
 
 They are installed from the package index that pip knows into environments of their own (3 GB), which later runs reuse.
 """
@@ -133,6 +133,57 @@ assert "".join(asyncio.run(stream())) == done.output
 }
 
 
+OPENAI = """
+import json
+import sys
+
+from openai import OpenAI
+
+client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+question = [{"role": "user", "content": "def count_vowels(text):\\n"}]
+schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"], "maxProperties": 1}
+
+def streamed(**asked):
+    with client.chat.completions.stream(**asked) as stream:
+        kinds = {each.type for each in stream}
+        return stream.get_final_completion().choices[0], kinds
+
+def calls(choice):
+    assert choice.finish_reason == "tool_calls" and not choice.message.content, choice
+    return [(each.function.name, each.function.arguments) for each in choice.message.tool_calls]
+
+asked = dict(model="demo", messages=question, max_tokens=24, temperature=0.9, seed=5)
+(whole,), pieces = client.chat.completions.create(**asked).choices, list(client.chat.completions.create(**asked, stream=True))
+text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+assert text == whole.message.content != "" and len(pieces) > 4 and whole.finish_reason == "length", (whole, text)
+
+asked |= dict(tools=[{"type": "function", "function": {"name": "weather", "parameters": schema}}],
+              tool_choice="required", parallel_tool_calls=False, max_tokens=200)
+whole, (final, kinds) = client.chat.completions.create(**asked).choices[0], streamed(**asked)
+assert calls(whole) == calls(final) and "tool_calls.function.arguments.delta" in kinds, (whole, final, kinds)
+(call,) = whole.message.tool_calls
+assert call.function.name == "weather" and json.loads(call.function.arguments)["unit"] in ("C", "F"), call
+turns = [*question, whole.message, {"role": "tool", "tool_call_id": call.id, "content": "7"}]
+told = client.chat.completions.create(**asked | dict(messages=turns, tool_choice="auto", max_tokens=12))
+assert told.choices[0].message.content or told.choices[0].message.tool_calls, told
+
+tools = [{"type": "function", "name": "weather", "parameters": schema, "strict": False}]
+asked = dict(model="demo", input=question, tools=tools, tool_choice="required", parallel_tool_calls=False,
+             max_output_tokens=200, temperature=0.9, extra_body={"seed": 5})
+whole = client.responses.create(**asked)
+with client.responses.stream(**asked) as stream:
+    kinds = {each.type for each in stream}
+    final = stream.get_final_response()
+(call,), (again,) = whole.output, final.output
+assert (call.name, call.arguments) == (again.name, again.arguments), (whole, final)
+assert "response.function_call_arguments.delta" in kinds and json.loads(call.arguments)["unit"] in ("C", "F"), kinds
+result = {"type": "function_call_output", "call_id": call.call_id, "output": "7"}
+told = client.responses.create(
+    model="demo", previous_response_id=whole.id, input=[result], max_output_tokens=16, tools=tools, tool_choice="none"
+)
+assert told.output_text and told.previous_response_id == whole.id, told
+"""
+
 ANTHROPIC = """
 import json
 import sys
@@ -145,7 +196,7 @@ from pydantic import BaseModel
 url, known, counted = sys.argv[1], *map(set, json.loads(sys.argv[2]))
 client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
 question = [{"role": "user", "content": "def count_vowels(text):\\n"}]
-asked = dict(model="demo", max_tokens=24, messages=question, extra_body={"temperature": 0.9, "seed": 5})
+asked = dict(model="demo", max_tokens=12, messages=question, extra_body={"temperature": 0.9, "seed": 5})
 
 def streamed(**asked):
     with client.messages.stream(**asked) as stream:
@@ -162,7 +213,7 @@ def same(one, other):
 
 whole = client.messages.create(**asked, system=[{"type": "text", "text": "Be brief.\\n"}])
 same(whole, streamed(**asked, system="Be brief.\\n")[0])
-assert whole.content[0].type == "text" and whole.usage.output_tokens == 24 and whole.stop_reason == "max_tokens"
+assert whole.content[0].type == "text" and whole.usage.output_tokens == 12 and whole.stop_reason == "max_tokens"
 count = client.messages.count_tokens(model="demo", messages=question, system="Be brief.\\n")
 assert count.input_tokens == read(whole), count
 
@@ -261,11 +312,18 @@ def aiperf(environment: Callable[[str], Path]) -> Path:
     return environment("aiperf")
 
 
+@pytest.fixture(params=["talking_engine", "smollm2_engine"], ids=["demo pair", "SmolLM2"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    """The engine of the server; its tokenizer is the clients'."""
+    found: Path = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def url(talking_engine: Path) -> Iterator[str]:
+def url(folder: Path) -> Iterator[str]:
     """The address of a server that has answered every request, and at least one, when the test is through."""
     lines: list[str] = []
-    with serving(talking_engine, "--per-request-spec-decode-metrics", "summary") as (process, url):
+    with serving(folder, "--per-request-spec-decode-metrics", "summary") as (process, url):
         assert process.stderr is not None
         reader = Thread(target=lines.extend, args=[process.stderr])  # a full pipe would stop the server
         reader.start()
@@ -279,6 +337,13 @@ def url(talking_engine: Path) -> Iterator[str]:
     answers = [line for line in logged if line["event"] == "request" and line["method"] == "POST"]
     assert answers
     assert [line for line in answers if line["status"] != 200 or "error" in line] == []
+
+
+@pytest.fixture(params=["calling_server", "smollm2_server"], ids=["demo pair", "SmolLM2"])
+def tolerant_url(request: pytest.FixtureRequest) -> str:
+    """The address of a server that may refuse requests. The template of the demo pair knows tools; SmolLM2's does not."""
+    found: Server = request.getfixturevalue(request.param)
+    return found.url
 
 
 def _run(command: list[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -304,23 +369,30 @@ def test_a_library_has_its_answers(libraries: Path, url: str, tmp_path: Path, na
     _check(_run([str(libraries / "python"), str(program), url], _isolated(tmp_path)))
 
 
-def test_anthropic_s_client_has_its_messages(anthropic_client: Path, calling_server: Server, tmp_path: Path) -> None:
+def test_openai_s_client_has_its_chats_and_responses(tolerant_url: str, tmp_path: Path) -> None:
+    """Whole and streamed, over tool loops."""
+    program = tmp_path / "program.py"
+    program.write_text(OPENAI)
+    _check(_run([sys.executable, str(program), tolerant_url], _isolated(tmp_path)))
+
+
+def test_anthropic_s_client_has_its_messages(anthropic_client: Path, tolerant_url: str, tmp_path: Path) -> None:
     """Whole and streamed, with tools and types; and every field that it can send is known."""
     program = tmp_path / "program.py"
     program.write_text(ANTHROPIC)
     known = [[*kind.__struct_fields__, *IGNORED, *NEUTRAL] for kind in (MessagesBody, CountBody)]
     python = str(anthropic_client / "python")
-    _check(_run([python, str(program), calling_server.url, json.dumps(known)], _isolated(tmp_path)))
+    _check(_run([python, str(program), tolerant_url, json.dumps(known)], _isolated(tmp_path)))
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_guidellm_measures(guidellm: Path, url: str, talking_engine: Path, tmp_path: Path, path: str) -> None:
+def test_guidellm_measures(guidellm: Path, url: str, folder: Path, tmp_path: Path, path: str) -> None:
     report = tmp_path / "report.json"
     command = [
         str(guidellm / "guidellm"), "run", "--disable-console-interactive",
         "--backend", f"kind=openai_http,target={url},request_format={path}",
         "--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=4",
-        "--tokenizer", f"kind=hf_auto,model={talking_engine}",
+        "--tokenizer", f"kind=hf_auto,model={folder}",
         "--data", "kind=synthetic_text,prompt_tokens=20,output_tokens=16", "--output", f"kind=json,path={report}",
     ]  # fmt: skip
     _check(_run(command, {**_isolated(tmp_path), "HF_HUB_OFFLINE": "1"}))
@@ -330,10 +402,10 @@ def test_guidellm_measures(guidellm: Path, url: str, talking_engine: Path, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
-def test_aiperf_measures(aiperf: Path, url: str, talking_engine: Path, tmp_path: Path, kind: str) -> None:
+def test_aiperf_measures(aiperf: Path, url: str, folder: Path, tmp_path: Path, kind: str) -> None:
     command = [
         str(aiperf / "aiperf"), "profile", "-m", "demo", "--url", url, "--endpoint-type", kind,
-        "--streaming", "--tokenizer", str(talking_engine), "--synthetic-input-tokens-mean", "20",
+        "--streaming", "--tokenizer", str(folder), "--synthetic-input-tokens-mean", "20",
         "--output-tokens-mean", "16", "--extra-inputs", "ignore_eos:true", "--extra-inputs", "num_speculative_tokens:3",
         "--concurrency", "2", "--request-count", "6",
         "--no-gpu-telemetry", "--ui", "none", "--artifact-dir", str(tmp_path / "out"),

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import ast
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
+from itertools import count, islice
 
 from corpus import load_corpus
 
 # Shares of the dialogues: a signature with its docstring, code that the target asks for itself, anything else.
 SIGNATURES, CODE = 0.25, 0.45
+
+KINDS = ("signature", "invented", "code", "other")
 
 LONGEST_DOCSTRING = 500  # characters
 
@@ -118,3 +122,8 @@ def user_turn(index: int, seed: int) -> UserTurn:
             return invented_signature(chance)
         return UserTurn("code", chance.choice(_CODE_OPENINGS), True)
     return UserTurn("other", chance.choice(_OTHER_OPENINGS), True)
+
+
+def indices_of(kinds: Collection[str], dialogues: int, seed: int) -> list[int]:
+    """Return the first indices whose user turns are of `kinds`, so that a head can be trained for one domain."""
+    return list(islice((index for index in count() if user_turn(index, seed).kind in kinds), dialogues))
