@@ -2,8 +2,8 @@
 
     python benchmarks/shared_prefix.py ENGINE_DIR [--system-words 1400] [--turns 10] [-- FLAG ...]
 
-Each turn sends two streamed chats with one new system prompt and different questions, one after the other. The time ends
-with the first piece of text. The flags after ``--`` go to ``peagle-compile serve``. The client and the server are
+Each turn sends two streamed chats with one new system prompt and different questions, one after the other. The time
+ends with the first piece of text. The flags after ``--`` go to ``peagle-compile serve``. The client and the server are
 processes of this machine; real-time priority (`chrt -f 10`) holds for both.
 """
 
@@ -14,6 +14,7 @@ import http.client
 import json
 import random
 import statistics
+import string
 import subprocess
 import sys
 import time
@@ -22,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-WORDS = "when a cup is full the rest of it runs over and down to every other part of what was said before now".split()
 QUESTIONS = ("Name three of these rules.", "Which rule matters most to a reader?")
 SECONDS = 120
 
@@ -54,8 +54,8 @@ def spread(values: Sequence[float]) -> str:
 
 
 def system_prompt(words: int, chance: random.Random) -> str:
-    """Return words, each of them a token in most vocabularies, in an order of their own from the first one on."""
-    return " ".join([f"{chance.randrange(10**6)}:", *chance.choices(WORDS, k=words)])
+    """Return letters, each of them a token in most vocabularies, in an order of their own from the first one on."""
+    return " ".join([f"{chance.randrange(10**6)}:", *chance.choices(string.ascii_lowercase, k=words)])
 
 
 @contextmanager
@@ -64,8 +64,7 @@ def serving(engine: Path, flags: Sequence[str]) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-m", "peagle", "serve", str(engine), "--port", "0", "--served-model-name", "m", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            assert process.stdout is not None
-            said = process.stdout.readline()
+            said = process.stdout.readline() if process.stdout else ""
             if not said.startswith("http://"):
                 raise SystemExit(f"the server does not start: {' '.join(command)}")
             host, _, port = said.split()[0].removeprefix("http://").partition(":")
@@ -78,9 +77,9 @@ def ask(address: tuple[str, int], system: str, question: str) -> tuple[float, in
     """Send a chat; return the seconds to its first token, the tokens of the prompt, and those from the cache."""
     messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
     body = {"model": "m", "messages": messages, "max_tokens": 8, "temperature": 0, "stream": True}
+    body["stream_options"] = {"include_usage": True}
     connection = http.client.HTTPConnection(*address, timeout=SECONDS)
     began, first = time.perf_counter(), 0.0
-    body["stream_options"] = {"include_usage": True}
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     response = connection.getresponse()
     if response.status != 200:

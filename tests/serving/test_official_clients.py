@@ -153,7 +153,8 @@ def calls(choice):
     return [(each.function.name, each.function.arguments) for each in choice.message.tool_calls]
 
 asked = dict(model="demo", messages=question, max_tokens=24, temperature=0.9, seed=5)
-(whole,), pieces = client.chat.completions.create(**asked).choices, list(client.chat.completions.create(**asked, stream=True))
+(whole,) = client.chat.completions.create(**asked).choices
+pieces = list(client.chat.completions.create(**asked, stream=True))
 text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
 assert text == whole.message.content != "" and len(pieces) > 4 and whole.finish_reason == "length", (whole, text)
 
@@ -341,7 +342,7 @@ def url(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(params=["calling_server", "smollm2_server"], ids=["demo pair", "SmolLM2"])
 def tolerant_url(request: pytest.FixtureRequest) -> str:
-    """The address of a server that may refuse requests. The template of the demo pair knows tools; SmolLM2's does not."""
+    """The address of a server that may refuse requests. The demo pair's template knows tools; SmolLM2's does not."""
     found: Server = request.getfixturevalue(request.param)
     return found.url
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from heads.acceptance import Acceptance, drafts_everywhere, measure
 from heads.batch_decoder import BatchDecoder
 from heads.data_folder import DataFolder
 from heads.dialogues import append_dialogues, loops, read_dialogues
-from heads.head import METHODS, Head, HeadShape, Method, load_head, save_head, start_head
+from heads.head import METHODS, Head, HeadShape, Method, begin_like, load_head, save_head, start_head
+from heads.head_rows import all_anchors, compute_rows
 from heads.lesson_batches import Batch, LessonBatches
 from heads.overlap import Held
 from heads.sparse_loss import SparseCrossEntropy
 from heads.states import Lesson
+from heads.user_turns import KINDS, indices_of, user_turn
 from peagle_module import CausalCache
 from safetensors.torch import load_file
 from speculation import generate_alone, generate_together
@@ -227,6 +230,38 @@ def test_training_improves_a_head_and_resumes(
     again = load_head(tmp_path / "head", head_target)
     assert again.method == method
     assert _loss(again, lessons) == pytest.approx(_loss(whole, lessons), rel=0.02)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_head_that_begins_like_another_scores_the_tokens_of_both_alike(
+    method: Method, head_target: LlamaForCausalLM, lessons: list[Lesson], tmp_path: Path
+) -> None:
+    save_head(_new_head(head_target, lessons, method), tmp_path)
+    other = load_head(tmp_path, head_target)
+    aux = torch.cat([lesson.aux for lesson in lessons]).float()
+    torch.manual_seed(6)
+    head = start_head(head_target, SHAPE, TAPS, 7, method, torch.arange(500, 500 + SHAPE.draft_vocabulary), aux)
+    begin_like(head, other)
+    ids, states = lessons[0].ids[None], lessons[0].aux[None].float()
+    anchors = all_anchors(ids.shape[1] - 1, 3, ids.device)
+    ours, theirs = (each.drafter.lm_head(compute_rows(each, ids, states, anchors).hidden) for each in (head, other))
+    torch.testing.assert_close(ours[..., :524], theirs[..., 500:], atol=2e-3, rtol=2e-3)
+
+
+def test_vocabulary_of_another_head_changes_only_where_its_tokens_never_occur(
+    data: DataFolder, lessons: list[Lesson]
+) -> None:
+    occur = Counter(token for lesson in lessons for token in lesson.ids.tolist())
+    unseen = next(token for token in itertools.count() if token not in occur)
+    rare = min(occur, key=lambda token: (occur[token], token))
+    (often, _), *_ = occur.most_common(1)
+    assert data.draft_vocabulary(2, torch.tensor([rare, unseen])).tolist() == sorted([rare, often])
+
+
+def test_dialogues_of_one_domain_are_those_of_its_kinds() -> None:
+    chosen = indices_of(["other"], 9, seed=3)
+    assert [index for index in range(chosen[-1] + 1) if user_turn(index, 3).kind == "other"] == chosen
+    assert indices_of(KINDS, 9, seed=3) == list(range(9))
 
 
 def test_batches_cover_every_lesson_once_in_an_epoch(head_target: LlamaForCausalLM, lessons: list[Lesson]) -> None:

@@ -15,6 +15,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 from .dialogues import Dialogue, read_dialogues
 from .overlap import Held
 from .states import Lesson, lessons_of, load_lessons, save_lessons
+from .user_turns import KINDS
 
 FILE_LESSONS = 64  # dialogues per file of states
 
@@ -28,12 +29,13 @@ def write_whole(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Description:
-    """The origin of the data: target name, placeholder token, seed, and sources of the prompts."""
+    """The origin of the data: target name, placeholder token, seed, sources of the prompts, and kinds of user turns."""
 
     target: str
     mask_id: int
     seed: int
     corpus_digest: str
+    kinds: str = " ".join(KINDS)
 
 
 class DataFolder:
@@ -63,7 +65,7 @@ class DataFolder:
         if not path.exists():
             raise SystemExit(f"{self.root} contains no training data: create it with `python tools/make_head_data.py`")
         content = json.loads(path.read_text())
-        return Description(content["target"], int(content["mask_id"]), int(content["seed"]), content["corpus_digest"])
+        return Description(**content | {"mask_id": int(content["mask_id"]), "seed": int(content["seed"])})
 
     def write_states(
         self,
@@ -106,10 +108,12 @@ class DataFolder:
             raise SystemExit(f"{self.root} contains no states: create them with `python tools/make_head_data.py`")
         return [lesson for path in files for lesson in load_lessons(path)]
 
-    def draft_vocabulary(self, size: int) -> Tensor:
+    def draft_vocabulary(self, size: int, like: Tensor | None = None) -> Tensor:
         """Return the `size` most frequent target ids in the lessons, int64, ascending; ties go to the smaller id.
 
-        Saved, because a partly trained head needs the same vocabulary even if more text is written meanwhile.
+        With the vocabulary of another head, `like`, its ids stay; the most frequent others replace those that never
+        occur, since a few lessons tell little about rare tokens. Saved, because a partly trained head needs the same
+        vocabulary even if more text is written meanwhile.
         """
         kept = self.root / f"vocabulary-{size}.json"
         if kept.exists():
@@ -120,6 +124,9 @@ class DataFolder:
         # Ids that never occur follow in their own order, which puts the commonest byte pairs first.
         order = sorted(counts, key=lambda token: (-counts[token], token))
         order += [token for token in range(size + len(order)) if token not in counts]
+        if like is not None:
+            kept_ids = [token for token in like.tolist() if token in counts]
+            order = [*kept_ids, *(token for token in order if token not in set(kept_ids))]
         chosen = sorted(order[:size])
         write_whole(kept, json.dumps(chosen) + "\n")
         return torch.tensor(chosen)

@@ -159,6 +159,18 @@ def save_head(head: Head, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+@torch.no_grad()
+def begin_like(head: Head, other: Head) -> None:
+    """Give `head` the weights of a finished head; tokens that only `head` can propose keep the target's rows."""
+    weights = other.trained()
+    weights["fc.weight"] = weights["fc.weight"] * head.unit
+    if "mask_hidden" in weights:
+        weights["mask_hidden"] = weights["mask_hidden"] / head.unit
+    rows, places = head.drafter.lm_head.weight.clone(), other.target_to_draft()[head.draft_ids]
+    rows[places >= 0] = weights["lm_head.weight"][places[places >= 0]]
+    head.load_trained(weights | {"lm_head.weight": rows})
+
+
 def load_head(folder: Path, target: LlamaForCausalLM) -> Head:
     """Load the shipped (bfloat16-rounded) weights for computation in float32."""
     config = json.loads((folder / "config.json").read_text())

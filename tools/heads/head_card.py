@@ -13,6 +13,7 @@ from .acceptance import Acceptance
 from .data_folder import write_whole
 from .dialogues import ANSWER_TEMPERATURE, SAMPLED_SHARE, USER_TEMPERATURE
 from .head import Head, Method
+from .user_turns import KINDS
 
 _LONGEST = 448  # default of make_head_data.py
 _NAMES: dict[Method, str] = {"peagle": "P-EAGLE", "eagle3": "EAGLE-3"}
@@ -55,6 +56,8 @@ class HeadRun:
     gpu: str | None = None  # of train_heads_on_gpu.py, with the dialogues that it wrote together
     wave: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
+    begun_like: str = ""  # the head whose weights it had at first
+    kinds: str = " ".join(KINDS)
 
     def save(self, path: Path) -> None:
         """Write a temporary file and rename it."""
@@ -111,9 +114,13 @@ def recipe(run: HeadRun) -> tuple[str, str]:
             "--out FOLDER",
         )
     took = f"This took {run.seconds / 60:.0f} minutes on a shared {processor()}."
-    data = f"python tools/make_head_data.py --target {run.target} --dialogues {written} \\\n  {held}\n"
+    kinds = "" if run.kinds == " ".join(KINDS) else f" --kinds {run.kinds}"
+    data = f"python tools/make_head_data.py --target {run.target} --dialogues {written}{kinds} \\\n  {held}\n"
     command = f"python tools/train_head.py --method {run.method} --out FOLDER \\\n  "
     last = f"--steps {run.steps} --rows {run.rows} --seed {run.seed}"
+    if run.begun_like:
+        first = f"It began with the weights of `{run.begun_like}`."
+        return f"{trained}. {first} {took}", f"{data}{command}{last} --begin-like {run.begun_like}"
     if run.earlier is None:
         return f"{trained}. {took}", data + command + last
     folder = "build/smollm2-training"

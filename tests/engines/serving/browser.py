@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -30,7 +31,7 @@ _FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--no-first-run", "--remote-debugging-pipe",
 )  # fmt: skip
 _KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowUp": 38}
-_COMPLAINTS = ("Runtime.exceptionThrown", "Log.entryAdded")
+_COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
 
 
 class Browser:
@@ -54,7 +55,7 @@ class Browser:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 result: dict[str, Any] = answer["result"]
                 return result
-            if answer.get("method") in _COMPLAINTS:
+            if answer.get("method") in _COMPLAINTS and answer["params"].get("type") in (None, "error", "assert"):
                 complaint = json.dumps(answer["params"])[:500]
                 self.complaints.setdefault(answer["sessionId"], []).append(complaint)
 
@@ -132,6 +133,10 @@ class Page:
     def type(self, text: str) -> None:
         """Insert a text where the focus is."""
         self.call("Input.insertText", text=text)
+
+    def picture(self) -> bytes:
+        """The window as a PNG file."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def narrow(self, bytes_per_second: float) -> None:
         """Limit the speed at which responses arrive; -1 does not."""

@@ -372,18 +372,48 @@ VIOLATIONS = """axe.run().then(found => found.violations.map(each =>
     [each.impact, each.id, each.nodes.map(node => node.html + node.failureSummary).join()]))"""
 
 
+ANSWER = {"role": "assistant", "runs": [[MARKDOWN, 0], [MARKDOWN, 1]], "cut": "stopped", "thought": "k"}
+STORED = {"id": "x", "turns": [{"role": "user", "text": "a"}, ANSWER] * 2, "dropped": 1}
+OPENED = "document.querySelector('#list .open').click()"
+MOST_BYTES = 150_000
+WEIGHT = """[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+    .map(each => each.transferSize).reduce((one, other) => one + other)"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_page_is_light_and_fits_on_desktops_and_phones(
+    browser: Browser, drafting_server: Server, pytestconfig: pytest.Config, width: int, *, is_dark: bool
+) -> None:
+    """For a person to look at, pictures are kept in pytest's cache."""
+    assert pytestconfig.cache is not None
+    folder = pytestconfig.cache.mkdir("chat-page")
+    with browser.open(drafting_server.url, width, is_dark=is_dark) as page:
+        page.until(READY)
+        assert 20_000 < page.value(WEIGHT) < MOST_BYTES
+        store(page, STORED)
+        page.value(OPENED)
+        page.until("document.querySelectorAll('.answer table').length === 4")
+        assert page.value("document.documentElement.scrollWidth <= innerWidth")
+        back = page.value("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", back))) < 60) == is_dark
+        picture = page.picture()
+        (folder / f"{'phone' if width < 800 else 'desktop'}-{'dark' if is_dark else 'light'}.png").write_bytes(picture)
+        scale = page.value("devicePixelRatio")
+        assert int.from_bytes(picture[16:20]) == width * scale
+        assert page.complaints == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("is_dark", [False, True])
 def test_axe_finds_nothing_serious(
     browser: Browser, drafting_server: Server, axe: str, width: int, *, is_dark: bool
 ) -> None:
-    answer = {"role": "assistant", "runs": [[MARKDOWN, 0], [MARKDOWN, 1]], "cut": "stopped", "thought": "k"}
-    stored = {"id": "x", "turns": [{"role": "user", "text": "a"}, answer] * 2, "dropped": 1}
     with browser.open(drafting_server.url, width, is_dark=is_dark) as page:
         page.until(READY)
-        store(page, stored)
-        page.value("document.querySelector('#list .open').click()")
+        store(page, STORED)
+        page.value(OPENED)
         most(page, 16)
         click(page, "Compare")
         ask(page, QUESTION)
