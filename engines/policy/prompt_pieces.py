@@ -122,10 +122,10 @@ class TimedPieces:
         self._pieces.setdefault(key, deque(maxlen=_PIECES)).append((tokens, seconds))
         self._best[key] = min(each, self._best.get(key, each))
         seen = self._pieces[key]
-        if len(seen) == _PIECES and max(n for n, _ in seen) <= tokens:
-            usual = statistics.median(took / n for n, took in seen)
-            if usual > DEAREST * self._best[key]:
-                self._enough[scored] = max(min(2 * tokens, _MOST_ENOUGH), self._enough.get(scored, LEAST))
+        # The first passes over a slot take a hundred times as long as later ones, so all these pieces have to be dear.
+        is_usual = self._rounds and len(seen) == _PIECES and max(n for n, _ in seen) <= tokens
+        if is_usual and min(took / n for n, took in seen) > DEAREST * self._best[key]:
+            self._enough[scored] = max(min(2 * tokens, _MOST_ENOUGH), self._enough.get(scored, LEAST))
 
     def begin_round(self) -> None:
         """Begin to count anew."""

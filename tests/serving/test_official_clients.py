@@ -5,6 +5,7 @@ They are installed from the package index that pip knows into environments of th
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -417,3 +418,32 @@ def test_aiperf_measures(aiperf: Path, url: str, folder: Path, tmp_path: Path, k
     assert found.get("error_request_count", {"avg": 0})["avg"] == 0
     assert found["spec_decode_acceptance_length"]["avg"] >= 1
     assert found["spec_decode_steps"]["avg"] > 0
+
+
+SPEED_BENCH = {
+    "coding": ["Write a Python function that adds two numbers.", "Reverse a string in C."],
+    "writing": ["Write a letter to a friend.", "Describe a lake in autumn."],
+}
+
+
+def test_aiperf_reports_speed_bench(aiperf: Path, url: str, folder: Path, tmp_path: Path) -> None:
+    """With questions of our own in the form of SPEED-Bench's file; the report reads the server's metrics."""
+    data, runs = tmp_path / "qualitative.jsonl", tmp_path / "runs"
+    with data.open("w") as file:
+        for at, (kind, text) in enumerate((kind, text) for kind, texts in SPEED_BENCH.items() for text in texts):
+            messages = [{"role": "user", "content": text}]
+            file.write(json.dumps({"question_id": f"{at:032}", "category": kind, "messages": messages}) + "\n")
+    for kind in SPEED_BENCH:
+        command = [
+            str(aiperf / "aiperf"), "profile", "-m", "demo", "--url", url, "--endpoint-type", "chat", "--streaming",
+            "--tokenizer", str(folder), "--input-file", str(data), "--custom-dataset-type", f"speed_bench_{kind}",
+            "--extra-inputs", "max_tokens:24", "--extra-inputs", "num_speculative_tokens:3", "--concurrency", "2",
+            "--request-count", "2", "--server-metrics", f"{url}/metrics", "--server-metrics-formats", "json",
+            "--no-gpu-telemetry", "--ui", "none", "--artifact-dir", str(runs / kind),
+        ]  # fmt: skip
+        _check(_run(command, _isolated(tmp_path)))
+    report = tmp_path / "report.csv"
+    command = [str(aiperf / "aiperf"), "speed-bench-report", str(runs), "--output", str(report), "--format", "csv"]
+    _check(_run(command, _isolated(tmp_path)))
+    (row,) = csv.DictReader(report.read_text().splitlines())
+    assert all(float(row[kind]) >= 1 for kind in SPEED_BENCH), row

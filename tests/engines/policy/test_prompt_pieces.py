@@ -101,6 +101,16 @@ def test_one_disturbed_piece_does_not_slow_the_prompt() -> None:
     assert pieces.most(400, scored=False) > usual / 2
 
 
+@pytest.mark.parametrize("slow", [[600.0, 400.0], [600.0, 400.0, 500.0]])
+def test_first_passes_over_the_slots_do_not_make_pieces_larger(slow: list[float]) -> None:
+    """They take long because memory is allocated. With tokens that take 0.4 rounds, only pieces of 4 are in time."""
+    machine, pieces = Machine(token=0.4), TimedPieces()
+    for seconds in (machine.piece(0, LEAST), *slow):
+        pieces.add_piece(0, LEAST, seconds, scored=False)
+    read = machine.read(pieces, TOKENS)
+    assert {tokens for _, tokens, _ in read[len(read) // 2 :]} == {LEAST}
+
+
 def test_short_prompts_share_the_time_between_two_rounds() -> None:
     machine, pieces = Machine(), TimedPieces()
     machine.read(pieces, 400)
