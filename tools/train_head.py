@@ -36,7 +36,7 @@ SHAPES: dict[Method, HeadShape] = {
 MAX_HEAD_BYTES = 16_000_000
 
 KEEP, LEAST = 0.75, 0.15
-ADAPTING = 0.3  # learning rates of a head that begins with the weights of another, by those of a new one
+ADAPTING = 0.05  # learning rates of a head that begins with the weights of another, by those of a new one
 HARD_SHARE = 0.5  # share of the loss against the target's first choice, the only one that is proposed
 
 WARM_UP = 30

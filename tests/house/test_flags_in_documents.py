@@ -19,7 +19,9 @@ Verbs = Mapping[str, frozenset[str]]
 
 FOREIGN = {
     "aiperf": "--url --endpoint-type --custom-endpoint --streaming --extra-inputs --tokenizer --input-file "
-    "--custom-dataset-type --concurrency --warmup-request-count --request-count --no-gpu-telemetry --ui",
+    "--custom-dataset-type --concurrency --warmup-request-count --request-count --no-gpu-telemetry --ui "
+    "--server-metrics --server-metrics-formats --artifact-dir",
+    "guidellm": "--backend --profile --constraint --tokenizer --data --output",
     "vllm": "--base-url --model --tokenizer --backend --endpoint --dataset-name --random-input-len --random-output-len "
     "--num-prompts --max-concurrency --ignore-eos",
     "convert_checkpoint.py": "--model_dir",

@@ -18,6 +18,7 @@ from .states import Lesson, lessons_of, load_lessons, save_lessons
 from .user_turns import KINDS
 
 FILE_LESSONS = 64  # dialogues per file of states
+OFTEN = 3  # occurrences of a token that a vocabulary is changed for
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -111,22 +112,22 @@ class DataFolder:
     def draft_vocabulary(self, size: int, like: Tensor | None = None) -> Tensor:
         """Return the `size` most frequent target ids in the lessons, int64, ascending; ties go to the smaller id.
 
-        With the vocabulary of another head, `like`, its ids stay; the most frequent others replace those that never
-        occur, since a few lessons tell little about rare tokens. Saved, because a partly trained head needs the same
+        With the vocabulary of another head, `like`, its ids stay; others that occur OFTEN replace those that never do,
+        since a few lessons tell little about rare tokens. Saved, because a partly trained head needs the same
         vocabulary even if more text is written meanwhile.
         """
         kept = self.root / f"vocabulary-{size}.json"
         if kept.exists():
             return torch.tensor(json.loads(kept.read_text()))
-        counts: Counter[int] = Counter()
-        for lesson in self.lessons():
-            counts.update(lesson.ids.tolist())
+        ids = torch.cat([lesson.ids for lesson in self.lessons()])
+        counts = Counter(ids.tolist())
         # Ids that never occur follow in their own order, which puts the commonest byte pairs first.
         order = sorted(counts, key=lambda token: (-counts[token], token))
         order += [token for token in range(size + len(order)) if token not in counts]
         if like is not None:
-            kept_ids = [token for token in like.tolist() if token in counts]
-            order = [*kept_ids, *(token for token in order if token not in set(kept_ids))]
+            known = set(like.tolist())
+            new = [token for token in order if counts[token] >= OFTEN and token not in known]
+            order = [*(token for token in known if token in counts), *new, *(like[~torch.isin(like, ids)].tolist())]
         chosen = sorted(order[:size])
         write_whole(kept, json.dumps(chosen) + "\n")
         return torch.tensor(chosen)
