@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 QUESTIONS = ("Name three of these rules.", "Which rule matters most to a reader?")
 SECONDS = 120
@@ -84,7 +85,7 @@ def ask(address: tuple[str, int], system: str, question: str) -> tuple[float, in
     response = connection.getresponse()
     if response.status != 200:
         raise SystemExit(response.read().decode())
-    usage = {}
+    usage: dict[str, Any] = {}
     for line in response:
         if not line.startswith(b"data: {"):
             continue

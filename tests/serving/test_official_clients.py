@@ -426,8 +426,12 @@ SPEED_BENCH = {
 }
 
 
+@pytest.mark.parametrize("folder", ["smollm2_engine"], indirect=True)
 def test_aiperf_reports_speed_bench(aiperf: Path, url: str, folder: Path, tmp_path: Path) -> None:
-    """With questions of our own in the form of SPEED-Bench's file; the report reads the server's metrics."""
+    """With questions of our own in the form of SPEED-Bench's file.
+
+    The report reads the server's metrics, between two readings of which the demo pair would have answered everything.
+    """
     data, runs = tmp_path / "qualitative.jsonl", tmp_path / "runs"
     with data.open("w") as file:
         for at, (kind, text) in enumerate((kind, text) for kind, texts in SPEED_BENCH.items() for text in texts):
