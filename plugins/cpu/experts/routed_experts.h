@@ -42,42 +42,49 @@ inline void require_tiles(std::int64_t tiles, std::int64_t rows) {
   }
 }
 
-// inner = (up + beta) * gate * sigmoid(alpha * gate) of gate and up that alternate.
+// inner = (up + beta) * gate * sigmoid(alpha * (gate + cubic * gate^3)) of gate and up that alternate.
 struct Gate {
-  float alpha, beta, limit;  // infinity: no limit
+  float alpha, beta, limit, cubic;  // limit: infinity is none
 
-  // No branch and no memory but the rows': compilers turn this into vectors.
+  // No branch and no memory but the rows': compilers turn this into vectors.  Without a cube none is computed: 0 times
+  // infinity would be NaN.
+  template <bool kCubic>
   __attribute__((always_inline)) static inline void work(const Gate& gate, const float* __restrict pairs,
                                                          float* __restrict inner, int count) {
-    const float alpha = gate.alpha, beta = gate.beta, limit = gate.limit;
+    const float alpha = gate.alpha, beta = gate.beta, limit = gate.limit, cubic = gate.cubic;
     for (int i = 0; i < count; i++) {
       float of_gate = pairs[2 * i], up = pairs[2 * i + 1];
       of_gate = of_gate > limit ? limit : of_gate;  // a comparison with NaN is false, and leaves it
       up = up > limit ? limit : up;
       up = up < -limit ? -limit : up;
-      inner[i] = (up + beta) * (of_gate / (1.0f + exponential(-(alpha * of_gate))));
+      const float bent = kCubic ? of_gate + cubic * of_gate * of_gate * of_gate : of_gate;
+      inner[i] = (up + beta) * (of_gate / (1.0f + exponential(-(alpha * bent))));
     }
   }
 };
 
 using GateFunction = void (*)(const Gate&, const float*, float*, int);
-inline void gate_portable(const Gate& gate, const float* pairs, float* inner, int count) {
-  Gate::work(gate, pairs, inner, count);
+template <bool kCubic>
+void gate_portable(const Gate& gate, const float* pairs, float* inner, int count) {
+  Gate::work<kCubic>(gate, pairs, inner, count);
 }
 #ifdef PEAGLE_X86_64
-PEAGLE_AVX2 inline void gate_avx2(const Gate& gate, const float* pairs, float* inner, int count) {
-  Gate::work(gate, pairs, inner, count);
+template <bool kCubic>
+PEAGLE_AVX2 void gate_avx2(const Gate& gate, const float* pairs, float* inner, int count) {
+  Gate::work<kCubic>(gate, pairs, inner, count);
 }
-PEAGLE_AVX512_VNNI inline void gate_avx512(const Gate& gate, const float* pairs, float* inner, int count) {
-  Gate::work(gate, pairs, inner, count);
+template <bool kCubic>
+PEAGLE_AVX512_VNNI void gate_avx512(const Gate& gate, const float* pairs, float* inner, int count) {
+  Gate::work<kCubic>(gate, pairs, inner, count);
 }
 #endif
-inline GateFunction gate_function(Instructions instructions) {
+template <bool kCubic>
+GateFunction gate_function(Instructions instructions) {
 #ifdef PEAGLE_X86_64
-  if (instructions == Instructions::kAvx512Vnni) return gate_avx512;
-  if (instructions == Instructions::kAvx2) return gate_avx2;
+  if (instructions == Instructions::kAvx512Vnni) return gate_avx512<kCubic>;
+  if (instructions == Instructions::kAvx2) return gate_avx2<kCubic>;
 #endif
-  return gate_portable;
+  return gate_portable<kCubic>;
 }
 
 template <class Stack>
@@ -90,7 +97,7 @@ class RoutedExperts : public Kernel {
         inner_(inner),
         gate_(gate),
         bias_at_(bias_at),
-        gate_function_(gate_function(instructions())) {
+        gate_function_(gate.cubic != 0 ? gate_function<true>(instructions()) : gate_function<false>(instructions())) {
     if (gate_up_.experts != down_.experts || down_.columns() != inner_) {
       refuse("gate_up has %lld experts of %lld rows, down %lld of %lld columns",
              static_cast<long long>(gate_up_.experts), static_cast<long long>(gate_up_.rows),
@@ -396,7 +403,7 @@ class RoutedExperts : public Kernel {
 template <class Attributes>
 Gate gate_of(const Attributes& attributes) {
   return {attributes.alpha, attributes.beta,
-          attributes.limit != 0 ? attributes.limit : std::numeric_limits<float>::infinity()};
+          attributes.limit != 0 ? attributes.limit : std::numeric_limits<float>::infinity(), attributes.cubic};
 }
 
 }  // namespace peagle

@@ -26,5 +26,5 @@ def mxfp4_gate_up(
         for a, expert in enumerate(experts[n]):
             if 0 <= expert < count:
                 pairs = products(token[None], *(stack[expert] for stack in stacked)) + bias[expert].astype(np.float32)
-                inner[n, a] = gate(pairs, np.float32(alpha), np.float32(beta), np.float32(limit))[0]
+                inner[n, a] = gate(pairs, np.float32(alpha), np.float32(beta), np.float32(limit), np.float32(0))[0]
     return (inner,)

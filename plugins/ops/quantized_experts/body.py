@@ -11,7 +11,7 @@ from typing import Any
 
 from ..quantized_linear.body import ROUNDED
 from ..quantized_linear.unpacking_nodes import unpacking
-from ..sparse_experts.body import gating
+from ..sparse_experts.body import gating, words_of
 
 CHOICES = """
   inferred_1 = Constant<value_ints = [-1]>()
@@ -73,20 +73,20 @@ _HIDDEN = """
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     """Return the ONNX model-local function for these attributes; its overload names the form."""
     formats = [str(attributes[f"{stack}_format"]) for stack in ("gate_up", "down")]
-    has_bias, limited = "gate_up_bias" in present, bool(attributes["limit"])
-    overload = "_".join([*formats, *["bias"] * has_bias, *["limited"] * limited])
+    has_bias = "gate_up_bias" in present
+    overload = "_".join([*formats, *words_of(attributes, bias=has_bias)])
     inputs = "x, experts, scores, gate_up_codes, gate_up_scales, down_codes, down_scales"
     inputs += ", gate_up_bias, down_bias" * has_bias
     nodes = [
         CHOICES,
         *_product("gate_up", formats[0], _TWICE_INNER, "x_of_choices", "pairs", has_bias=has_bias),
         HALVES,
-        gating("gate", "up", limited=limited),
+        gating("gate", "up", limited=bool(attributes["limit"]), cubic=bool(attributes["cubic"])),
         *_product("down", formats[1], _HIDDEN, "inner", "out", has_bias=has_bias),
         SUM,
     ]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
-QuantizedExperts <inner, hidden, alpha, beta, limit> ({inputs}) => (y) {{{"".join(nodes)}}}"""
+QuantizedExperts <inner, hidden, alpha, beta, limit, cubic> ({inputs}) => (y) {{{"".join(nodes)}}}"""
 
 
 def _product(stack: str, format: str, rows: str, given: str, made: str, *, has_bias: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Test cases of ``QuantizedExperts``' CPU kernel: every format, biases, clamps, an expert that nobody chose."""
+"""Test cases of ``QuantizedExperts``' CPU kernel: every format, biases, clamps, GELU, an expert that nobody chose."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from ...op_spec import CpuCase
 from ..quantized_linear.cpu_cases import random_matrix
 from ..quantized_linear.packed_weights import FORMATS, Array
+from ..sparse_experts.spec import CLAMPED, GELU
 
 EXPERTS, CHOSEN = 5, 2
 
@@ -31,7 +32,7 @@ def _case(gate_up: str, down: str, *, tokens: int, seed: int, has_bias: bool) ->
     sizes = ((EXPERTS, 2 * inner), (EXPERTS, hidden))
     biases = [rng.normal(size=size).astype(np.float32) if has_bias else None for size in sizes]
     attributes = {"gate_up_format": gate_up, "down_format": down, "inner": inner, "hidden": hidden}
-    attributes |= {"alpha": 1.702, "beta": 1.0, "limit": 7.0} if has_bias else {}
+    attributes |= CLAMPED if has_bias else GELU if seed % 3 == 0 else {}
     constants = ("gate_up_codes", "gate_up_scales", "down_codes", "down_scales")
     return CpuCase((x, experts, scores, *stacks, *biases), attributes, constants=constants)
 

@@ -32,6 +32,7 @@ def quantized_experts(
     alpha: float,
     beta: float,
     limit: float,
+    cubic: float = 0.0,
 ) -> tuple[Array]:
     """Return y, float32 [N, hidden]."""
 
@@ -43,7 +44,7 @@ def quantized_experts(
         return quantized_linear(row, down_codes[expert], down_scales[expert], format=down_format, rows=hidden)[0]
 
     y = np.zeros((len(x), hidden), np.float32)
-    terms = np.float32(alpha), np.float32(beta), np.float32(limit)
+    terms = np.float32(alpha), np.float32(beta), np.float32(limit), np.float32(cubic)
     return (add_experts(y, x, experts, scores, len(gate_up_codes), gate_up, down, gate_up_bias, down_bias, terms),)
 
 
@@ -57,11 +58,12 @@ def add_experts(
     down: Product,
     gate_up_bias: Array | None,
     down_bias: Array | None,
-    terms: tuple[np.float32, np.float32, np.float32],
+    terms: tuple[np.float32, np.float32, np.float32, np.float32],
 ) -> Array:
-    """Add each token's experts, of ``count``, to its row of y, in their order; ``terms`` are alpha, beta and limit.
+    """Add each token's experts, of ``count``, to its row of y, in their order.
 
-    ``gate_up`` and ``down`` multiply a row, float32 [1, columns], with the matrix of an expert.
+    ``terms`` are alpha, beta, limit and cubic. ``gate_up`` and ``down`` multiply a row, float32 [1, columns], with the
+    matrix of an expert.
     """
     for n, token in enumerate(x):
         for expert, score in zip(experts[n], scores[n], strict=True):
@@ -79,16 +81,17 @@ def add_experts(
     return y
 
 
-def gate(pairs: Array, alpha: np.float32, beta: np.float32, limit: np.float32) -> Array:
-    """Return (up + beta) * gate * sigmoid(alpha * gate) of columns that alternate, float32 [rows, columns / 2].
+def gate(pairs: Array, alpha: np.float32, beta: np.float32, limit: np.float32, cubic: np.float32) -> Array:
+    """Return (up + beta) * gate * sigmoid(alpha * (gate + cubic * gate^3)), float32 [rows, columns / 2].
 
-    A ``limit`` of 0 is no clamp.
+    Columns of gate and up alternate. A ``limit`` of 0 is no clamp.
     """
     gate, up = pairs[:, 0::2], pairs[:, 1::2]
     if limit:
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
     with np.errstate(over="ignore", invalid="ignore"):
-        gated: Array = (up + beta) * (gate / (1 + _exponential(-(alpha * gate))))
+        bent = gate + cubic * gate * gate * gate if cubic else gate
+        gated: Array = (up + beta) * (gate / (1 + _exponential(-(alpha * bent))))
     return gated
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...limits import at_least_one
 from ...op_spec import Attribute, Operand, OpSpec
 from ..quantized_linear.spec import CODES, FORMAT, SCALES, check_packed
-from ..sparse_experts.spec import ALPHA, BETA, LIMIT
+from ..sparse_experts.spec import GATE
 from .body import body
 from .cpu_cases import cpu_cases
 from .reference import quantized_experts
@@ -61,9 +61,7 @@ own row of x, experts and scores alone. A row with an expert that does not exist
         replace(FORMAT, name="down_format"),
         Attribute("inner", int, -1, "columns of down; gate_up has twice as many rows", at_least_one),
         Attribute("hidden", int, -1, "rows of down", at_least_one),
-        ALPHA,
-        BETA,
-        LIMIT,
+        *GATE,
     ),
     check_dims=_check_dims,
     cpu_cases=cpu_cases,

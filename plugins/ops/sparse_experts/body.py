@@ -52,12 +52,22 @@ _UNLIMITED = """
   up_in = Identity({up})
 """
 
+# Infinite where the cube overflows 16 bits: the sigmoid is 0 or 1 there anyway.
+_BENT = """
+  cubic_32 = Constant<value_float: float = @cubic>()
+  cubic = CastLike(cubic_32, x)
+  square = Mul(gate_in, gate_in)
+  cube = Mul(square, gate_in)
+  addend = Mul(cube, cubic)
+  bent = Add(gate_in, addend)
+"""
+
 _SWIGLU = """
   alpha_32 = Constant<value_float: float = @{prefix}alpha>()
   alpha = CastLike(alpha_32, x)
   beta_32 = Constant<value_float: float = @{prefix}beta>()
   beta = CastLike(beta_32, x)
-  steep = Mul(gate_in, alpha)
+  steep = Mul({bent}, alpha)
   open = Sigmoid(steep)
   swish = Mul(gate_in, open)
   lifted = Add(up_in, beta)
@@ -109,10 +119,15 @@ _SUM = """
 """
 
 
-def gating(gate: str, up: str, *, limited: bool, prefix: str = "") -> str:
+def gating(gate: str, up: str, *, limited: bool, cubic: bool = False, prefix: str = "") -> str:
     """Return the nodes from ``gate`` and ``up`` to ``inner``; attribute names start with ``prefix``. Uses x."""
-    text = (_LIMITED if limited else _UNLIMITED) + _SWIGLU
-    return text.format(gate=gate, up=up, prefix=prefix)
+    text = (_LIMITED if limited else _UNLIMITED) + (_BENT if cubic else "") + _SWIGLU
+    return text.format(gate=gate, up=up, prefix=prefix, bent="bent" if cubic else "gate_in")
+
+
+def words_of(attributes: Mapping[str, Any], *, bias: bool) -> list[str]:
+    """Return the words for the form of the experts, for the overload of a body."""
+    return ["bias"] * bias + ["limited"] * bool(attributes["limit"]) + ["cubic"] * bool(attributes["cubic"])
 
 
 def combining(stack: str, experts: str, scores: str, each: str) -> str:
@@ -125,15 +140,14 @@ def combining(stack: str, experts: str, scores: str, each: str) -> str:
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     """Return the ONNX model-local function for these attributes; its overload names the form."""
-    bias, limited = "gate_up_bias" in present, bool(attributes["limit"])
-    codes = str(attributes["inner_codes"])
-    overload = "_".join(["dense", *["bias"] * bias, *["limited"] * limited, *([codes] if codes else [])])
+    bias, codes = "gate_up_bias" in present, str(attributes["inner_codes"])
+    overload = "_".join(["dense", *words_of(attributes, bias=bias), *([codes] if codes else [])])
     inputs = "x, experts, scores, gate_up, down" + ", gate_up_bias, down_bias" * bias
     nodes = [
         _HIDDEN,
         _HIDDEN_BIAS if bias else _HIDDEN_PLAIN,
         _HALVES,
-        gating("gate", "up", limited=limited),
+        gating("gate", "up", limited=bool(attributes["limit"]), cubic=bool(attributes["cubic"])),
         _ROUNDED.format(codes=CODES[codes]) if codes else _UNROUNDED,
         _BACK,
         _BACK_BIAS if bias else _BACK_PLAIN,
@@ -141,4 +155,4 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
         _SUM,
     ]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
-SparseExperts <alpha, beta, limit{", inner_scale" * bool(codes)}> ({inputs}) => (y) {{{"".join(nodes)}}}"""
+SparseExperts <alpha, beta, limit, cubic{", inner_scale" * bool(codes)}> ({inputs}) => (y) {{{"".join(nodes)}}}"""

@@ -24,6 +24,7 @@ def sparse_experts(
     alpha: float,
     beta: float,
     limit: float,
+    cubic: float = 0.0,
     inner_codes: str = "",
     inner_scale: float = 1.0,
 ) -> tuple[Array]:
@@ -37,7 +38,8 @@ def sparse_experts(
             gate, up = hidden[0::2], hidden[1::2]
             if limit:
                 gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
-            inner = (up + beta) * gate / (1 + np.exp(-alpha * gate))
+            with np.errstate(over="ignore"):  # infinite, which makes inner 0
+                inner = (up + beta) * gate / (1 + np.exp(-alpha * (gate + cubic * gate**3)))
             if inner_codes:
                 inner = _rounded(inner, inner_codes, np.float32(inner_scale))
             out = down[expert].astype(np.float32) @ inner

@@ -30,20 +30,29 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
 ALPHA = Attribute("alpha", float, 1.0, "steepness of the gate's sigmoid", finite)
 BETA = Attribute("beta", float, 0.0, "added to up", finite)
 LIMIT = Attribute("limit", float, 0.0, "clamps gate and up; 0 is no clamp", not_negative)
+CUBIC = Attribute("cubic", float, 0.0, "times the cube of gate, added to it in the sigmoid", not_negative)
+GATE = (ALPHA, BETA, LIMIT, CUBIC)
+"""The attributes of the gate."""
+CLAMPED = {"alpha": 1.702, "beta": 1.0, "limit": 7.0, "cubic": 0.0}
+"""Their values for GPT-OSS."""
+GELU = {"alpha": math.sqrt(8 / math.pi), "beta": 0.0, "limit": 0.0, "cubic": 0.044715}
+"""Their values for GELU in its tanh form: 0.5 * (1 + tanh(z)) is sigmoid(2 * z)."""
 
 SPEC = OpSpec(
     name="SparseExperts",
     doc="""The sum over a token's A experts of score * down(SwiGLU(gate_up(x))).
 
 Rows of ``gate_up`` alternate: gate, up, gate, up. With gate and up of one expert, inner = (up + beta) * gate *
-sigmoid(alpha * gate); a positive ``limit`` first clamps gate to at most limit and up to -limit..limit. alpha 1, beta 0
-is plain SiLU gating (Qwen3-MoE); GPT-OSS has alpha 1.702, beta 1, limit 7. The experts of a token are different ones;
-their scores are positive and need not sum to 1. Both biases are there, or none.
+sigmoid(alpha * (gate + cubic * gate^3)); a positive ``limit`` first clamps gate to at most limit and up to
+-limit..limit. alpha 1, beta 0 is plain SiLU gating (Qwen3-MoE); GPT-OSS has alpha 1.702, beta 1, limit 7; alpha
+sqrt(8 / pi) and cubic 0.044715 are GELU in its tanh form (Gemma-4). The experts of a token are different ones; their
+scores need not sum to 1, and are positive where cubic is 0. Both biases are there, or none.
 
 With ``inner_codes`` inner is rounded to such codes times ``inner_scale`` before down, as the input of a linear is
 rounded before it in a quantized graph: x can be so outside of the op, inner cannot.
 
-Source: Qwen3MoeExperts and GptOssExperts of transformers; row order and SwiGLU terms of com.microsoft.MoE.""",
+Source: Qwen3MoeExperts, GptOssExperts and Gemma4TextExperts of transformers; row order and SwiGLU terms of
+com.microsoft.MoE.""",
     inputs=(
         Operand("x", ("N", "H"), FLOATS, "tokens"),
         Operand("experts", ("N", "A"), ("int64",), "ids of the experts of each token, 0..E-1, distinct"),
@@ -57,9 +66,7 @@ Source: Qwen3MoeExperts and GptOssExperts of transformers; row order and SwiGLU 
     reference=sparse_experts,
     body=body,
     attributes=(
-        ALPHA,
-        BETA,
-        LIMIT,
+        *GATE,
         Attribute("inner_codes", str, "", "type that inner is rounded to: float8_e4m3fn, int8; empty for none", _codes),
         Attribute("inner_scale", float, 1.0, "what codes of inner are multiplied with", _positive),
     ),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..quantized_experts.body import BIAS, CHOICES, HALVES, SUM
-from ..sparse_experts.body import gating
+from ..sparse_experts.body import gating, words_of
 
 # The matmul of every choice: rows of `given`, each with the matrix of its expert, tile by tile.
 _PRODUCT = """
@@ -35,20 +35,20 @@ _ROWS = """
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     """Return the ONNX model-local function for these attributes; its overload names the form."""
-    has_bias, limited = "gate_up_bias" in present, bool(attributes["limit"])
-    overload = "_".join(["wide", *["bias"] * has_bias, *["limited"] * limited])
+    has_bias = "gate_up_bias" in present
+    overload = "_".join(["wide", *words_of(attributes, bias=has_bias)])
     inputs = "x, experts, scores, gate_up, down" + ", gate_up_bias, down_bias" * has_bias
     nodes = [
         CHOICES,
         _ROWS,
         *_product("gate_up", "x_of_choices", "pairs", has_bias=has_bias),
         HALVES,
-        gating("gate", "up", limited=limited),
+        gating("gate", "up", limited=bool(attributes["limit"]), cubic=bool(attributes["cubic"])),
         *_product("down", "inner", "out", has_bias=has_bias),
         SUM,
     ]
     return f"""<opset_import: ["" : 24], domain: "peagle", overload: "{overload}">
-WideExperts <inner, hidden, alpha, beta, limit> ({inputs}) => (y) {{{"".join(nodes)}}}"""
+WideExperts <inner, hidden, alpha, beta, limit, cubic> ({inputs}) => (y) {{{"".join(nodes)}}}"""
 
 
 def _product(stack: str, given: str, made: str, *, has_bias: bool) -> list[str]:

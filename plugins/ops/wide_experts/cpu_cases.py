@@ -1,4 +1,4 @@
-"""Test cases of ``WideExperts``' CPU kernel: partly filled tiles, biases, clamps, an expert that nobody chose."""
+"""Test cases of ``WideExperts``' CPU kernel: partly filled tiles, biases, clamps, GELU, an expert that nobody chose."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...op_spec import CpuCase
+from ..sparse_experts.spec import CLAMPED, GELU
 from .packed_stack import pack_stack
 
 EXPERTS, CHOSEN, COLUMNS, INNER, HIDDEN = 5, 2, 33, 20, 41
 
 
 def cpu_cases() -> Iterator[CpuCase]:
-    """Seven tokens, without biases and clamps and with both; the last expert is never chosen."""
+    """Seven tokens, without biases and clamps, with both, and with GELU; the last expert is never chosen."""
     rng = np.random.default_rng(1)
-    for has_bias in (False, True):
+    gates: tuple[tuple[bool, dict[str, float]], ...] = ((False, {}), (True, CLAMPED), (False, GELU))
+    for has_bias, gate in gates:
         x = rng.normal(size=(7, COLUMNS)).astype(np.float32)
         experts = np.array([rng.permutation(EXPERTS - 1)[:CHOSEN] for _ in x])
         shapes = (EXPERTS, 2 * INNER, COLUMNS), (EXPERTS, HIDDEN, INNER)
         stacks = [pack_stack(rng.normal(size=shape).astype(np.float32)) for shape in shapes]
         biases = [rng.normal(size=shape[:2]).astype(np.float32) if has_bias else None for shape in shapes]
-        attributes: dict[str, float] = {"inner": INNER, "hidden": HIDDEN}
-        attributes |= {"alpha": 1.702, "beta": 1.0, "limit": 7.0} if has_bias else {}
+        attributes: dict[str, float] = {"inner": INNER, "hidden": HIDDEN, **gate}
         scores = rng.random((7, CHOSEN), np.float32)
         yield CpuCase((x, experts, scores, *stacks, *biases), attributes, constants=("gate_up", "down"))

@@ -27,6 +27,7 @@ def wide_experts(
     alpha: float,
     beta: float,
     limit: float,
+    cubic: float = 0.0,
 ) -> tuple[Array]:
     """Return y, float32 [N, hidden]."""
 
@@ -38,5 +39,5 @@ def wide_experts(
 
     y = np.zeros((len(x), hidden), np.float32)
     products = multiply_gate_up, multiply_down
-    terms = np.float32(alpha), np.float32(beta), np.float32(limit)
+    terms = np.float32(alpha), np.float32(beta), np.float32(limit), np.float32(cubic)
     return (add_experts(y, x, experts, scores, len(gate_up), *products, gate_up_bias, down_bias, terms),)

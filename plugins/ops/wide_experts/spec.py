@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...limits import at_least_one
 from ...op_spec import Attribute, Operand, OpSpec
-from ..sparse_experts.spec import ALPHA, BETA, LIMIT
+from ..sparse_experts.spec import GATE
 from .body import body
 from .cpu_cases import cpu_cases
 from .reference import wide_experts
@@ -47,9 +47,7 @@ own row of x, experts and scores alone. A row with an expert that does not exist
     attributes=(
         Attribute("inner", int, -1, "columns of down; gate_up has twice as many rows", at_least_one),
         Attribute("hidden", int, -1, "rows of down", at_least_one),
-        ALPHA,
-        BETA,
-        LIMIT,
+        *GATE,
     ),
     check_dims=_check_dims,
     cpu_cases=cpu_cases,

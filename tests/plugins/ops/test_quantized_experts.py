@@ -15,6 +15,7 @@ from peagle.plugins.ops import OPS
 from peagle.plugins.ops.quantized_experts.cpu_cases import cpu_cases, random_stack
 from peagle.plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape, unpack_stack
 from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS
+from peagle.plugins.ops.sparse_experts.spec import CLAMPED, GELU
 from tests.plugins.cpu.sessions import paths_here
 from tests.plugins.ops.expert_windows import (
     Case,
@@ -27,6 +28,7 @@ from tests.plugins.ops.expert_windows import (
 
 OP = "QuantizedExperts"
 EXPERTS = 5
+GATES: dict[str, dict[str, float]] = {"silu": {}, "clamped": CLAMPED, "gelu": GELU}  # with biases where clamped
 few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
@@ -36,14 +38,16 @@ def make(
     *,
     tokens: int = 6,
     chosen: int = 3,
-    clamped: bool = False,
+    gate: str = "silu",
     hidden: int = 40,
 ) -> Case:
     columns, inner = 256, 256
     stacks = [*random_stack(formats[0], 2 * inner, columns), *random_stack(formats[1], hidden, inner)]
-    biases = [rng.normal(size=(EXPERTS, n)).astype(np.float32) if clamped else None for n in (2 * inner, hidden)]
+    biases = [
+        rng.normal(size=(EXPERTS, n)).astype(np.float32) if gate == "clamped" else None for n in (2 * inner, hidden)
+    ]
     attributes = {"gate_up_format": formats[0], "down_format": formats[1], "inner": inner, "hidden": hidden}
-    attributes |= {"alpha": 1.702, "beta": 1.0, "limit": 7.0} if clamped else {}
+    attributes |= GATES[gate]
     x = rng.normal(size=(tokens, columns)).astype(np.float32)
     experts = np.array([rng.permutation(EXPERTS)[:chosen] for _ in range(tokens)], np.int64).reshape(tokens, chosen)
     return attributes, [*stacks, *biases], [x, experts, rng.random((tokens, chosen), np.float32)]
@@ -55,14 +59,14 @@ def make(
     formats=st.tuples(st.sampled_from(FORMATS), st.sampled_from(FORMATS)),
     tokens=st.integers(0, 12),
     chosen=st.integers(1, EXPERTS),
-    clamped=st.booleans(),
+    gate=st.sampled_from([*GATES]),
     wild=st.sampled_from([None, np.nan, np.inf, 1e30]),
 )
 def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(
-    cpu_library: Path, seed: int, formats: tuple[str, str], tokens: int, chosen: int, clamped: bool, wild: float | None
+    cpu_library: Path, seed: int, formats: tuple[str, str], tokens: int, chosen: int, gate: str, wild: float | None
 ) -> None:
     rng = np.random.default_rng(seed)
-    case = make(rng, formats, tokens=tokens, chosen=chosen, clamped=clamped)
+    case = make(rng, formats, tokens=tokens, chosen=chosen, gate=gate)
     if wild is not None and tokens:
         case[2][0][rng.integers(tokens), rng.integers(256)] = wild
     expected = reference(OP, case)
@@ -97,13 +101,13 @@ def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None
 
 
 def test_experts_match_sparse_experts_on_unpacked_matrices(cpu_library: Path) -> None:
-    for clamped in (False, True):
-        case = make(np.random.default_rng(3), clamped=clamped, hidden=256)
+    for gate in GATES:
+        case = make(np.random.default_rng(3), gate=gate, hidden=256)
         attributes, (codes, scales, down_codes, down_scales, *biases), tokens = case
         tokens[0] *= np.float32(0.02)  # where the gate is not all or nothing
         gate_up = unpack_stack(attributes["gate_up_format"], codes, scales, 2 * attributes["inner"])
         down = unpack_stack(attributes["down_format"], down_codes, down_scales, attributes["hidden"])
-        shared = {name: attributes[name] for name in ("alpha", "beta", "limit") if name in attributes}
+        shared = {name: attributes[name] for name in GELU if name in attributes}
         terms = OPS["SparseExperts"].check_attributes(shared)
         exact = OPS["SparseExperts"].reference(*tokens, gate_up, down, *biases, **terms)[0]
         error = np.abs(kernel(OP, cpu_library, case, "portable")(*tokens) - exact)

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.sparse_experts.spec import GELU
 from tests.plugins.plugin_cases import Arrays, quick
 
 OP = "SparseExperts"
 NAMES = [operand.name for operand in OPS[OP].inputs]
 SILU = {"alpha": 1.0, "beta": 0.0, "limit": 0.0}
 CLAMPED = {"alpha": 1.702, "beta": 1.0, "limit": 0.5}
+GATES = [SILU, CLAMPED, GELU]
 
 
 def inputs_of(case: Arrays) -> list[Any]:
@@ -48,7 +50,7 @@ def cases(draw: Any) -> Arrays:
 
 
 @quick
-@given(cases(), st.sampled_from([SILU, CLAMPED]))
+@given(cases(), st.sampled_from(GATES))
 def test_body_matches_the_reference(run_body: Any, case: Arrays, attributes: dict[str, float]) -> None:
     (ours,), (theirs,) = run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes)
     tolerance = 5e-2 if ours.dtype == np.float16 else 1e-4
@@ -56,7 +58,7 @@ def test_body_matches_the_reference(run_body: Any, case: Arrays, attributes: dic
 
 
 @quick
-@given(cases(), st.sampled_from([SILU, CLAMPED]), st.sampled_from(["float8_e4m3fn", "int8"]), st.floats(1e-3, 0.3))
+@given(cases(), st.sampled_from(GATES), st.sampled_from(["float8_e4m3fn", "int8"]), st.floats(1e-3, 0.3))
 def test_body_and_reference_round_the_input_of_the_second_product(
     run_body: Any, case: Arrays, terms: dict[str, float], codes: str, scale: float
 ) -> None:
@@ -80,20 +82,23 @@ def test_scale_below_float16_is_kept(run_body: Any) -> None:
     np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=3e-6)
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "gemma4"])
 def test_the_reference_is_the_experts_of_transformers(family: str) -> None:
     import torch
-    from transformers import GptOssConfig, Qwen3MoeConfig
+    from transformers import Gemma4TextConfig, GptOssConfig, Qwen3MoeConfig
+    from transformers.models.gemma4.modeling_gemma4 import Gemma4TextExperts
     from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
     from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
     rng = np.random.default_rng(3)
     case = make(rng, 5, 4, 2, biased=family == "gpt_oss", dtype=np.float32)
     weights = {name: torch.from_numpy(array) for name, array in case.items()}
-    if family == "qwen3_moe":
-        module = Qwen3MoeExperts(Qwen3MoeConfig(hidden_size=6, moe_intermediate_size=4, num_experts=4))
+    if family in ("qwen3_moe", "gemma4"):
+        sizes = {"hidden_size": 6, "moe_intermediate_size": 4, "num_experts": 4}
+        is_gemma = family == "gemma4"
+        module = Gemma4TextExperts(Gemma4TextConfig(**sizes)) if is_gemma else Qwen3MoeExperts(Qwen3MoeConfig(**sizes))
         gate_up = torch.cat([weights["gate_up"][:, 0::2], weights["gate_up"][:, 1::2]], 1)
-        state, attributes = {"gate_up_proj": gate_up, "down_proj": weights["down"]}, SILU
+        state, attributes = {"gate_up_proj": gate_up, "down_proj": weights["down"]}, GELU if is_gemma else SILU
     else:
         module = GptOssExperts(GptOssConfig(hidden_size=6, intermediate_size=4, num_local_experts=4, swiglu_limit=0.5))
         state = {"gate_up_proj": weights["gate_up"].mT, "down_proj": weights["down"].mT}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.sparse_experts.spec import CLAMPED, GELU
 from peagle.plugins.ops.wide_experts.cpu_cases import cpu_cases
 from peagle.plugins.ops.wide_experts.packed_stack import pack_stack, packed_stack_shape, unpack_stack
 from tests.plugins.cpu.sessions import paths_here
@@ -26,15 +27,16 @@ from tests.plugins.ops.expert_windows import (
 
 OP = "WideExperts"
 EXPERTS, COLUMNS, INNER = 5, 33, 20
+GATES: dict[str, dict[str, float]] = {"silu": {}, "clamped": CLAMPED, "gelu": GELU}  # with biases where clamped
 few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
-def make(rng: Any, *, tokens: int = 6, chosen: int = 3, clamped: bool = False, hidden: int = 41) -> Case:
+def make(rng: Any, *, tokens: int = 6, chosen: int = 3, gate: str = "silu", hidden: int = 41) -> Case:
     shapes = (EXPERTS, 2 * INNER, COLUMNS), (EXPERTS, hidden, INNER)
     stacks = [pack_stack(rng.normal(size=shape).astype(np.float32)) for shape in shapes]
-    biases = [rng.normal(size=shape[:2]).astype(np.float32) if clamped else None for shape in shapes]
+    biases = [rng.normal(size=shape[:2]).astype(np.float32) if gate == "clamped" else None for shape in shapes]
     attributes: dict[str, Any] = {"inner": INNER, "hidden": hidden}
-    attributes |= {"alpha": 1.702, "beta": 1.0, "limit": 7.0} if clamped else {}
+    attributes |= GATES[gate]
     x = rng.normal(size=(tokens, COLUMNS)).astype(np.float32)
     experts = np.array([rng.permutation(EXPERTS)[:chosen] for _ in range(tokens)], np.int64).reshape(tokens, chosen)
     return attributes, [*stacks, *biases], [x, experts, rng.random((tokens, chosen), np.float32)]
@@ -45,14 +47,14 @@ def make(rng: Any, *, tokens: int = 6, chosen: int = 3, clamped: bool = False, h
     seed=st.integers(0, 2**32 - 1),
     tokens=st.integers(0, 12),
     chosen=st.integers(1, EXPERTS),
-    clamped=st.booleans(),
+    gate=st.sampled_from([*GATES]),
     wild=st.sampled_from([None, np.nan, np.inf, 1e30]),
 )
 def test_the_kernel_gives_the_bits_of_the_reference_on_every_path(
-    cpu_library: Path, seed: int, tokens: int, chosen: int, clamped: bool, wild: float | None
+    cpu_library: Path, seed: int, tokens: int, chosen: int, gate: str, wild: float | None
 ) -> None:
     rng = np.random.default_rng(seed)
-    case = make(rng, tokens=tokens, chosen=chosen, clamped=clamped)
+    case = make(rng, tokens=tokens, chosen=chosen, gate=gate)
     if wild is not None and tokens:
         case[2][0][rng.integers(tokens), rng.integers(COLUMNS)] = wild
     expected = reference(OP, case)
@@ -69,19 +71,19 @@ def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None
     require_nan_for_unknown_experts(OP, cpu_library, make(np.random.default_rng(2)), EXPERTS)
 
 
-@pytest.mark.parametrize("clamped", [False, True])
-def test_experts_match_sparse_experts_on_the_unpacked_matrices(cpu_library: Path, clamped: bool) -> None:
-    case = make(np.random.default_rng(3), clamped=clamped, hidden=COLUMNS)
+@pytest.mark.parametrize("gate", GATES)
+def test_experts_match_sparse_experts_on_the_unpacked_matrices(cpu_library: Path, gate: str) -> None:
+    case = make(np.random.default_rng(3), gate=gate, hidden=COLUMNS)
     attributes, (gate_up, down, *biases), tokens = case
     stacks = unpack_stack(gate_up, 2 * INNER), unpack_stack(down, COLUMNS)
-    shared = {name: attributes[name] for name in ("alpha", "beta", "limit") if name in attributes}
+    shared = {name: attributes[name] for name in GELU if name in attributes}
     terms = OPS["SparseExperts"].check_attributes(shared)
     exact = OPS["SparseExperts"].reference(*tokens, *stacks, *biases, **terms)[0]
     y = kernel(OP, cpu_library, case, "portable")(*tokens)
     np.testing.assert_allclose(y, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("case", [*cpu_cases()], ids=["plain", "biases and clamps"])
+@pytest.mark.parametrize("case", [*cpu_cases()], ids=["plain", "biases and clamps", "gelu"])
 def test_body_matches_the_reference_except_last_digits(run_body: Any, case: Any) -> None:
     (body,) = run_body(OP, [*case.inputs], **case.attributes)
     (expected,) = OPS[OP].reference(*case.inputs, **OPS[OP].check_attributes(dict(case.attributes)))
