@@ -27,6 +27,7 @@ _LARGEST = {
     "vocab_size": 1 << 23,
 }
 _LARGEST_INT = 2**31 - 1
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
 
 ROPE_THETA = 10000.0  # the default in transformers
 # The required numbers of each supported RoPE type; these types fit one table of positions.
@@ -40,6 +41,11 @@ _ROPE_NUMBERS = frozenset({
     "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
     "attention_factor", "mscale", "mscale_all_dim",
 })  # fmt: skip
+
+
+def experts_per_token(config: Config) -> Any:
+    """Return how many routed experts a token has, by any of the names for it; None if the config does not say."""
+    return next((config[name] for name in _EXPERTS_PER_TOKEN if config.get(name) is not None), None)
 
 
 def positive(config: Config, name: str, problems: Problems, place: str = "") -> int | None:

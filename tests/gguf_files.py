@@ -27,29 +27,30 @@ SIZES = {
 }  # fmt: skip
 _ARCHES = {
     "llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3-moe": gguf.MODEL_ARCH.QWEN3MOE,
-    "gemma-4": gguf.MODEL_ARCH.GEMMA4, "gpt-oss": gguf.MODEL_ARCH.GPT_OSS,
+    "gemma-4": gguf.MODEL_ARCH.GEMMA4, "gemma-4-moe": gguf.MODEL_ARCH.GEMMA4, "gpt-oss": gguf.MODEL_ARCH.GPT_OSS,
 }  # fmt: skip
 FAMILIES = tuple(_ARCHES)
 _IN_TURN = ("llama",)
 _EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+\.weight)")
-_WITHOUT_SUFFIX = ("layer_scalar", "sinks")
+_WITHOUT_SUFFIX = ("layer_scalar", "sinks", "experts.gate_up_proj", "experts.down_proj")
+# As ``Gemma4Model`` of the converter names them: the ``gguf`` package has no names for them.
+_SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
 _GATE_UP = "gate_up_proj"
 _ROPE = {"rope_type": "default", "rope_theta": 5000.0}
 _ROTATED = 0.25
+_GEMMA: dict[str, Any] = {
+    "architectures": ["Gemma4ForCausalLM"], "global_head_dim": 128, "tie_word_embeddings": True,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "sliding_attention": _ROPE,
+        "full_attention": {"rope_type": "proportional", "rope_theta": 70000.0, "partial_rotary_factor": _ROTATED},
+    },
+}  # fmt: skip
 _OF_FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": _ROPE}, "qwen3": {"rope_parameters": _ROPE},
     "qwen3-moe": {"rope_parameters": _ROPE, "moe_intermediate_size": 32, "mlp_only_layers": []},
     "gpt-oss": {"swiglu_limit": 7.0},
-    "gemma-4": {
-        "architectures": ["Gemma4ForCausalLM"], "global_head_dim": 128, "tie_word_embeddings": True,
-        "layer_types": ["sliding_attention", "full_attention"],
-        "rope_parameters": {
-            "sliding_attention": _ROPE,
-            "full_attention": {
-                "rope_type": "proportional", "rope_theta": 70000.0, "partial_rotary_factor": _ROTATED,
-            },
-        },
-    },
+    "gemma-4": _GEMMA, "gemma-4-moe": _GEMMA | {"moe_intermediate_size": 32},
 }  # fmt: skip
 
 
@@ -217,8 +218,15 @@ def _of_gemma(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_tensor("rope_freqs.weight", divisors)
 
 
+def _of_gemma_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    _of_gemma(writer, config)
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["top_k_experts"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
 _OWN: dict[str, Callable[[GGUFWriter, Mapping[str, Any]], None]] = {
-    "qwen3-moe": _of_experts, "gemma-4": _of_gemma, "gpt-oss": _of_gpt_oss,
+    "qwen3-moe": _of_experts, "gemma-4": _of_gemma, "gemma-4-moe": _of_gemma_experts, "gpt-oss": _of_gpt_oss,
 }  # fmt: skip
 
 
@@ -278,6 +286,9 @@ def _without_stacks(stored: Mapping[str, Array], published: Mapping[str, Array])
 
 def _name(name: str, family: str, config: Mapping[str, Any]) -> str:
     """What the ``gguf`` package calls a tensor of the model."""
+    for inside, scale in _SCALES.items():
+        if name.endswith(f".{inside}"):
+            return f"blk.{name.split('.')[2]}.{scale}"
     name += ".weight" if name.endswith(_WITHOUT_SUFFIX) else ""
     found = gguf.get_tensor_name_map(_ARCHES[family], config["num_hidden_layers"]).get_name(name, (".weight", ".bias"))
     assert found, name

@@ -37,6 +37,7 @@ _GEMMA4_TEXT = _COMMON | {
     "sliding_window": 8, "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0,
     "layer_types": ["sliding_attention", "full_attention"] * 3 + ["full_attention"],
 }  # fmt: skip
+_GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24}
 _GEMMA4_VISION = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4, "position_embedding_size": 16,
@@ -62,6 +63,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
                 "image_token_id": 90, "boi_token_id": 91, "eoi_token_id": 92, "audio_token_id": 93,
                 "boa_token_id": 94, "eoa_token_id": 95, "video_token_id": 89, "eos_token_id": 0},
 }  # fmt: skip
+CONFIGS["gemma-4-moe"] = CONFIGS["gemma-4"] | {"text_config": _GEMMA4_TEXT | _GEMMA4_EXPERTS}
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,9 @@ def save_target(folder: Path, config: Mapping[str, Any]) -> Path:
     model = cls(cls.config_class.from_dict(copy.deepcopy(dict(config)))).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            centre = 1.0 if "norm" in name else 0.0
-            spread = 0.1 if "norm" in name else 0.5 if "bias" in name or "sinks" in name else 0.08
+            centre = 1.0 if "norm" in name or name.endswith("scale") else 0.0
+            spread = 0.1 if "norm" in name else 0.5 if name.endswith(("bias", "sinks")) else 0.08
+            spread = 0.2 if name.endswith("scale") else spread
             parameter.copy_(centre + torch.randn_like(parameter) * spread)
         for name, buffer in model.named_buffers():
             if "layer_scalar" in name:

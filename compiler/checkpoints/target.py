@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...graphs.targets import Family, Piece, TargetSpec
-from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows
+from ...graphs.targets.checkpoint_pieces import Array, Shape, Sources, UnreadRows, halves_in_turn
 from ...graphs.targets.skeleton import Skeleton
 from .checkpoint import Checkpoint, read_blocks
 from .formats.mxfp4 import Mxfp4, Mxfp4Matrix
@@ -86,11 +87,13 @@ class Target:
 
     def blocks(self, name: str, shape: Shape) -> StoredBlocks | None:
         """Return the blocks of a graph weight; None if it is not stored in blocks, or in several types."""
-        pieces = [self._in_blocks(piece) for piece in self.sources.pieces(name, shape)]
-        kinds = {tensor.entry.dtype for tensors in pieces for tensor in tensors}
-        if not all(pieces) or len(kinds) != 1 or not kinds <= {*ROUNDED}:
+        pieces = self.sources.pieces(name, shape)
+        stored = [self._in_blocks(piece) for piece in pieces]
+        kinds = {tensor.entry.dtype for tensors in stored for tensor in tensors}
+        if not all(stored) or len(kinds) != 1 or not kinds <= {*ROUNDED}:
             return None
-        return StoredBlocks(kinds.pop(), lambda: (rows for tensors in pieces for rows in _in_turn(tensors)))
+        both = tuple(zip(pieces, stored, strict=True))
+        return StoredBlocks(kinds.pop(), lambda: (rows for piece, tensors in both for rows in _rows(piece, tensors)))
 
     def _in_blocks(self, piece: Piece) -> tuple[GgufTensor | Mxfp4Matrix, ...]:
         """Return the matrices in blocks whose rows alternate in a piece of a graph weight; none without blocks."""
@@ -105,7 +108,12 @@ class Target:
         return self.sources.key(self.sources.pieces(name, shape)[0].keys[0])
 
 
-def _in_turn(tensors: Sequence[GgufTensor | Mxfp4Matrix]) -> Iterator[Array]:
-    """Read the blocks of tensors of one shape, whose rows alternate."""
+def _rows(piece: Piece, tensors: Sequence[GgufTensor | Mxfp4Matrix]) -> Iterator[Array]:
+    """Read the blocks of the tensors of a piece, all of one shape, as rows of matrices."""
+    rows_of_one = math.prod(tensors[0].shape[1:-1])  # in what is one row of the tensor: a matrix of a stack
     for parts in zip(*map(read_blocks, tensors), strict=True):
-        yield parts[0] if len(parts) == 1 else np.stack(parts, axis=1).reshape(-1, parts[0].shape[1])
+        if piece.how == "halves":
+            whole = halves_in_turn(parts[0], rows_of_one // 2)
+        else:
+            whole = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+        yield whole.reshape(len(parts) * len(parts[0]) * rows_of_one, -1)

@@ -138,6 +138,10 @@ def platform_of_graphs(request: CompileRequest) -> BuildPlatform:
 def _suited(platform: BuildPlatform, request: CompileRequest, inputs: Inputs) -> tuple[BuildPlatform, list[str]]:
     """Return the platform with a lowering that supports the target's experts and its head, and warnings."""
     lowering, said = select_expert_lowering(
-        platform.lowering, request.backend.experts, inputs.target.family, stored_experts(inputs.target)
+        platform.lowering,
+        request.backend.experts,
+        inputs.target.family,
+        inputs.target.config,
+        stored_experts(inputs.target),
     )
     return replace(platform, lowering=lowering), said

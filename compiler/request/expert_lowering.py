@@ -10,6 +10,7 @@ from ...plugins.errors import UsageError
 from ..hardware.gpus import MOE_LAYER_SMS, sm_name
 
 if TYPE_CHECKING:
+    from ...graphs.config_values import Config
     from ...graphs.targets import Family
 
 ONE_SCALE = "layer-one-scale"  # of all experts, where TensorRT's layer does not take one for each
@@ -47,14 +48,25 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
 
 
 def select_expert_lowering(
-    lowering: Lowering, asked: str | None, family: Family, stored: str = ""
+    lowering: Lowering, asked: str | None, family: Family, config: Config, stored: str = ""
 ) -> tuple[Lowering, list[str]]:
-    """Return the lowering for a model, and notes.
+    """Return the lowering for a model of a ``family`` with this ``config.json``, and notes.
 
     It is dense if neither TensorRT's layer nor this project's ops support the experts, which are ``stored`` in blocks
-    of that type (``MXFP4``).
+    of that type (``MXFP4``). Raises ``UsageError`` if the layer is asked for, but cannot compute them.
     """
-    if asked is not None or not lowering.has_expert_layer or not family.own_swiglu or stored in lowering.expert_blocks:
+    if not lowering.has_expert_layer:
+        return lowering, []
+    if activation := family.other_activation(family.text(config)):
+        why = f"TensorRT's own layer has no {activation}, the activation of this model's experts"
+        if asked is not None:  # dense is another lowering
+            raise UsageError(
+                f"--experts {asked} is not supported for this model",
+                why=why,
+                fix="omit --experts: the experts are dense then",
+            )
+        return TENSORRT, [f"routed experts are dense: {_COSTS}. {why}"]
+    if asked is not None or not family.own_swiglu or stored in lowering.expert_blocks:
         return lowering, []
     note = (
         f"routed experts are dense: {_COSTS}. TensorRT's own layer is not known to support this model's SwiGLU "

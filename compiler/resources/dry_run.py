@@ -151,7 +151,7 @@ def _plan(
     form = lowering_with_experts(platform.lowering, request.backend.experts)
     target = _local_target(request.pair)
     stored = stored_experts(target) if target else blocks_of_config(config)
-    lowering, said = select_expert_lowering(form, request.backend.experts, family_for(config), stored)
+    lowering, said = select_expert_lowering(form, request.backend.experts, family_for(config), config, stored)
     notes += said
     known = available(lowering)
     to_come = _blocks_to_come(request.pair)

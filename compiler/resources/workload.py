@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...graphs.config_values import experts_per_token
 from ...graphs.lowering import TENSORRT, Lowering
 from ..checkpoints.head_weights import read_from_target
 from ..checkpoints.target_and_drafter import Inputs
@@ -151,4 +152,4 @@ def calibration_of(
 
     limits = limits_of(asked, default_limits(lowering))
     tokens = limits.max_samples * limits.max_length
-    return Calibration(tokens, int(config.get("num_experts_per_tok") or 1), asked.device or "cpu")
+    return Calibration(tokens, int(experts_per_token(config) or 1), asked.device or "cpu")

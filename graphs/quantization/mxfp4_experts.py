@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
 from ...plugins.ops.mxfp4_gate_up.blocks import BYTES
+from ...plugins.ops.sparse_experts.spec import CUBIC
 from ..node_tape import Nodes
-from .packed_experts import is_experts
+from .packed_experts import expert_terms, is_experts
 from .qdq_nodes import scalar, streamed
 from .quantized_weight import WeightStream
 from .rewrite_rules import is_weight
@@ -45,10 +46,11 @@ def keep_experts(graph: ir.Graph, node: ir.Node) -> dict[str, WeightStream]:
 
 
 def keepable(node: ir.Node) -> bool:
-    """Return True if the ops take a ``SparseExperts``: both stacks are its own, and both biases are there."""
+    """Return True if the ops take a ``SparseExperts``: both stacks are its own, both biases are there, no cube is."""
     stacks = [node.inputs[place] for place in (_GATE_UP, _DOWN)]
     are_own = all(is_weight(value) and value is not None and len(value.uses()) == 1 for value in stacks)
-    return are_own and len(node.inputs) > _DOWN + 2 and None not in node.inputs
+    has_cube = expert_terms(node)[CUBIC.name] != 0
+    return are_own and not has_cube and len(node.inputs) > _DOWN + 2 and None not in node.inputs
 
 
 def keep_all(model: ir.Model) -> None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ...plugins.op_spec import DOMAIN
 from ...plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape
 from ...plugins.ops.quantized_linear.packed_weights import scale_dtype
-from ...plugins.ops.sparse_experts.spec import ALPHA, BETA, LIMIT
+from ...plugins.ops.sparse_experts.spec import GATE
 from .qdq_nodes import onnx_type, streamed
 from .quantized_weight import QuantizedWeight, WeightStream
 
@@ -44,7 +44,7 @@ def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, Quantized
 
 def expert_terms(node: ir.Node) -> dict[str, float]:
     """Return the attributes of the gate of a ``SparseExperts``, with their defaults: functions have none."""
-    return {each.name: node.attributes.get_float(each.name, each.default) for each in (ALPHA, BETA, LIMIT)}
+    return {each.name: node.attributes.get_float(each.name, each.default) for each in GATE}
 
 
 def replace_experts(

@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...plugins.problems import Problems, shown
-from ..config_values import ROPE_NEEDS, Config, flag, is_positive, names, number, positive, rope_numbers
+from ..config_values import (
+    ROPE_NEEDS,
+    Config,
+    experts_per_token,
+    flag,
+    is_positive,
+    names,
+    number,
+    positive,
+    rope_numbers,
+)
 
 _SIZES = (
     "num_key_value_heads", "head_dim", "num_global_key_value_heads", "global_head_dim", "sliding_window",
-    "max_position_embeddings", "decoder_sparse_step",
+    "max_position_embeddings", "decoder_sparse_step", "num_experts", "top_k_experts", "moe_intermediate_size",
 )  # fmt: skip
 _SWITCHES = (
     "tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window", "norm_topk_prob", "attention_k_eq_v",
@@ -83,13 +93,13 @@ def _check_heads(text: Config, problems: Problems) -> None:
 
 def _check_experts(text: Config, layers: int, problems: Problems) -> None:
     count = next((text[name] for name in _EXPERTS if text.get(name) is not None), None)
-    chosen, dense = text.get("num_experts_per_tok"), text.get("mlp_only_layers")
+    chosen, dense = experts_per_token(text), text.get("mlp_only_layers")
     if dense is not None and not (isinstance(dense, list) and all(type(layer) is int for layer in dense)):
         problems.add(f"config entry mlp_only_layers must be a list of layer ids, not {shown(repr(dense))}")
     if type(count) is not int or type(chosen) is not int:
         return
     if chosen > count:
-        problems.add(f"config has num_experts_per_tok {chosen}, but only {count} experts")
+        problems.add(f"config has {chosen} experts per token, but only {count} experts")
     if count * layers > _MOST_EXPERTS:
         problems.add(f"config describes {layers} layers of {count} experts; the limit is {_MOST_EXPERTS} experts")
 

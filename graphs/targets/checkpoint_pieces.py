@@ -84,9 +84,9 @@ def _assembled(piece: Piece, parts: list[Iterator[UnreadRows]]) -> Iterator[Unre
     if piece.how == "interleave":
         for gate, up in zip(*parts, strict=True):
             yield UnreadRows(gate.size + up.size, partial(_in_turn, gate, up))
-    elif piece.how == "transpose":
+    elif piece.how in _REORDERED:
         for rows in parts[0]:
-            yield UnreadRows(rows.size, partial(_turned, rows))
+            yield UnreadRows(rows.size, partial(_REORDERED[piece.how], rows))
     else:
         yield from parts[0]
 
@@ -99,6 +99,21 @@ def _in_turn(first: UnreadRows, second: UnreadRows) -> Array:
 
 def _turned(rows: UnreadRows) -> Array:
     return np.ascontiguousarray(rows.read().swapaxes(1, 2))
+
+
+def _halves_in_turn(rows: UnreadRows) -> Array:
+    """Interleave the two halves of every matrix of a run."""
+    stacks = rows.read()
+    return halves_in_turn(stacks, stacks.shape[1] // 2)
+
+
+def halves_in_turn(stacks: Array, half: int) -> Array:
+    """Interleave the first ``half`` of the rows of every matrix with the others, [E, 2 * half, columns]."""
+    pairs = stacks.reshape(len(stacks), 2, half, -1)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(len(stacks), 2 * half, -1)
+
+
+_REORDERED: Mapping[str, Callable[[UnreadRows], Array]] = {"transpose": _turned, "halves": _halves_in_turn}
 
 
 def _stored_shape(piece: Piece, shape: Shape) -> Shape:

@@ -63,11 +63,12 @@ class Piece:
     """Consecutive rows of a graph weight, and their checkpoint tensors.
 
     ``copy``: one tensor as it is. ``transpose``: every matrix of one tensor ``[E, A, B]`` transposed to ``[B, A]``.
-    ``stack``: one of a stack of matrices. ``interleave``: the same, with interleaved rows of two matrices.
+    ``halves``: the two halves of every matrix of one tensor ``[E, A, B]``, with interleaved rows. ``stack``: one of a
+    stack of matrices. ``interleave``: the same, with interleaved rows of two matrices.
     """
 
     keys: tuple[str, ...]
-    how: Literal["copy", "transpose", "stack", "interleave"] = "copy"
+    how: Literal["copy", "transpose", "halves", "stack", "interleave"] = "copy"
 
 
 class Family:
@@ -96,6 +97,10 @@ class Family:
         head_dim = text.get("head_dim") or text["hidden_size"] // heads
         cache = CacheSpec(text.get("num_key_value_heads") or heads, head_dim)
         return tuple(cache for _ in range(text["num_hidden_layers"]))
+
+    def other_activation(self, text: Config) -> str:
+        """Return the activation of the routed experts if it is not SiLU, which TensorRT's own layer requires."""
+        return ""
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return the kind of each layer; layers of one kind have the same nodes and the same weight shapes."""

@@ -1,11 +1,12 @@
-"""Gemma-4 (dense, such as 31B): the text decoder inside a multimodal checkpoint.
+"""Gemma-4 (31B, and 26B-A4B with routed experts): the text decoder inside a multimodal checkpoint.
 
 Sliding and full layers differ in key heads, head size and rotary table; full layers use their keys as values; every
-layer ends with a scalar multiplication, and the logits have a soft cap.
+layer ends with a scalar multiplication, and the logits have a soft cap. Routed experts are added to the dense MLP.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from ...plugins.errors import BuildError
 from ...plugins.problems import shown
 from ..config_values import ROPE_NEEDS
 from .check_config import Entries
-from .family import SIZES, CacheSpec, Config, Family
+from .family import SIZES, CacheSpec, Config, Family, Piece, Shape
 from .gemma4_gguf import NAMING
 from .gguf_naming import GgufNaming
 
@@ -22,6 +23,9 @@ _INSIDE = "model.language_model."
 _FULL = "full_attention"
 _FULL_HEAD_DIM = 512  # the default in transformers
 _LAYER_SIZES = ("num_key_value_heads", "head_dim")  # which may differ by layer
+_MIXTURE = "enable_moe_block"
+_OF_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
+_GATE_UP = re.compile(r"model\.layers\.\d+\.experts\.gate_up_proj")
 _TOWERS = ("model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.")
 
 
@@ -49,9 +53,8 @@ class Gemma4(Family):
         return nested
 
     def check(self, text: Config) -> None:
-        """Reject variants of other sizes, which have unsupported parts."""
+        """Reject variants of other sizes, which have unsupported parts, and experts without sizes."""
         parts = {
-            "enable_moe_block": "a mixture of experts in addition to the dense MLP (26B-A4B)",
             "hidden_size_per_layer_input": "per-layer embeddings (E2B, E4B)",
             "num_kv_shared_layers": "layers that share another layer's cache (E2B, E4B)",
         }
@@ -59,9 +62,19 @@ class Gemma4(Family):
         if extras:
             raise BuildError(
                 f"this Gemma-4 variant is not supported: it has {', '.join(extras)}",
-                why="only the dense 31B variant was built and tested",
-                fix="use a dense Gemma-4 checkpoint",
+                why="only the variants 31B and 26B-A4B were built and tested",
+                fix="use a checkpoint of one of these",
             )
+        if missing := [entry for entry in _OF_EXPERTS if text.get(_MIXTURE) and text.get(entry) is None]:
+            raise BuildError(
+                f"config lacks {', '.join(missing)}",
+                why=f"it sets {_MIXTURE}: the model has routed experts",
+                fix="use the config.json that belongs to the weights",
+            )
+
+    def other_activation(self, text: Config) -> str:
+        """Return GELU for a variant with routed experts."""
+        return "GELU" if text.get(_MIXTURE) else ""
 
     def layer_kinds(self, text: Config) -> tuple[str, ...]:
         """Return the configured kinds, else five sliding layers, then a full one; the last is always full."""
@@ -117,6 +130,10 @@ class Gemma4(Family):
     def canonical(self, key: str) -> str:
         """Remove the wrapper from a name: ``model.language_model.x`` becomes ``model.x``."""
         return "model." + key.removeprefix(_INSIDE) if key.startswith(_INSIDE) else key
+
+    def sources(self, name: str, shape: Shape) -> tuple[Piece, ...]:
+        """Interleave the rows of gate and up, which the checkpoint stores below each other."""
+        return (Piece((name,), "halves" if _GATE_UP.fullmatch(name) else "copy"),)
 
     def ignored(self, key: str) -> bool:
         """Ignore the vision and audio towers as well."""

@@ -1,4 +1,4 @@
-"""GGUF naming of Gemma-4: sizes by kind of layer, and the rotary table of full layers as divisors."""
+"""GGUF naming of Gemma-4: sizes by kind of layer, the rotary table of full layers as divisors, the router's scales."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
         "num_key_value_heads": kinds.get(True, kinds.get(False)),
         "num_global_key_value_heads": kinds.get(False) if shared else None,
         "attention_k_eq_v": bool(shared),
+        "enable_moe_block": bool(facts.said.get("expert_count")),
         "rope_parameters": {
             _FULL: {
                 "rope_type": "proportional",
@@ -89,6 +90,12 @@ NAMING = GgufNaming(
         "post_attention_norm": "post_attention_layernorm",
         "ffn_norm": "pre_feedforward_layernorm",
         "post_ffw_norm": "post_feedforward_layernorm",
+        "post_ffw_norm_1": "post_feedforward_layernorm_1",
+        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+        "post_ffw_norm_2": "post_feedforward_layernorm_2",
+        "ffn_gate_inp": "router.proj",
+        "ffn_gate_up_exps": "experts.gate_up_proj",
+        "ffn_down_exps": "experts.down_proj",
         "layer_output_scale": "layer_scalar",
     },
     {
@@ -97,8 +104,12 @@ NAMING = GgufNaming(
         "global_head_dim": "attention.key_length",
         "sliding_window": "attention.sliding_window",
         "final_logit_softcapping": "final_logit_softcapping",
+        "num_experts": "expert_count",
+        "top_k_experts": "expert_used_count",
+        "moe_intermediate_size": "expert_feed_forward_length",
     },
-    refused=("attention.shared_kv_layers", "embedding_length_per_layer_input", "expert_count"),
+    scales={"ffn_gate_inp": "router.scale", "ffn_down_exps": "router.per_expert_scale"},
+    refused=("attention.shared_kv_layers", "embedding_length_per_layer_input", "expert_shared_count"),
     settings={"hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0},
     entries=_of_gguf,
     own_rope=True,

@@ -11,7 +11,7 @@ _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,3})\.(.+)")
 
 _MOST_LAYERS = 1_000
 # Parameters of a layer or a module, not of a module of their own.
-_PARAMETERS = ("layer_scalar", "self_attn.sinks")
+_PARAMETERS = ("layer_scalar", "self_attn.sinks", "experts.gate_up_proj", "experts.down_proj")
 
 SIZES: Mapping[str, str] = {
     "hidden_size": "embedding_length",
@@ -78,7 +78,8 @@ class GgufNaming:
     with the name of each expert's part, and ``as_stacks`` those of a model that has such tensors itself, transposed:
     the modules, in turn row by row if there are several, by the model's name. ``model_type`` is that of transformers.
     ``in_turn`` are modules whose rows llama.cpp's converter reorders: RoPE pairs are adjacent, while ``config.json``'s
-    model has them half a head apart. ``refused`` are keys that make it a different model unless they are 0.
+    model has them half a head apart. ``scales`` are the model's names of parameters that a file calls the scale of a
+    module. ``refused`` are keys that make it a different model unless they are 0.
     ``settings`` are added to the configuration, and so is the result of ``entries`` for a file, which may raise
     ``BuildError``. ``own_rope``: these entries include the rotary embedding. ``ends`` are tokens that end a turn,
     besides those that a file names.
@@ -89,6 +90,7 @@ class GgufNaming:
     in_layers: Mapping[str, str] = field(default_factory=lambda: IN_LAYERS)
     sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
     in_turn: tuple[str, ...] = ()
+    scales: Mapping[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ("attention.sliding_window", "expert_count")
     settings: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu", "attention_bias": False})
     in_stacks: Mapping[str, str] = field(default_factory=dict)
@@ -100,11 +102,13 @@ class GgufNaming:
     def canonical(self, name: str) -> str | None:
         """Return the model's name of a tensor in a file; None if the family has none."""
         module, _, kind = name.rpartition(".")
+        match = _BLOCK.fullmatch(module)
+        if kind == "scale":
+            return f"model.layers.{match[1]}.{self.scales[match[2]]}" if match and match[2] in self.scales else None
         if kind not in ("weight", "bias"):
             return None
         if module in TENSORS:
             return f"{TENSORS[module]}.{kind}"
-        match = _BLOCK.fullmatch(module)
         inside = self.in_layers.get(match[2]) if match else None
         if match is None or inside is None:
             return None

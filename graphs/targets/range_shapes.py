@@ -45,7 +45,13 @@ def linears(module: nn.Module, prefix: str) -> dict[str, Any]:
     """Return the linear modules inside, by full name, without routers, which are not quantized."""
     from torch import nn
 
-    return {prefix + name: linear for name, linear in module.named_modules() if isinstance(linear, nn.Linear)}
+    modules = dict(module.named_modules())
+    routers = tuple(f"{name}." for name, each in modules.items() if type(each).__name__.endswith("Router"))
+    return {
+        prefix + name: linear
+        for name, linear in modules.items()
+        if isinstance(linear, nn.Linear) and not name.startswith(routers)
+    }
 
 
 def expert_modules(module: nn.Module, prefix: str) -> dict[str, Any]:

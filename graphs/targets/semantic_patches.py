@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from ...plugins.errors import BuildError
+from ...plugins.ops.sparse_experts.spec import GATE, GELU
 from ...plugins.optional_packages import install
 
 IMPLEMENTATION = "peagle"  # name under which attention and experts are registered in transformers
+# The gates of routed experts, by the class of their activation.
+_GATES: Mapping[str, Mapping[str, float]] = {"SiLU": {}, "SiLUActivation": {}, "GELUTanh": GELU}
 
 
 @dataclass
@@ -102,18 +105,20 @@ def _attention(
 def _experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tensor:
     """An ``ExpertsInterface`` function; hidden ``[N,H]``, experts and scores ``[N,A]`` from the router."""
     if hasattr(self, "limit"):  # the clamped SwiGLU of GPT-OSS
-        terms = (float(self.alpha), 1.0, float(self.limit))
+        terms: Mapping[str, float] = {"alpha": float(self.alpha), "beta": 1.0, "limit": float(self.limit)}
+    elif (activation := type(self.act_fn).__name__) in _GATES:
+        terms = _GATES[activation]
     else:
-        terms = (1.0, 0.0, 0.0)
-        if not isinstance(self.act_fn, nn.SiLU) and type(self.act_fn).__name__ != "SiLUActivation":
-            raise BuildError(
-                f"experts with {type(self.act_fn).__name__} are not supported",
-                why="only experts with SiLU are supported",
-                fix="use a checkpoint of a tested family (docs/evidence.md)",
-            )
+        raise BuildError(
+            f"experts with {activation} are not supported",
+            why="only experts with SiLU and with GELU in its tanh form are supported",
+            fix="use a checkpoint of a tested family (docs/evidence.md)",
+        )
     biases = (getattr(self, "gate_up_proj_bias", None), getattr(self, "down_proj_bias", None))
     weights = (self.gate_up_proj, self.down_proj, *biases)
-    return torch.ops.peagle.sparse_experts(hidden, experts, scores, *weights, *terms, "", 1.0)  # not quantized yet
+    numbers = (terms.get(each.name, each.default) for each in GATE)
+    scores = scores.to(hidden.dtype)  # Gemma-4's router leaves them in float32
+    return torch.ops.peagle.sparse_experts(hidden, experts, scores, *weights, *numbers, "", 1.0)  # not quantized yet
 
 
 def _rms_norm(self: Any, hidden_states: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def spread(scales: np.ndarray, how: QuantizedWeight, shape: tuple[int, ...]) -> 
     return np.broadcast_to(scales.reshape(*scales.shape, *[1] * (3 - scales.ndim)), shape)
 
 
-@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-64", "gpt-oss-mxfp4"])
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-64", "gpt-oss-mxfp4", "gemma-4-moe"])
 @pytest.mark.parametrize("lowering", ["tensorrt", "ort"])
 @pytest.mark.parametrize("precision", ["fp8", "int8", "int4"])
 def test_dequantized_experts_are_within_half_a_step(precision: str, lowering: str, family: str, target: Target) -> None:
@@ -78,8 +78,8 @@ def test_dequantized_experts_are_within_half_a_step(precision: str, lowering: st
     taken, wide = narrow.storage()
     assert not any(".experts." in name for name in wide)
     opened = Target.open(target(family))
-    for stack in STACKS:
-        name = f"{EXPERTS}.{stack}"
+    names = [f"model.layers.0.{'mlp.' * (family != 'gemma-4-moe')}experts.{stack}" for stack in STACKS]
+    for name in names:
         shape, how = narrow.selection.weights[name].shape, taken[name]
         values = np.concatenate([r.reshape(-1) for r in opened.read(name, shape)]).reshape(shape)
         codes = np.concatenate([rows.reshape(-1) for rows in narrow.codes(name, shape)]).reshape(shape)

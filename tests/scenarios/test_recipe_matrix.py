@@ -28,7 +28,7 @@ E4M3, INT8, INT4, FP16, FP32 = "float8e4m3fn", "int8", "int4", "float16", "float
 TEXTS = [text * 20 for text in ("def gcd(a, b):", "while b: a, b = b, a % b", "return a")]  # bytes are tokens
 ORT, RTX = "onnxruntime", "tensorrt-rtx"
 MODELS = (*CONFIGS, "demo")  # widths of the tiny ones are of whole blocks, that of the demo's MLP is not
-SPARSE = ("qwen3-moe", "gpt-oss")
+SPARSE = ("qwen3-moe", "gpt-oss", "gemma-4-moe")
 FIRST = "layers.0."
 PROMPTS = ("def gcd(a, b):", "aaaa", "return [x for x in y]")
 ORT_MATRIX = [(model, precision) for model in MODELS for precision in ("fp8", "int8", "int4", "mxfp8")]

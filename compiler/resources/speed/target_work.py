@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ....graphs.config_values import experts_per_token
 from ....plugins.graph_contract import cache_width
 from ....plugins.number_formats import NUMBER_FORMATS
 from ...precision.recipes import EMBEDDING, LM_HEAD, Recipe
@@ -128,6 +129,6 @@ def _experts(
     own = [line for line in lines if line.role == _EXPERTS]
     if not count or not own:
         return None
-    chosen = int(text.get("num_experts_per_tok") or text.get("experts_per_token") or count)
+    chosen = int(experts_per_token(text) or count)
     kind = max(own, key=lambda line: line.bytes).precision
     return Experts(count, chosen, size, sum(line.count for line in own), kind, dense)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ....plugins.op_spec import DOMAIN
+from ....plugins.ops.sparse_experts.spec import CUBIC
 from ...names import CONTRIB
 from ...quantization.rewrite_rules import inner_codes
 from .linears import ACCURACY, blocks_of
@@ -36,6 +37,8 @@ def _unfit(experts: ir.Value, gate_up: ir.Value, y: ir.Value) -> MatchResult:
     result, node = MatchResult(), y.producer()
     if node is not None and inner_codes(node):
         return result.fail("the input of the second matmul is quantized, which the kernels do not support", y)
+    if node is not None and node.attributes.get_float(CUBIC.name, 0.0):
+        return result.fail("the kernels have no gate with GELU", y)
     if experts.shape is None or not isinstance(experts.shape[1], int):
         return result.fail("the number of experts per token is not static", experts)
     if gate_up.shape is None or not isinstance(gate_up.shape[0], int):

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ....plugins.op_spec import DOMAIN
 from ....plugins.ops.sparse_experts.body import combining, gating
+from ....plugins.ops.sparse_experts.spec import CUBIC
 from ...node_tape import Nodes
 from ...quantization.expert_stacks import codes_of, halves_of, turned_of
 from ...quantization.qdq_nodes import scalar
@@ -90,7 +91,7 @@ _SUM = """
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite every layer of experts in place, except those that quantize between matmuls to an unsupported type."""
+    """Rewrite every layer of experts in place, except those that the layer does not support."""
     for node in tuple(model.graph):
         if node.domain == DOMAIN and node.op_type == "SparseExperts" and _takes(node):
             _rewrite(model, node)
@@ -98,7 +99,9 @@ def apply(model: ir.Model) -> None:
 
 
 def _takes(node: ir.Node) -> bool:
-    """Return True if the layer supports the node's quantization: none, or E4M3 before both matmuls."""
+    """Return True if the layer supports the node: its gate, and no quantization, or E4M3 before both matmuls."""
+    if node.attributes.get_float(CUBIC.name, 0.0):  # GELU
+        return False
     if not inner_codes(node):
         return True
     x, gate_up, down = (node.inputs[place] for place in (0, 3, 4))

@@ -55,7 +55,7 @@ def test_checkpoint_without_a_required_weight_is_rejected(sparse: Pair, tmp_path
         Target.open(tmp_path).check()
 
 
-@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss"])
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss", "gemma-4-moe"])
 def test_stacks_of_experts_have_the_blocks_of_all_experts_in_turn(family: str, tmp_path: Path) -> None:
     """Gate and up alternate; what the blocks stand for is what the graph's weight is."""
     target = Target.open(gguf_files.write(tmp_path / "tiny.gguf", family, kinds=("Q8_0",)).file)

@@ -11,17 +11,18 @@ from peagle.graphs.targets import FAMILIES
 from peagle.plugins.errors import UsageError
 
 FAMILY = {family.name: family for family in FAMILIES}
+GEMMA = FAMILY["gemma-4"], {"text_config": {"enable_moe_block": True}}
 SM100, DENSE, ORT = (LOWERINGS[name] for name in ("tensorrt-sm100", "tensorrt", "ort"))
 
 
 @pytest.mark.parametrize("name", sorted(FAMILY))
 def test_model_supports_the_expert_layer_unless_its_math_differs(name: str) -> None:
-    lowering, said = select_expert_lowering(SM100, None, FAMILY[name])
+    lowering, said = select_expert_lowering(SM100, None, FAMILY[name], {})
     assert lowering is (DENSE if name == "gpt-oss" else SM100)
     assert bool(said) == (name == "gpt-oss")
     assert all("routed experts are dense" in each and "--experts layer" in each for each in said)
-    assert select_expert_lowering(DENSE, None, FAMILY[name]) == (DENSE, [])
-    assert select_expert_lowering(ORT, None, FAMILY[name]) == (ORT, [])
+    assert select_expert_lowering(DENSE, None, FAMILY[name], {}) == (DENSE, [])
+    assert select_expert_lowering(ORT, None, FAMILY[name], {}) == (ORT, [])
 
 
 def test_explicit_expert_form_is_used_silently() -> None:
@@ -29,12 +30,27 @@ def test_explicit_expert_form_is_used_silently() -> None:
         lowering = lowering_with_experts(SM100, form)
         assert (lowering.name, lowering.experts_share_scale) == (SM100.name, form != "layer")
     assert lowering_with_experts(SM100, "dense").name == lowering_with_experts(DENSE, "dense").name == DENSE.name
-    assert select_expert_lowering(SM100, "layer", FAMILY["gpt-oss"]) == (SM100, [])
+    assert select_expert_lowering(SM100, "layer", FAMILY["gpt-oss"], {}) == (SM100, [])
+
+
+@pytest.mark.parametrize("stored", ["", "MXFP4"])
+def test_experts_with_gelu_are_dense_and_refuse_the_layer(stored: str) -> None:
+    """However they are stored: this project's ops for MXFP4 have no GELU either."""
+    lowering, (said,) = select_expert_lowering(SM100, None, *GEMMA, stored)
+    assert lowering is DENSE
+    assert "routed experts are dense" in said
+    assert "no GELU" in said
+    assert select_expert_lowering(DENSE, "dense", *GEMMA, stored) == (DENSE, [])
+    assert select_expert_lowering(ORT, None, *GEMMA, stored) == (ORT, [])
+    for form in ("layer", "layer-one-scale"):
+        with pytest.raises(UsageError, match=f"--experts {form} is not supported") as caught:
+            select_expert_lowering(lowering_with_experts(SM100, form), form, *GEMMA, stored)
+        assert "no GELU" in caught.value.why
 
 
 def test_experts_in_mxfp4_stay_so_unless_a_form_is_named() -> None:
-    assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], "MXFP4") == (SM100, [])
-    assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], "Q4_0")[0] is DENSE
+    assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], {}, "MXFP4") == (SM100, [])
+    assert select_expert_lowering(SM100, None, FAMILY["gpt-oss"], {}, "Q4_0")[0] is DENSE
     for form in FORMS:
         named = lowering_with_experts(SM100, form)
         assert SM100.expert_blocks

@@ -9,6 +9,7 @@ import pytest
 
 from peagle.graphs.quantization import QuantizedWeight, keep_all, quantize
 from peagle.graphs.quantization.mxfp4_experts import UNSUITED
+from peagle.plugins.ops.sparse_experts.spec import GELU
 from tests.graphs.quantized_graphs import experts
 
 TERMS = {"alpha": 1.702, "beta": 1.0, "limit": 7.0}
@@ -48,10 +49,17 @@ def test_no_clamp_is_an_infinite_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("biased", "weights"), [(False, {"gate_up": GATE_UP, "down": DOWN}), (True, {"gate_up": GATE_UP})]
+    ("terms", "biased", "weights"),
+    [
+        (TERMS, False, {"gate_up": GATE_UP, "down": DOWN}),
+        (TERMS, True, {"gate_up": GATE_UP}),
+        (GELU, True, {"gate_up": GATE_UP, "down": DOWN}),
+    ],
 )
-def test_other_experts_stay_with_a_reason(biased: bool, weights: dict[str, QuantizedWeight]) -> None:
-    model = experts(TERMS, biased=biased)
+def test_other_experts_stay_with_a_reason(
+    terms: dict[str, float], biased: bool, weights: dict[str, QuantizedWeight]
+) -> None:
+    model = experts(terms, biased=biased)
     done = quantize(model, weights)
     assert [node.op_type for node in model.graph] == ["SparseExperts"]
     assert done.refused == dict.fromkeys(weights, UNSUITED)

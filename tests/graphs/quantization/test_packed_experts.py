@@ -18,6 +18,7 @@ from peagle.graphs.quantization import QuantizedWeight, packed_runs, products_of
 from peagle.graphs.stream_weights import attach
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.quantized_linear.packed_weights import pack_codes, pack_scales
+from peagle.plugins.ops.sparse_experts.spec import GELU
 from tests.graphs.quantized_graphs import experts, noise
 
 SHAPES = {"gate_up": (4, 64, 64), "down": (4, 64, 32)}
@@ -54,9 +55,9 @@ def test_experts_with_one_packed_stack_stay_unquantized_with_a_reason(name: str)
     assert "requires that both stacks" in made.refused[name]
 
 
-@pytest.mark.parametrize("biased", [False, True])
-def test_lowered_graph_matches_the_reference(tmp_path: Path, biased: bool) -> None:
-    model, rng = experts(TERMS, biased), np.random.default_rng(0)
+@pytest.mark.parametrize(("terms", "biased"), [(TERMS, False), (TERMS, True), (GELU, False)])
+def test_lowered_graph_matches_the_reference(tmp_path: Path, terms: dict[str, float], biased: bool) -> None:
+    model, rng = experts(terms, biased), np.random.default_rng(0)
     made = quantize(model, in_int8("gate_up", "down"))
     codes = {name: rng.integers(-127, 128, shape, dtype=np.int8) for name, shape in SHAPES.items()}
     scales = {name: 0.01 * rng.random((*shape[:2], 1), np.float32) for name, shape in SHAPES.items()}
@@ -83,6 +84,6 @@ def test_lowered_graph_matches_the_reference(tmp_path: Path, biased: bool) -> No
         for name in SHAPES
         for pack, values in ((lambda x: pack_codes("int8", x), codes), (lambda x: pack_scales("int8", x), scales))
     ]
-    attributes = {"gate_up_format": "int8", "down_format": "int8", "inner": 32, "hidden": 64, **TERMS}
+    attributes = {"gate_up_format": "int8", "down_format": "int8", "inner": 32, "hidden": 64, **terms}
     (expected,) = OPS["QuantizedExperts"].reference(*tokens.values(), *stacks, *biases.values(), **attributes)
     np.testing.assert_allclose(y, expected, atol=0.02 * np.abs(expected).max())

@@ -18,6 +18,7 @@ from peagle.graphs.lowering.shared_passes import finish
 from peagle.graphs.quantization import QuantizedWeight, pack_wide, packed_tiles, products_of, quantize
 from peagle.graphs.stream_weights import attach
 from peagle.plugins.ops import OPS
+from peagle.plugins.ops.sparse_experts.spec import CLAMPED, GELU
 from peagle.plugins.ops.wide_experts.packed_stack import pack_stack
 from peagle.plugins.ops.wide_linear.packed_matrix import pack_matrix
 from tests.graphs.quantized_graphs import embedded, experts, linears, noise, outputs_of, tied
@@ -79,9 +80,8 @@ def test_lowered_graph_matches_the_reference(tmp_path: Path, rows: int) -> None:
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("biased", [False, True])
-def test_experts_become_wide_experts(tmp_path: Path, biased: bool) -> None:
-    terms = {"alpha": 1.702, "beta": 1.0, "limit": 0.5} if biased else {}
+@pytest.mark.parametrize(("terms", "biased"), [({}, False), (CLAMPED | {"limit": 0.5}, True), (GELU, False)])
+def test_experts_become_wide_experts(tmp_path: Path, terms: dict[str, float], biased: bool) -> None:
     model, rng = experts(terms, biased), np.random.default_rng(0)
     packed = pack_wide(model)
     assert packed == {"gate_up": (4, 64, 64), "down": (4, 64, 32)}

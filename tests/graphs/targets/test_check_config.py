@@ -81,16 +81,20 @@ def test_a_value_that_cannot_be_is_named(family: str, change: dict[str, Any], sa
     ("family", "change", "says"),
     [
         ("qwen3-moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be a positive integer, not 0"),
-        ("qwen3-moe", {"num_experts_per_tok": 7}, "num_experts_per_tok 7, but only 6 experts"),
+        ("qwen3-moe", {"num_experts_per_tok": 7}, "7 experts per token, but only 6 experts"),
         ("qwen3-moe", {"mlp_only_layers": ["3"]}, "mlp_only_layers must be a list of layer ids"),
         ("qwen3-moe", {"num_experts": 4096, "num_hidden_layers": 999}, "999 layers of 4096 experts"),
-        ("gpt-oss", {"num_experts_per_tok": 7}, "num_experts_per_tok 7, but only 6 experts"),
+        ("gpt-oss", {"num_experts_per_tok": 7}, "7 experts per token, but only 6 experts"),
         ("gpt-oss", {"swiglu_limit": 0}, "swiglu_limit must be a positive number, not 0"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 7, "sliding_window": 8}, "has sliding_attention"),
         ("llama", {"layer_types": ["sliding_attention"] * 7}, "has sliding_attention"),
         ("gemma-4", {"final_logit_softcapping": 0}, "final_logit_softcapping must be a positive number"),
         ("gemma-4", {"per_layer_config": {"1": {"head_dim": "x"}}}, "per_layer_config.1.head_dim must be a positive"),
         ("gemma-4", {"per_layer_config": {"1": {}, "01": {}}}, "must be layers from 0 to 6"),
+        ("gemma-4", {"hidden_size_per_layer_input": 8}, "it has per-layer embeddings"),
+        ("gemma-4", {"enable_moe_block": True}, "lacks num_experts, top_k_experts, moe_intermediate_size"),
+        ("gemma-4-moe", {"top_k_experts": 7}, "7 experts per token, but only 6 experts"),
+        ("gemma-4-moe", {"moe_intermediate_size": 0}, "moe_intermediate_size must be a positive integer"),
     ],
 )
 def test_a_value_that_a_family_cannot_have_is_named(family: str, change: dict[str, Any], says: str) -> None:

@@ -33,7 +33,7 @@ def stored_for(name: str) -> tuple[dict[str, Shape], dict[str, Shape]]:
                     part = (part[0] // 2, *part[1:])
                 elif piece.how == "transpose":
                     part = (part[0], part[2], part[1])
-                inside = name == "gemma-4" and key.startswith("model.")
+                inside = name.startswith("gemma-4") and key.startswith("model.")
                 stored[key.replace("model.", "model.language_model.", 1) if inside else key] = part
     return shapes, stored
 
@@ -55,7 +55,7 @@ def test_a_whole_checkpoint_is_accepted(whole: tuple[str, dict[str, Shape], dict
 def test_tensors_known_to_be_useless_are_accepted(whole: tuple[str, dict[str, Shape], dict[str, Shape]]) -> None:
     name, shapes, stored = whole
     more = {"model.layers.0.self_attn.rotary_emb.inv_freq": (8,)}
-    if name == "gemma-4":
+    if name.startswith("gemma-4"):
         more |= {"model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight": (3, 3), "lm_head.weight": (96, 48)}
     check(name, stored | more, shapes)
 
@@ -113,3 +113,18 @@ def test_values_come_in_graph_order() -> None:
     for expert in range(6):
         for offset, part in enumerate(("gate", "up")):
             np.testing.assert_array_equal(weight[expert, offset::2], values[f"{PREFIX}.{expert}.{part}_proj.weight"])
+
+
+def test_halves_of_stacked_matrices_are_interleaved() -> None:
+    config, name = CONFIGS["gemma-4-moe"], "model.layers.0.experts.gate_up_proj"
+    shapes, stored = stored_for("gemma-4-moe")
+    values = np.random.default_rng(0).normal(size=shapes[name])
+
+    def runs(key: str) -> Iterator[UnreadRows]:
+        assert key == "model.language_model.layers.0.experts.gate_up_proj"
+        return (UnreadRows.of(values[i : i + 4]) for i in range(0, 6, 4))
+
+    found = [run.read() for run in Sources(family_for(config), config, stored).runs(name, shapes[name], runs)]
+    weight = np.concatenate(found)
+    np.testing.assert_array_equal(weight[:, 0::2], values[:, :24])
+    np.testing.assert_array_equal(weight[:, 1::2], values[:, 24:])

@@ -29,3 +29,20 @@ def test_other_divisors_are_refused_with_what_is_wrong(divisors: tuple[float, ..
         NAMING.entries(GgufFacts(SAID, NAMES, divisors))
     assert caught.value.why
     assert "safetensors" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("blk.3.ffn_gate_inp.scale", "model.layers.3.router.scale"),
+        ("blk.3.ffn_down_exps.scale", "model.layers.3.router.per_expert_scale"),
+        ("blk.3.ffn_gate_up_exps.weight", "model.layers.3.experts.gate_up_proj"),
+        ("blk.3.ffn_gate_inp.weight", "model.layers.3.router.proj.weight"),
+        ("blk.3.ffn_up.scale", None),
+        ("ffn_gate_inp.scale", None),
+        ("blk.3.ffn_gate_exps.weight", None),
+    ],
+)
+def test_router_and_experts_have_the_model_s_names(name: str, canonical: str | None) -> None:
+    assert NAMING.canonical(name) == canonical
+    assert NAMING.stack(name) is NAMING.expert(name) is None

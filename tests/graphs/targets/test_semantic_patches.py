@@ -47,3 +47,17 @@ def test_a_head_that_escapes_is_refused() -> None:
     model = Decoder(says_its_head=False)
     with pytest.raises(BuildError, match="emitted columns"), semantic_ops(model, window(torch.zeros(2, 3)), {}):
         model(torch.randn(2, 5, 4))
+
+
+def test_experts_with_another_activation_are_refused_by_name() -> None:
+    from transformers import Gemma4TextConfig
+    from transformers.models.gemma4.modeling_gemma4 import Gemma4TextExperts
+
+    config = Gemma4TextConfig(hidden_size=4, moe_intermediate_size=2, num_experts=2, hidden_activation="gelu")
+    model, tokens = Decoder(), torch.zeros(3, 4)
+    model.config, experts = config, Gemma4TextExperts(config)
+    with (
+        pytest.raises(BuildError, match="experts with GELUActivation are not supported"),
+        semantic_ops(model, window(torch.zeros(2, 3)), {}),
+    ):
+        experts(tokens, torch.zeros(3, 1, dtype=torch.int64), torch.ones(3, 1))

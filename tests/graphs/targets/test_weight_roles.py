@@ -67,12 +67,23 @@ def test_a_dense_layer_among_sparse_ones_is_mlp() -> None:
     assert list(roles.values()).count("mlp") == 3
 
 
+def test_a_router_of_linear_modules_is_a_router_without_ranges() -> None:
+    """It is not quantized, so nothing is measured for it."""
+    roles, ranges = _role_of("gemma-4-moe"), Skeleton(CONFIGS["gemma-4-moe"]).range_shapes
+    assert roles["model.layers.0.router.proj.weight"] == "router"
+    assert roles["model.layers.0.experts.down_proj"] == "experts"
+    assert "model.layers.0.mlp.down_proj.weight" in ranges.inputs
+    assert ranges.inputs["model.layers.0.experts.gate_up_proj"] == (6,)
+    assert not any(".router." in name for name in ranges.inputs)
+
+
 def test_biases_sinks_norms_and_scalars_are_other() -> None:
-    roles = _role_of("gpt-oss") | {f"gemma {name}": role for name, role in _role_of("gemma-4").items()}
+    roles = _role_of("gpt-oss") | {f"gemma {name}": role for name, role in _role_of("gemma-4-moe").items()}
     for name in (
         "model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.sinks", "model.layers.0.mlp.router.bias",
         "model.layers.0.mlp.experts.gate_up_proj_bias", "model.norm.weight", "gemma model.layers.0.layer_scalar",
-        "gemma model.layers.0.self_attn.q_norm.weight",
+        "gemma model.layers.0.self_attn.q_norm.weight", "gemma model.layers.0.router.scale",
+        "gemma model.layers.0.router.per_expert_scale",
     ):  # fmt: skip
         assert roles[name] == "other", name
 

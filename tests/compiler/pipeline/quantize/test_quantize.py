@@ -236,6 +236,17 @@ def test_layouts_unsupported_by_other_runtimes_are_reported(
     assert [torn in warning for warning in warnings] == [True] * bool(torn)
 
 
+def test_experts_in_a_layout_that_modelopt_does_not_have_are_refused(tiny: Tiny) -> None:
+    """Gate and up of Gemma-4's experts lie below each other in one tensor."""
+    target = Target.open(tiny("gemma-4-moe").target)
+    with pytest.raises(BuildError, match=r"14 tensors of .* cannot be written in ModelOpt's FP8") as refused:
+        make_worklist(target)
+    assert "--exclude '*.experts.*'" in refused.value.fix
+    rest = make_worklist(target, ("*.experts.*",)).matrices
+    assert len(rest) == expected_matrices("gemma-4")
+    assert not any("expert" in name or "router" in name for name in rest)
+
+
 def test_shard_layout_is_preserved(tiny: Tiny, tmp_path: Path) -> None:
     whole = quantized(tiny("qwen3-moe").target, tmp_path / "whole")
     target = Path(shutil.copytree(tiny("qwen3-moe").target, tmp_path / "target"))

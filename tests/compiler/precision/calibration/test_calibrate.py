@@ -28,7 +28,7 @@ from tests.compiler.precision.calibration.residents import resident_bytes, uncou
 from tests.compiler.precision.calibration.whole import whole_model
 from tests.models import CONFIGS, Pair
 
-FAMILIES = ("llama", "qwen3", "qwen3-moe", "gpt-oss", "gemma-4")
+FAMILIES = ("llama", "qwen3", "qwen3-moe", "gpt-oss", "gemma-4", "gemma-4-moe")
 Tiny = Callable[[str], Pair]
 
 
@@ -69,7 +69,7 @@ def test_equals_the_whole_model_in_bfloat16(family: str, tiny: Tiny, calibrated:
 def test_range_names_match_checkpoint_matrices(family: str) -> None:
     config = CONFIGS[family]
     matrices = {n for n, shape in Skeleton(config).shapes.items() if len(shape) > 1 and "embed" not in n}
-    routers = {n for n in matrices if n.endswith(("mlp.gate.weight", "mlp.router.weight", "_bias"))}
+    routers = {n for n in matrices if n.endswith(("mlp.gate.weight", "router.weight", "router.proj.weight", "_bias"))}
     assert set(Skeleton(config).range_shapes.inputs) == (matrices - routers) | {"lm_head.weight"}
 
 

@@ -30,7 +30,8 @@ def test_streamed_logits_and_taps_match_the_whole_model(family: str, tiny: Tiny,
     assert len(passes) == len(TEXTS)
     for ids, ours in zip(TEXTS, passes, strict=True):
         logits, features = (theirs.numpy() for theirs in target_pass(whole, target.spec, ids))
-        np.testing.assert_allclose(ours.logits, logits, rtol=0, atol=2e-6 * abs(logits).max())
+        # Experts are added in another order, and Gemma-4 norms their sum, which shows more of its last digits.
+        np.testing.assert_allclose(ours.logits, logits, rtol=0, atol=5e-6 * abs(logits).max())
         np.testing.assert_allclose(ours.features, features, rtol=0, atol=2e-6 * abs(features).max())
     assert sum(done) == len(TEXTS) * num_steps(target)
 

@@ -13,6 +13,7 @@ from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.lowering.ort.experts import QMoEFusion
 from peagle.graphs.quantization import products_of, quantize
 from peagle.graphs.quantization.quantized_weight import Codes
+from peagle.plugins.ops.sparse_experts.spec import GELU
 from tests.graphs.quantized_graphs import BITS, KINDS, Small, experts, in_blocks, noise, ops, outputs_of
 
 
@@ -62,6 +63,7 @@ def test_quantized_experts_match_dequantized_weights(
         ({}, 64, "differ in bits or blocks"),
         ({}, 8, "a power of two, 16 or more"),
         ({"inner_codes": "int8", "inner_scale": 0.1}, 32, "the input of the second matmul is quantized"),
+        (GELU, 32, "no gate with GELU"),
     ],
 )
 def test_unsupported_experts_are_kept_with_a_reason(attributes: dict[str, Any], block: int, reason: str) -> None:
