@@ -42,12 +42,12 @@ from peagle.compiler.console.sizes import argument
 from peagle.plugins.errors import PeagleError, UsageError
 
 MODELS = Path(__file__).resolve().parent.parent / "compiler" / "bundled" / "models"
-NAMES = ("qwen3-coder-30b", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b")
+NAMES = ("qwen3-coder-30b", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b", "gemma-4-26b-a4b")
 _ROOM_FOR_TEXTS = 64_000_000  # configs, tokenizer, headers, index
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _EXPERTS = ("num_experts", "num_local_experts")
-_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
 # Published beside the text decoder, and ignored.
 _VISION_TOWER = {
     "model_type": "gemma4_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
@@ -188,7 +188,10 @@ def write_tokenizer(folder: Path, config: dict[str, Any]) -> None:
 
 def _distribution(name: str, matrix: Sequence[int], text: dict[str, Any]) -> tuple[float, float]:
     """Return the mean and deviation that keep the residual stream near 1 and every token's embedding visible in it."""
-    if name.endswith("layer_scalar") or "norm" in name.rpartition(".")[0].rpartition(".")[2]:
+    if (
+        name.endswith(("layer_scalar", "router.scale", "per_expert_scale"))
+        or "norm" in name.rpartition(".")[0].rpartition(".")[2]
+    ):
         unscaled_attention = text["model_type"].startswith("gemma4") and name.endswith("k_norm.weight")
         mean = matrix[-1] ** -0.5 if unscaled_attention else 1.0
         return mean, 0.1 * mean

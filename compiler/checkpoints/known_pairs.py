@@ -254,5 +254,18 @@ PAIRS = {
             notes=(_NEVER_LOADED, "no public P-EAGLE head for it is known: a build needs --draft"),
             unknown=("everything about the head",),
         ),
+        Pair(
+            name="gemma-4-26b-a4b",
+            description="Gemma 4 26B-A4B Instruct (mixture of experts beside a dense MLP; its text decoder)",
+            target=HubRepo("google/gemma-4-26B-A4B-it"),
+            drafter=None,
+            trained_depth=None,
+            taps=(2, 15, 27),
+            taps_source=_RUNTIME_DEFAULT,
+            size=TargetSize(25_233_141_790, 24_483_430_400, 50_466_283_580),
+            licences=(_APACHE, ""),
+            notes=(_NEVER_LOADED, "no public P-EAGLE head for it is known: a build needs --draft"),
+            unknown=("everything about the head",),
+        ),
     )
 }

@@ -94,6 +94,7 @@ def test_models_lists_all_names(cli: Run) -> None:
     found = {pair["name"]: pair for pair in json.loads(cli("models", "--json").out)}
     assert set(found) == {
         "demo", "smollm2-135m", "qwen3-coder-30b", "qwen3-coder-30b-fp8", "gpt-oss-20b", "gpt-oss-120b", "gemma-4-31b",
+        "gemma-4-26b-a4b",
     }  # fmt: skip
     for name, pair in found.items():
         assert name in text

@@ -31,13 +31,16 @@ SMALL = {
     "qwen3-coder-30b": {"intermediate_size": 96, "moe_intermediate_size": 32},
     "gpt-oss-20b": {"intermediate_size": 96},
     "gemma-4-31b": {"intermediate_size": 96, "global_head_dim": 32, "num_global_key_value_heads": 1},
-}
+    "gemma-4-26b-a4b": {
+        "intermediate_size": 96, "moe_intermediate_size": 32, "global_head_dim": 32, "num_global_key_value_heads": 1,
+    },
+}  # fmt: skip
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 
 
 def small(model: str, out: Path, **changes: Any) -> synthetic.Spec:
     """Seven layers, four experts, a width of 64."""
-    experts = None if model.startswith("gemma") else 4
+    experts = None if model == "gemma-4-31b" else 4
     sizes = tuple((HEADS | SMALL[model]).items())
     spec = synthetic.Spec(model, out, layers=7, experts=experts, hidden=64, vocab=300, sizes=sizes, shard_size=200_000)
     return replace(spec, **changes)
@@ -121,6 +124,17 @@ def test_transformers_finds_every_key_it_wants_and_no_other(folder: Path, model:
                 "model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight": (128, 64),
             },
         ),
+        (
+            "gemma-4-26b-a4b",
+            {
+                "model.language_model.layers.6.experts.gate_up_proj": (4, 64, 64),
+                "model.language_model.layers.6.experts.down_proj": (4, 64, 32),
+                "model.language_model.layers.0.router.proj.weight": (4, 64),
+                "model.language_model.layers.0.router.scale": (64,),
+                "model.language_model.layers.0.router.per_expert_scale": (4,),
+                "model.language_model.layers.0.mlp.gate_proj.weight": (96, 64),
+            },
+        ),
     ],
 )
 def test_keys_match_the_published_checkpoint(folder: Path, model: str, published: dict[str, tuple[int, ...]]) -> None:
@@ -136,7 +150,13 @@ def test_gemma_stores_neither_its_tied_head_nor_values_that_are_keys(folder: Pat
 
 @pytest.mark.parametrize(
     ("model", "billions"),
-    [("qwen3-coder-30b", 30.5), ("gpt-oss-20b", 20.9), ("gpt-oss-120b", 116.8), ("gemma-4-31b", 30.7)],
+    [
+        ("qwen3-coder-30b", 30.5),
+        ("gpt-oss-20b", 20.9),
+        ("gpt-oss-120b", 116.8),
+        ("gemma-4-31b", 30.7),
+        ("gemma-4-26b-a4b", 25.2),
+    ],
 )
 def test_at_full_scale_it_has_the_parameters_of_the_model(tmp_path: Path, model: str, billions: float) -> None:
     found = synthetic.saved_shapes(synthetic.scaled_config(synthetic.Spec(model, tmp_path)))

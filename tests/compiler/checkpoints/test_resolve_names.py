@@ -22,7 +22,7 @@ BUNDLED = [name for name, pair in PAIRS.items() if isinstance(pair.target, Local
 PUBLISHED = [name for name in PAIRS if name not in BUNDLED]
 BILLIONS = {
     "smollm2-135m": 0.1, "qwen3-coder-30b": 30.5, "qwen3-coder-30b-fp8": 30.5, "gpt-oss-20b": 20.9,
-    "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7,
+    "gpt-oss-120b": 116.8, "gemma-4-31b": 30.7, "gemma-4-26b-a4b": 25.2,
 }  # fmt: skip
 DEPTHS = {
     "demo": 8,
