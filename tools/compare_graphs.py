@@ -23,7 +23,7 @@ from pathlib import Path
 
 import onnx
 
-FAMILIES = ("qwen3", "llama", "qwen3-moe", "gpt-oss", "gemma-4")
+FAMILIES = ("qwen3", "llama", "qwen3-moe", "gpt-oss", "gemma-4", "gemma-4-moe")
 RECIPES = (
     ("ort",), ("std",), ("tensorrt",), ("tensorrt-sm100",),
     ("ort", "--precision", "int8"), ("ort", "--precision", "int4"), ("ort", "--precision", "fp8"),
