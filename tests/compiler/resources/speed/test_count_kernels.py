@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peagle.compiler.resources.speed.count_kernels import copies_caches, count_kernels, multiplies_every
-from peagle.graphs.layer_trials import Trials, run_trials
+from peagle.graphs import layer_trials
+from peagle.graphs.layer_trials import Trials
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.targets import family_for
 from peagle.graphs.targets.skeleton import Skeleton
@@ -16,7 +17,7 @@ TENSORRT, SM100 = LOWERINGS["tensorrt"], LOWERINGS["tensorrt-sm100"]
 
 def _trials(family: str) -> Trials:
     config = CONFIGS[family]
-    return run_trials(config, family_for(config).describe(config).with_taps(), "bfloat16")
+    return layer_trials.run_trials(config, family_for(config).describe(config).with_taps(), "bfloat16")
 
 
 @pytest.fixture(scope="module")
