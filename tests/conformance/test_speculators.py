@@ -14,11 +14,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from peagle.graphs import graph_files, stream_weights, trace
+from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import DrafterSpec, read_drafter, torch_reference
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.graphs.targets import CacheSpec, TargetSpec
 from tests.graphs.running import Graph
+from tests.graphs.traced import traced_drafter
 
 TOLERANCE = 1e-4
 VOCAB, DEPTHS = 64, 6
@@ -64,11 +65,9 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 @pytest.fixture(scope="module")
-def semantic(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The graph of a golden head, traced once."""
-    path = tmp_path_factory.mktemp("golden") / "drafter.onnx"
-    graph_files.save(trace.trace_drafter(golden.head, golden.target), path)
-    return path
+def semantic(golden: Golden) -> Path:
+    """The graph of a golden head."""
+    return traced_drafter(golden.head, golden.target)
 
 
 def test_golden_files_cover_the_package_switches() -> None:

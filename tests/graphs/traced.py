@@ -11,6 +11,7 @@ from typing import Any
 from peagle.compiler.checkpoints.checkpoint import Checkpoint
 from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.console.progress import Quiet
+from peagle.compiler.hardware.packages import export_versions
 from peagle.compiler.pipeline import graph_stages
 from peagle.compiler.pipeline.graph_stages import SEMANTIC
 from peagle.compiler.pipeline.model_half import drafter_half, target_half
@@ -19,7 +20,7 @@ from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import DrafterSpec
 from peagle.graphs.lowering import LOWERINGS, Lowered, lower
 from peagle.graphs.targets import TargetSpec
-from peagle.graphs.trace import Dtype, trace_target
+from peagle.graphs.trace import Dtype, trace_drafter, trace_target
 from tests.graphs.running import Graph
 from tests.models import Pair, make_pair, save_target
 
@@ -55,6 +56,16 @@ def semantic(pair: Pair, part: str, dtype: Dtype) -> Path:
     target = pair.opened()
     half = target_half(target) if part == "target" else drafter_half(Checkpoint.open(pair.head), head, target)
     return graph_stages.trace(StageStore.default(), half, dtype, Quiet()).path / SEMANTIC
+
+
+def traced_drafter(head: DrafterSpec, target: TargetSpec) -> Path:
+    """The graph in float32 of a head without a checkpoint, kept as ``semantic`` keeps those with one."""
+
+    def make(folder: Path) -> None:
+        graph_files.save(trace_drafter(head, target), folder / SEMANTIC)
+
+    key = [repr(head), repr(target), export_versions()]
+    return StageStore.default().run("trace-drafter", key, make).path / SEMANTIC
 
 
 def traced_pair(folder: Path, family: str, draft_vocab: int) -> Traced:

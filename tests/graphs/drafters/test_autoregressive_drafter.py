@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from peagle.graphs import stream_weights
+from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.drafters import torch_reference
 from peagle.graphs.lowering import LOWERINGS, lower
-from peagle.graphs.trace import trace_drafter
 from tests.graphs.running import Graph
-from tests.graphs.traced import CACHE
+from tests.graphs.traced import CACHE, traced_drafter
 from tests.models import VOCAB, Pair, eagle3_head
 
 H, TAPS = 48, 3
@@ -26,7 +25,8 @@ class Passes:
     def __init__(self, folder: Path, pair: Pair, lowering: str, **form: Any) -> None:
         self.pair = Pair(pair.target, eagle3_head(folder / "head", pair, **form))
         target, self.head = self.pair.specs()
-        lowered = lower(trace_drafter(self.head, target), LOWERINGS[lowering], cache_length=CACHE)
+        semantic = graph_files.load(traced_drafter(self.head, target))
+        lowered = lower(semantic, LOWERINGS[lowering], cache_length=CACHE)
         self.weights = self.pair.head_weights()
         stream_weights.attach(lowered, lambda name: self.weights[name].numpy(), folder / "model.onnx")
         self.graph = Graph(folder / "model.onnx", self.head.caches, CACHE)

@@ -16,25 +16,17 @@ from peagle.graphs.drafters.drafter_layers import drafter_rotary
 from peagle.graphs.lowering import LOWERINGS, lower
 from peagle.plugins.errors import BuildError
 from tests.graphs.running import Graph
+from tests.graphs.traced import traced_drafter
 from tests.heads import FORMS, LLAMA3, Form, Head
 from tests.models import VOCAB
 
 CACHE, K = 48, 4
 
 
-@pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Head, Path]]:
-    """Filled by ``graph_of``: every form is traced once."""
-    return {"": (FORMS["plain"].make(), tmp_path_factory.mktemp("heads"))}
-
-
-def graph_of(name: str, traced: dict[str, tuple[Head, Path]]) -> tuple[Head, Path]:
+def graph_of(name: str) -> tuple[Head, Path]:
     """The head of a form and its semantic graph."""
-    if name not in traced:
-        head, path = FORMS[name].make(), traced[""][1] / f"{name.replace(' ', '_')}.onnx"
-        graph_files.save(trace.trace_drafter(head.spec, head.target), path)
-        traced[name] = head, path
-    return traced[name]
+    head = FORMS[name].make()
+    return head, traced_drafter(head.spec, head.target)
 
 
 def drafted(path: Path, head: Head, ids: np.ndarray, features: np.ndarray) -> list[np.ndarray]:
@@ -60,12 +52,23 @@ def drafted(path: Path, head: Head, ids: np.ndarray, features: np.ndarray) -> li
     return logits
 
 
+# Each is a part of "everything" as well; ``tests/conformance/test_speculators.py`` has heads with one of them each.
+IN_EVERYTHING = {"own vocabulary, residual normed", "a norm per tap, five taps", "sliding window"}
+
+
 @pytest.mark.parametrize("lowering", ["std", "ort"])
-@pytest.mark.parametrize("name", [name for name in FORMS if name != "plain"])  # test_drafter.py has it
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in IN_EVERYTHING else [])
+        for name in FORMS
+        if name != "plain"  # test_drafter.py has it
+    ],
+)
 def test_every_kind_of_head_drafts_like_the_reference(
-    name: str, lowering: str, traced: dict[str, tuple[Head, Path]], tmp_path: Path, rng: np.random.Generator
+    name: str, lowering: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    head, semantic = graph_of(name, traced)
+    head, semantic = graph_of(name)
     path, tensors = tmp_path / "model.onnx", head.weights()
     stream_weights.attach(
         lower(graph_files.load(semantic), LOWERINGS[lowering], cache_length=CACHE), lambda n: tensors[n].numpy(), path
@@ -136,11 +139,13 @@ def test_both_layouts_are_read_as_one_head(name: str) -> None:
     assert all(torch.equal(tensor, other.weights()[n]) for n, tensor in flat.weights().items())
 
 
-def test_both_layouts_give_identical_graphs(traced: dict[str, tuple[Head, Path]], tmp_path: Path) -> None:
-    head, path = graph_of("everything", traced)
-    other = head.as_speculators()
-    graph_files.save(trace.trace_drafter(other.spec, other.target), tmp_path / "other.onnx")
-    assert (tmp_path / "other.onnx").read_bytes() == path.read_bytes()
+def test_both_layouts_give_identical_graphs(tmp_path: Path) -> None:
+    head = FORMS["everything"].make()
+    files = []
+    for name, each in (("flat", head), ("other", head.as_speculators())):
+        files.append(tmp_path / f"{name}.onnx")
+        graph_files.save(trace.trace_drafter(each.spec, each.target), files[-1])
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_model_prefix_and_training_leftovers_are_ignored() -> None:
