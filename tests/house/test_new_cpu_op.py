@@ -23,7 +23,8 @@ from peagle.graphs.lowering.cpu.steps import steps_of
 from peagle.plugins.cpu import compile, self_test, sources
 from peagle.plugins.op_spec import DOMAIN, CpuCase, Operand, OpSpec
 from peagle.plugins.ops import OPS
-from tests.models import make_pair
+from tests.fixtures.stages import cache_with_the_traces
+from tests.models import Pair
 
 pytestmark = pytest.mark.begins_first
 
@@ -150,24 +151,17 @@ def registered(folder: Path) -> Iterator[None]:
         each.cache_clear()
 
 
-def test_an_op_that_is_defined_here_runs_in_an_engine(cli: Run, tmp_path: Path) -> None:
-    pair = make_pair(tmp_path / "pair", "qwen3")
-    ask = (
-        "build",
-        "--model",
-        pair.target,
-        "--draft",
-        pair.head,
-        "--num-speculative-tokens",
-        "2",
-        "--max-seq-len",
-        "64",
-    )
-    with registered(tmp_path):
-        made = cli(*ask, "--out", tmp_path / "with", "--force")
+def test_an_op_that_is_defined_here_runs_in_an_engine(
+    cli: Run, tiny_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = ("--model", tiny_pair.target, "--draft", tiny_pair.head)
+    ask = ("build", *pair, "--num-speculative-tokens", "2", "--max-seq-len", "64")
+    with monkeypatch.context() as patch, registered(tmp_path):
+        patch.setenv("PEAGLE_CACHE", cache_with_the_traces(tmp_path / "cache"))  # no stage knows of the new rule
+        made = cli(*ask, "--out", tmp_path / "with")
         assert made.code == 0, made.err
         assert _counted(tmp_path / "with") == 7  # one in each layer
-    without = cli(*ask, "--out", tmp_path / "without", "--force")
+    without = cli(*ask, "--out", tmp_path / "without")
     assert without.code == 0, without.err
     assert _counted(tmp_path / "without") == 0
     assert b"GatedSilu" in (tmp_path / "with" / "plugins" / "cpu_kernels.so").read_bytes()
