@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 import sys
 from collections import namedtuple
 from dataclasses import replace
@@ -23,6 +22,8 @@ from safetensors.torch import load_file
 from synthetic_weights import RING, EncodedTensor, Encoder, Noise, RandomTensor, write_file, write_shards
 
 from peagle.compiler.checkpoints.safetensors import read_header
+from peagle.compiler.request.verb_options import EXPORT
+from peagle.compiler.resources.dry_run import decide_export
 from peagle.graphs.drafters import read_drafter
 from peagle.graphs.targets import family
 from peagle.plugins.errors import UsageError
@@ -315,13 +316,28 @@ def test_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("arguments", [["--shard-size", "many"], ["--set", "head_dim=wide"], ["--model", "gpt-2"]])
-def test_the_command_line_explains_itself(tmp_path: Path, arguments: list[str]) -> None:
-    script = Path(synthetic.__file__)
-    command = [sys.executable, str(script), "--model", "gpt-oss-20b", "--out", str(tmp_path / "out"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert arguments[0] in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_command_line_explains_itself(
+    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [synthetic.__file__, "--model", "gpt-oss-20b", "--out", str(tmp_path / "out"), *arguments]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        synthetic.main()
+    assert ended.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_the_pair_of_the_guide_can_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What precedes the trace passes; tests/scenarios/test_mxfp4_experts.py makes graphs of such a target."""
+    guide = (Path(synthetic.__file__).parents[1] / "docs" / "add-a-model.md").read_text()
+    typed = re.search(r"tools/synthetic_checkpoint\.py (--.*?) --out", guide.replace("\\\n", ""), re.DOTALL)
+    assert typed is not None
+    monkeypatch.setattr(sys, "argv", [synthetic.__file__, *typed[1].split(), "--out", str(tmp_path / "pair")])
+    synthetic.main()
+    pair = {"model": str(tmp_path / "pair" / "target"), "draft": str(tmp_path / "pair" / "head")}
+    decided = decide_export(EXPORT.request(**pair, max_seq_len=64))
+    assert decided.plan.recipe.name == "fp32"
+    assert decided.head is not None
 
 
 # ---------------------------------------------------------------------------------------------------------- streaming
