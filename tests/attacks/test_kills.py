@@ -20,6 +20,8 @@ from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
 from tests.fixtures.attacks import Size
 
+pytestmark = pytest.mark.begins_first
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 BUILD = ("build", "demo", "--num-speculative-tokens", "4", "--quiet")
 PROGRAM = """

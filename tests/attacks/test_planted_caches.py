@@ -10,6 +10,8 @@ from tests.attacks.random_inputs import Kind, attack
 from tests.attacks.world import World
 from tests.fixtures.attacks import Size
 
+pytestmark = pytest.mark.begins_first
+
 
 @pytest.fixture(scope="module")
 def caches(world: World, tmp_path_factory: pytest.TempPathFactory) -> Caches:

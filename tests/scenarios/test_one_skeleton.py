@@ -15,6 +15,8 @@ from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.store.stages import StageStore
 from tests.models import Pair, make_pair
 
+pytestmark = pytest.mark.begins_first
+
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
