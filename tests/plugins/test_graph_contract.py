@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from peagle.plugins import kernels
 from peagle.plugins.graph_contract import (
     DRAFTER_INPUTS,
     DRAFTER_OUTPUTS,
@@ -17,9 +18,8 @@ from peagle.plugins.graph_contract import (
     cache_names,
     written,
 )
-from peagle.plugins.ops import accept_prefix
 
-KERNEL = Path(accept_prefix.__file__).parent / "kernel.cu"
+KERNEL = Path(kernels.__file__).parent / "own_tokens.cuh"
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "architecture.md").read_text()
 TYPES = {"i64": "int64", "i32": "int32", "f32": "float32", "*w*": "wide"}
 DIMS = {"A*H": "F", "K": "E-1"}

@@ -14,7 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from tests.plugins.cpu.sessions import paths_here, run_op
 from tests.plugins.emission_cases import ACCEPT, batch_of, column, could_emit, partings
-from tests.plugins.ops.accept_tree.trees import OP, chains
+from tests.plugins.ops.accept_tree.trees import OP, assert_straight, chains
 from tests.plugins.plugin_cases import (
     POLICIES,
     Arrays,
@@ -44,7 +44,9 @@ def kernel(library: Path, batch: Arrays) -> list[Any]:
     for other in every[1:]:
         for one, two in zip(every[0], other, strict=True):
             np.testing.assert_array_equal(one, two)
-    return every[0]
+    *emission, path = every[0]
+    assert_straight(batch, path, emission[1])
+    return emission
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

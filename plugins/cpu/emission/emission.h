@@ -10,7 +10,7 @@ enum Input {
   kLogits, kInputIds, kWindowLen, kDraftLen, kForcedNext, kUniform, kTemperature, kTopK, kTopP, kMinP, kTolerance, kAncestors
 };
 
-// Refuses inputs that do not fit each other; says the shapes of both outputs.
+// Refuses inputs that do not fit each other; says the shapes of tokens and their number.
 inline void check_shapes(const Inputs& inputs, Shape* outputs) {
   const Shape &logits = inputs[kLogits].shape, &ids = inputs[kInputIds].shape, &uniform = inputs[kUniform].shape;
   if (logits.rank != 3 || ids.rank != 2 || uniform.rank != 2) {
@@ -73,8 +73,9 @@ class Emission : public Run {
  protected:
   // Decides column `at` of a row, 0 .. drafts(row), unless the row cannot come there.
   virtual void decide(std::int64_t row, std::int64_t at) = 0;
-  // Writes what a row emits, of which columns_ numbers have room; returns how many.
-  virtual std::int64_t emit_decided(std::int64_t row, std::int32_t* tokens) const = 0;
+  // Writes what a row emits and the window column before each of it, of which columns_ numbers have room; returns how
+  // many.
+  virtual std::int64_t emit_decided(std::int64_t row, std::int32_t* tokens, std::int32_t* path) const = 0;
 
   std::int64_t window(std::int64_t row) const {
     return std::max<std::int64_t>(0, std::min<std::int64_t>(of_row<std::int32_t>(kWindowLen, row), width_));
@@ -126,12 +127,15 @@ class Emission : public Run {
 
   void emit(std::int64_t row) const {
     std::int32_t* tokens = outputs_[0].data<std::int32_t>() + row * columns_;
+    std::int32_t* path = outputs_[2].data<std::int32_t>() + row * columns_;
     std::fill(tokens, tokens + columns_, -1);
+    std::fill(path, path + columns_, -1);
     std::int64_t count = window(row) > 0;
     if (is_drawn(row)) {
-      count = emit_decided(row, tokens);
+      count = emit_decided(row, tokens, path);
     } else if (count != 0) {
       tokens[0] = std::int32_t(of_row<std::int64_t>(kForcedNext, row));
+      path[0] = std::int32_t(window(row) - 1);
     }
     outputs_[1].data<std::int32_t>()[row] = std::int32_t(count);
   }

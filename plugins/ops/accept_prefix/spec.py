@@ -48,5 +48,6 @@ Source: the verification step of P-EAGLE (arXiv 2602.01469), speculative samplin
         scalars=("B", "E", "S", "V"),
         typed_by="logits",
         cluster=8,
+        headers=("own_tokens.cuh",),
     ),
 )

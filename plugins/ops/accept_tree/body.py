@@ -19,12 +19,13 @@ _JUDGED = """
 
 _BODY = f"""<opset_import: ["" : 24], domain: "peagle">
 AcceptTree (logits, input_ids, window_len, draft_len, forced_next,
-            uniform, temperature, top_k, top_p, min_p, tolerance, ancestors) => (tokens, num_tokens) {{
+            uniform, temperature, top_k, top_p, min_p, tolerance, ancestors) => (tokens, num_tokens, path) {{
 {OWN_TOKENS}
   # Column 0 is the newest token that is no draft; d of column i of 1 .. drafts is a draft.
   newest_any = Sub(last_valid, drafts)
   newest = Max(newest_any, zero)
   newest_2 = Unsqueeze(newest, one)
+  newest_any_2 = Unsqueeze(newest_any, one)
   at_raw = Add(newest_2, j)
   last_id = Sub(width, one)
   at = Min(at_raw, last_id)
@@ -76,18 +77,24 @@ AcceptTree (logits, input_ids, window_len, draft_len, forced_next,
     stood = Identity(here)
   }}>
   steps_2 = Squeeze(steps, two)
-  path = Transpose<perm = [1, 0]>(steps_2)
-  next_on_path = GatherElements<axis=1>(next, path)
-  stays = Equal(next_on_path, path)
+  columns_on_path = Transpose<perm = [1, 0]>(steps_2)
+  next_on_path = GatherElements<axis=1>(next, columns_on_path)
+  stays = Equal(next_on_path, columns_on_path)
   moves = Not(stays)
   moves_64 = Cast<to=7>(moves)
   accepted = ReduceSum<keepdims=1>(moves_64, one)
   d_next = GatherElements<axis=1>(d, next_on_path)
-  y_on_path = GatherElements<axis=1>(y, path)
+  y_on_path = GatherElements<axis=1>(y, columns_on_path)
   at_end = Equal(j, accepted)
   y_or_none = Where(at_end, y_on_path, minus_one)
   emitted = Where(moves, d_next, y_or_none)
-{EMISSION}}}"""
+{EMISSION}
+  columns_of_window = Add(newest_any_2, columns_on_path)
+  is_on_path = LessOrEqual(j, accepted)
+  is_live_path = And(is_on_path, live_2)
+  path_64 = Where(is_live_path, columns_of_window, minus_one)
+  path = Cast<to=6>(path_64)
+}}"""
 
 
 def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:

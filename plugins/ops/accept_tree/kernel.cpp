@@ -10,6 +10,7 @@ class AcceptTree : public Kernel {
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     emission::check_shapes(inputs, outputs);
+    outputs[2] = outputs[0];
     const Shape& ids = inputs[emission::kInputIds].shape;
     if (inputs[emission::kAncestors].shape != ids.with(ids.sizes[1])) {
       refuse("ancestors do not say of %lld rows which of %lld columns each of them sees",
@@ -84,9 +85,10 @@ class AcceptTree : public Kernel {
       }
     }
 
-    std::int64_t emit_decided(std::int64_t row, std::int32_t* tokens) const override {
+    std::int64_t emit_decided(std::int64_t row, std::int32_t* tokens, std::int32_t* path) const override {
       std::int64_t at = 0, count = 0;
       for (;;) {
+        path[count] = std::int32_t(newest(row) + at);
         const int kept = decision(row, at).kept;
         if (kept < 0) break;
         const Children next = children(row, at);

@@ -33,17 +33,18 @@ def accept_tree(
     min_p: Array,
     tolerance: Array,
     ancestors: Array,
-) -> tuple[Array, Array]:
-    """Return tokens int32 [B, E] and num_tokens int32 [B]; the inputs are in spec order."""
+) -> tuple[Array, Array, Array]:
+    """Return tokens int32 [B, E], num_tokens int32 [B] and path int32 [B, E]; the inputs are in spec order."""
     batch, columns, _ = logits.shape
     tokens = np.full((batch, columns), -1, np.int32)
+    path = np.full((batch, columns), -1, np.int32)
     num_tokens = np.zeros(batch, np.int32)
     for b in range(batch):
         window = min(max(int(window_len[b]), 0), input_ids.shape[1])
         if window == 0:
             continue
         if forced_next[b] >= 0:
-            tokens[b, 0], num_tokens[b] = forced_next[b], 1
+            tokens[b, 0], num_tokens[b], path[b, 0] = forced_next[b], 1, window - 1
             continue
         drafts = max(min(int(draft_len[b]), columns - 1, window - 1), 0)
         newest = window - 1 - drafts
@@ -53,6 +54,7 @@ def accept_tree(
         here: int | None = newest
         while here is not None:
             j = here - newest
+            path[b, num_tokens[b]] = here
             column = logits[b, j].astype(np.float32)
             y = draw(column, uniform[b, j], temperature[b], int(top_k[b]), float(top_p[b]), min_p[b])
             ids = {child: int(input_ids[b, child]) for child in children.get(here, ())}
@@ -61,4 +63,4 @@ def accept_tree(
             here = next(same, next(near, None))
             tokens[b, num_tokens[b]] = y if here is None else ids[here]
             num_tokens[b] += 1
-    return tokens, num_tokens
+    return tokens, num_tokens, path

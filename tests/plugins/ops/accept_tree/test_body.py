@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.plugins.ops.accept_tree.trees import OP, chains, partings, trees, with_any_ancestors
+from tests.plugins.ops.accept_tree.trees import OP, assert_straight, chains, partings, trees, with_any_ancestors
 from tests.plugins.plugin_cases import Arrays, inputs_of, quick, windows, with_wild_lengths
 
 LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
@@ -32,5 +32,7 @@ def test_any_ancestors_and_wild_lengths(run_body: Any, batch: Arrays, seed: int)
 def test_a_chain_is_accepted_like_a_prefix(run_body: Any, batch: Arrays) -> None:
     batch = chains(batch)
     prefix = run_body("AcceptPrefix", inputs_of("AcceptPrefix", batch))
-    for ours, theirs in zip(run_body(OP, inputs_of(OP, batch)), prefix, strict=True):
+    *emission, path = run_body(OP, inputs_of(OP, batch))
+    assert_straight(batch, path, prefix[1])
+    for ours, theirs in zip(emission, prefix, strict=True):
         np.testing.assert_array_equal(ours, theirs)

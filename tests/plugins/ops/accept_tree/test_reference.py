@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.plugins.ops.accept_tree.trees import OP, chains, family, paths, trees, with_any_ancestors, with_parents
+from tests.plugins.ops.accept_tree.trees import (
+    OP,
+    assert_straight,
+    chains,
+    family,
+    paths,
+    trees,
+    with_any_ancestors,
+    with_parents,
+)
 from tests.plugins.plugin_cases import Arrays, alone, quick, reference, windows, with_wild_lengths
 
 LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
@@ -31,7 +40,7 @@ def greedy_tree(best: list[int], drafts: list[int], parents: list[int]) -> Array
 
 
 def emitted(batch: Arrays) -> list[list[int]]:
-    tokens, num_tokens = reference(OP, batch)
+    tokens, num_tokens, _ = reference(OP, batch)
     assert all((row[n:] == -1).all() for row, n in zip(tokens, num_tokens, strict=True))
     return [row[:n].tolist() for row, n in zip(tokens, num_tokens, strict=True)]
 
@@ -71,16 +80,23 @@ def test_a_draft_that_names_no_draft_hangs_on_the_newest_token() -> None:
 @given(windows(tolerances=LOSSY), st.integers(0, 2**32 - 1), st.booleans())
 def test_a_chain_is_accepted_like_a_prefix(batch: Arrays, seed: int, wild: bool) -> None:
     batch = with_wild_lengths(batch, seed) if wild else batch
-    for ours, theirs in zip(reference(OP, chains(batch)), reference("AcceptPrefix", batch), strict=True):
+    *emission, path = reference(OP, chains(batch))
+    assert_straight(batch, path, emission[1])
+    for ours, theirs in zip(emission, reference("AcceptPrefix", batch), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 @quick
 @given(trees())
 def test_tree_emits_its_best_path_like_a_chain(batch: Arrays) -> None:
-    tokens, num_tokens = reference(OP, batch)
+    tokens, num_tokens, path_of = reference(OP, batch)
     for b, n in enumerate(num_tokens):
         newest, parents = family(batch, b)
+        if batch["window_len"][b] > 0 and batch["forced_next"][b] < 0:
+            places = (path_of[b, :n] - newest).tolist()
+            assert places[0] == 0
+            assert [parents[place - 1] for place in places[1:]] == places[:-1]
+            assert batch["input_ids"][b, path_of[b, 1:n]].tolist() == tokens[b, : n - 1].tolist()
         longest = 0
         for path in paths(parents):
             chain = {name: array.copy() for name, array in alone(batch, b).items()}
@@ -102,9 +118,10 @@ def test_tree_emits_its_best_path_like_a_chain(batch: Arrays) -> None:
 @given(trees(tolerances=LOSSY), st.integers(0, 2**32 - 1))
 def test_any_ancestors_give_drafts_one_token_then_padding(batch: Arrays, seed: int) -> None:
     batch = with_any_ancestors(batch, seed)
-    tokens, num_tokens = reference(OP, batch)
+    tokens, num_tokens, path = reference(OP, batch)
     for b, n in enumerate(num_tokens):
         newest, parents = family(batch, b)
+        assert (path[b] >= 0).tolist() == [True] * n + [False] * (len(path[b]) - n)
         assert n <= len(parents) + 1
         assert (tokens[b, n:] == -1).all()
         assert {*tokens[b, : max(n - 1, 0)].tolist()} <= {*batch["input_ids"][b, newest + 1 :].tolist()}

@@ -29,6 +29,14 @@ def with_parents(batch: Arrays, b: int, parents: list[int]) -> None:
         ancestors[newest + i, newest + parent] = True
 
 
+def skipped_of(parents: list[int]) -> list[int]:
+    """``skipped`` of a window of drafts that hang on ``parents``, where 0 is the newest token."""
+    skipped = [0]
+    for i, parent in enumerate(parents, start=1):
+        skipped.append(skipped[parent] | sum(1 << other for other in range(parent + 1, i)))
+    return skipped
+
+
 @st.composite
 def trees(draw: Any, tolerances: tuple[float, ...] = (0.0,)) -> Arrays:
     """Rows as the runtime feeds them, drafts in trees; siblings are different ids, and a depth has one number."""
@@ -72,6 +80,15 @@ def family(batch: Arrays, b: int) -> tuple[int, list[int]]:
     return newest, parents
 
 
+def assert_straight(batch: Arrays, path: Any, num_tokens: Any) -> None:
+    """The path of a chain: one column after the other, from the newest token on."""
+    told = chains(batch)
+    for b, n in enumerate(num_tokens):
+        newest, parents = family(told, b)
+        first = newest if batch["forced_next"][b] < 0 else newest + len(parents)
+        assert path[b].tolist() == [*range(first, first + n), *[-1] * (len(path[b]) - n)]
+
+
 def paths(parents: list[int]) -> list[list[int]]:
     """From the root, without it, to every leaf."""
     leaves = [i for i in range(len(parents) + 1) if i not in parents]
@@ -87,12 +104,13 @@ def paths(parents: list[int]) -> list[list[int]]:
 
 def partings(batch: Arrays, got: list[Any], name: str = OP) -> int:
     """How many rows differ from the reference. Each must part where rounding decides."""
-    tokens, num_tokens = reference(name, batch)
+    tokens, num_tokens, path = reference(name, batch)
     parted = 0
     for b in range(len(tokens)):
         differing = np.flatnonzero(tokens[b] != got[0][b])
         if len(differing) == 0:
             assert got[1][b] == num_tokens[b]
+            np.testing.assert_array_equal(got[2][b], path[b])
             continue
         newest, parents = family(batch, b)
         ids = [int(batch["input_ids"][b, newest + 1 + i]) for i in range(len(parents))]
