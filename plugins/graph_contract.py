@@ -12,7 +12,10 @@ of its ``aux_hidden`` are therefore a dim of their own, A.
 
 If the lowering allows draft trees, the target also takes ``ancestors``: for each column, the earlier columns of its
 window that it attends to. ``uniform`` then holds, for each draft, the random number of the draft's position, and a
-parallel drafter returns the C likeliest ids of every position, best first, with their log probabilities.
+parallel drafter returns the C likeliest ids of every position, best first, with their log probabilities. If the host
+does not see the trees, the target takes ``skipped`` instead: bit t of a column's number says that it does not attend to
+the earlier column t. ``uniform`` then holds the numbers of successive positions, and the target also returns ``path``:
+the window column before each token that it emits.
 
 If a backend cannot take the length of each row, its graphs read the first R positions of every cache; the host chooses
 R to cover every busy row. ``positions`` holds 0 to R - 1.
@@ -61,8 +64,11 @@ TENSORS: Mapping[str, GraphTensor] = {
     "draft_hidden": GraphTensor(WIDE, ("B", "H")),
     "next_draft_hidden": GraphTensor(WIDE, ("B", "H")),
     "ancestors": GraphTensor("bool", ("B", "S", "S")),
+    "skipped": GraphTensor("int64", ("B", "S")),
+    "next_skipped": GraphTensor("int64", ("B", "E")),
+    "path": GraphTensor("int32", ("B", "E")),
     "candidate_ids": GraphTensor("int64", ("B", "E-1", "C")),
-    "candidate_scores": GraphTensor(WIDE, ("B", "E-1", "C")),
+    "candidate_scores": GraphTensor("float32", ("B", "E-1", "C")),
     "positions": GraphTensor("int64", ("R",)),
 }
 
@@ -78,11 +84,12 @@ DRAFTER_OUTPUTS = ("draft_ids", *NEXT, "draft_logits")
 HIDDEN, NEXT_HIDDEN = "draft_hidden", "next_draft_hidden"
 AUTOREGRESSIVE_INPUTS = (*DRAFTER_INPUTS, HIDDEN)
 AUTOREGRESSIVE_OUTPUTS = (*DRAFTER_OUTPUTS, NEXT_HIDDEN)
-ANCESTORS = "ancestors"
+ANCESTORS, SKIPPED, NEXT_SKIPPED, PATH = "ancestors", "skipped", "next_skipped", "path"
 CANDIDATES = ("candidate_ids", "candidate_scores")
 POSITIONS = "positions"
 
 MOST_CANDIDATES = 8  # per position; less likely candidates are in no tree small enough to pay off
+DEEPEST = 6  # maximum depth of a draft tree: the positions whose candidates it may contain
 
 MAX_DRAFTS = 63  # per round: AcceptPrefix's kernel handles 64 emission columns, and one is the bonus token's
 

@@ -9,6 +9,8 @@ from .accept_prefix import SPEC as _ACCEPT_PREFIX
 from .accept_tree import SPEC as _ACCEPT_TREE
 from .cache_write_fp8 import SPEC as _CACHE_WRITE_FP8
 from .cached_attention import SPEC as _CACHED_ATTENTION
+from .close_up import SPEC as _CLOSE_UP
+from .grow_tree import SPEC as _GROW_TREE
 from .microscaled_round import SPEC as _MICROSCALED_ROUND
 from .mxfp4_down import SPEC as _MXFP4_DOWN
 from .mxfp4_gate_up import SPEC as _MXFP4_GATE_UP
@@ -29,6 +31,8 @@ _ALL = (
     _ACCEPT_TREE,
     _CACHE_WRITE_FP8,
     _CACHED_ATTENTION,
+    _CLOSE_UP,
+    _GROW_TREE,
     _MICROSCALED_ROUND,
     _MXFP4_DOWN,
     _MXFP4_GATE_UP,

@@ -12,7 +12,8 @@ from peagle.plugins.ops import OPS
 
 
 def test_ops_are_found_by_name_and_describe_every_operand() -> None:
-    plugins = {"AcceptPrefix", "CacheWriteFp8", "Mxfp4Down", "Mxfp4GateUp", "NumbersAt", "PlaceholderDraft"}
+    plugins = {"AcceptPrefix", "AcceptTree", "CacheWriteFp8", "CloseUp", "GrowTree", "Mxfp4Down", "Mxfp4GateUp"}
+    plugins |= {"NumbersAt", "PlaceholderDraft"}
     assert {op.name for op in OPS.values() if op.kernel} == plugins
     on_a_cpu = {"AcceptTree", "CachedAttention", "QuantizedEmbedding", "QuantizedExperts", "QuantizedLinear"}
     on_a_cpu |= {"WideEmbedding", "WideExperts", "WideLinear"}

@@ -21,6 +21,10 @@ from peagle.plugins.ops import OPS
 from tests.plugins import emulator
 from tests.plugins.emission_cases import ACCEPT, batch_of, column, could_emit, partings
 from tests.plugins.emulator import COMPILER, SANITIZE, run
+from tests.plugins.ops.accept_tree.trees import partings as tree_partings
+from tests.plugins.ops.accept_tree.trees import trees, with_any_ancestors
+from tests.plugins.ops.test_close_up import moves
+from tests.plugins.ops.test_grow_tree import growths
 from tests.plugins.ops.test_numbers_at import table, tables
 from tests.plugins.plugin_cases import (
     EVERY,
@@ -85,6 +89,26 @@ def test_any_batch(batch: Arrays, cluster: int, bfloat: bool) -> None:
     if bfloat and batch["logits"].dtype == np.float16:
         batch["logits"] = batch["logits"].astype(ml_dtypes.bfloat16)
     partings(batch, kernel(batch, cluster))
+
+
+@few
+@given(trees(tolerances=LOSSY), st.sampled_from([1, 2, 8]), st.one_of(st.none(), st.integers(0, 99)))
+def test_any_tree(batch: Arrays, cluster: int, seed: int | None) -> None:
+    if seed is not None:
+        batch = with_any_ancestors(with_wild_lengths(batch, seed), seed)
+    tree_partings(batch, run("AcceptTree", inputs_of("AcceptTree", batch), threads=THREADS, cluster=cluster))
+
+
+@few
+@given(moves())
+def test_close_up(batch: Arrays) -> None:
+    same_numbers(run("CloseUp", inputs_of("CloseUp", batch), threads=THREADS), reference("CloseUp", batch))
+
+
+@few
+@given(growths())
+def test_grow_tree(batch: Arrays) -> None:
+    same_numbers(run("GrowTree", inputs_of("GrowTree", batch), threads=32), reference("GrowTree", batch))
 
 
 @few

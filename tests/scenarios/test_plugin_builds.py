@@ -15,11 +15,14 @@ pytestmark = needs_rtx
 
 VERIFY = ({"B": 1, "S": 1, "E": 2}, {"B": 4, "S": 5, "E": 5}, {"B": 8, "S": 9, "E": 9})
 PREFILL = ({"B": 1, "S": 1, "E": 2}, {"B": 1, "S": 64, "E": 5}, {"B": 1, "S": 512, "E": 9})
-FIXED = {"V": 320, "N": 129, "Hkv": 2, "T": 576, "D": 16}
+FIXED = {"V": 320, "N": 129, "Hkv": 2, "T": 576, "D": 16, "C": 8, "P": 8, "H": 2, "W": 32}
 ROUTED = {"E": 6, "A": 2, "H": 64, "I": 96, "J": 192, "pair": 2, "bytes": 16}
 BLOCKS = {"Mxfp4GateUp": 2, "Mxfp4Down": 3}  # of a row
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "AcceptPrefix": {},
+    "AcceptTree": {},
+    "GrowTree": {},
+    "CloseUp": {},
     "PlaceholderDraft": {"mask_token_id": 151_936},
     "NumbersAt": {"columns": 5},
     "CacheWriteFp8": {},
@@ -30,6 +33,11 @@ KINDS = [
     ("AcceptPrefix", "float16"),
     ("AcceptPrefix", "bfloat16"),
     ("AcceptPrefix", "float32"),
+    ("AcceptTree", "float16"),
+    ("AcceptTree", "bfloat16"),
+    ("AcceptTree", "float32"),
+    ("GrowTree", "float16"),
+    ("CloseUp", "float16"),
     ("PlaceholderDraft", "float16"),
     ("NumbersAt", "float16"),
     ("CacheWriteFp8", "float16"),
@@ -40,7 +48,7 @@ KINDS = [
 # Bodies that TensorRT does not parse: it reads FP8 in DequantizeLinear alone, and computes with no bits.
 NO_BODY = ("CacheWriteFp8", "Mxfp4GateUp", "Mxfp4Down")
 TENSORRT = {"float8e4m3fn": "FP8", "float16": "HALF", "float32": "FLOAT", "int32": "INT32", "int64": "INT64"}
-TENSORRT |= {"bool": "BOOL"}
+TENSORRT |= {"bool": "BOOL", "int8": "INT8"}
 Write = Callable[..., str]
 
 

@@ -12,13 +12,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from peagle.plugins.graph_contract import MAX_DRAFTS
 from peagle.plugins.kernels.sources import kernel_of
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.accept_prefix.reference import race_noise
 from tests.plugins import ptx
 from tests.plugins.emission_cases import ACCEPT, batch_of
+from tests.plugins.ops.accept_tree.trees import chains, with_parents
+from tests.plugins.ops.test_grow_tree import candidates
 from tests.plugins.ops.test_numbers_at import table
-from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, reference, same_codes, same_numbers
+from tests.plugins.plugin_cases import EVERY, Arrays, inputs_of, own_tokens, reference, same_codes, same_numbers
 from tests.plugins.ptx.compilers import NVRTC, ptx_of
 from tests.plugins.ptx.errors import Fault, UnwrittenError
 from tests.plugins.ptx.mutants import KINDS, Mutant, kernel_text, mutant
@@ -121,6 +124,57 @@ def _emissions(dtype: Any) -> Iterator[Case]:
     yield Case(batch_of(4, ["plain", "hot"] * 8, vocab=1003, k=1, dtype=dtype, spread=0.3))
 
 
+def _trees(dtype: Any) -> Iterator[Case]:
+    """Trees that fork at every depth, one path of which is the target's; the rest is that of ``AcceptPrefix``."""
+    rng = np.random.default_rng(4)
+    parents = [0, 0, 1, 1, 2, 2, 0, 3, 5, 5, 9, 9, 11, 0]
+    policies = ["greedy", "plain", "greedy", "hot", "all", "greedy", "plain", "greedy"]
+    batch = chains(batch_of(5, policies, vocab=333, k=len(parents) + 1, dtype=dtype))
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent] + 1)
+    batch["draft_len"][:], batch["window_len"][:] = len(parents), len(parents) + 3
+    batch["uniform"][:, : len(depths)] = batch["uniform"][:, depths]
+    batch["tolerance"][2:4] = [0.9, 0.97]
+    y = own_tokens(batch)
+    for b in range(len(policies)):
+        with_parents(batch, b, parents)
+        agreeing = [{2, 5, 9, 11, 13}, {1, 4}, {14}, set(), {7}, {2, 6}, {2, 5, 10}, {1, 3, 8}][b]
+        for column, parent in enumerate(parents, start=1):
+            batch["input_ids"][b, 2 + column] = y[b, parent] if column in agreeing else rng.integers(333)
+    batch["input_ids"][7, 4] = batch["input_ids"][7, 3]  # of two equal children the first
+    batch["ancestors"][5, 5] = False  # hangs on the newest token
+    batch["window_len"][6], batch["forced_next"][4] = 0, 77
+    yield Case(batch, shift=1)
+    yield Case(chains(batch_of(2, ["greedy"] * 2, vocab=77, k=MAX_DRAFTS, dtype=dtype)))
+    beyond = chains(batch_of(3, ["greedy", "plain"], vocab=77, k=3, dtype=dtype))
+    beyond["window_len"][:], beyond["draft_len"][:] = [99, 2], [99, 99]
+    yield Case(beyond)
+
+
+def _growths() -> Iterator[Case]:
+    """Trees of one draft and of many, ties among them, and candidates that do not suffice."""
+    for seed, sizes in enumerate(
+        [(3, 2, 1, 8), (3, 9, 8, 8), (2, 33, 32, 8), (2, 64, 63, 8), (2, 20, 3, 2), (1, 64, 1, 40)]
+    ):
+        for ties in (False, True):
+            yield Case(candidates(seed, *sizes, ties=ties))
+    odd = candidates(9, 3, 9, 8, 4)
+    odd["candidate_scores"][0, 0, 1], odd["candidate_scores"][1, 2] = np.nan, -np.inf
+    odd["candidate_scores"][2, 0] = 0
+    yield Case(odd)
+
+
+def _moves() -> Iterator[Case]:
+    """Words of 16 bytes and bytes, more of them than threads, rows beyond the paths, and both ends of the buffers."""
+    rng = np.random.default_rng(5)
+    path = np.array([[0, 2, 5, -1], [0, 1, 2, 3], [1, 4, 6, 7], [3, -1, -1, -1], [-1, 5, 6, 7]], np.int32)
+    for buffers, heads, size, shift in ((3, 2, 32, 0), (1, 1, 4096, 0), (2, 3, 6, 0), (2, 1, 16, 1), (1, 1, 6000, 0)):
+        for starts in ([2, 0, 3, 1, 4], [-2, 9, -5, 2**40, -(2**40)]):
+            entries = rng.integers(-128, 128, (buffers, 6, heads, 12, size)).astype(np.int8)
+            yield Case({"entries": entries, "start": np.array(starts), "path": path}, shift={"entries": shift})
+
+
 def _gate_ups(dtype: Any) -> Iterator[Case]:
     """Rows of more words than a warp takes at once; experts of more tokens than that; two pieces of a window."""
     rng = np.random.default_rng(2)
@@ -175,8 +229,8 @@ def _at_the_edge(vocab: int, dtype: Any) -> Arrays:
 def cases(op: str, dtype: str) -> tuple[tuple[Case, tuple[Any, ...]], ...]:
     """Return the op's cases with their references, computed once."""
     kind = {"bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype)
-    untyped = {"NumbersAt": _numbers, "PlaceholderDraft": _drafts}
-    typed = {ACCEPT: _emissions, "CacheWriteFp8": _writes, GATE_UP: _gate_ups, DOWN: _downs}
+    untyped = {"NumbersAt": _numbers, "PlaceholderDraft": _drafts, "GrowTree": _growths, "CloseUp": _moves}
+    typed = {ACCEPT: _emissions, "AcceptTree": _trees, "CacheWriteFp8": _writes, GATE_UP: _gate_ups, DOWN: _downs}
     each = untyped[op]() if op in untyped else typed[op](kind)
     return tuple((case, tuple(reference(op, case.batch, **case.attributes))) for case in each)
 

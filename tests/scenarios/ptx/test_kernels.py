@@ -19,6 +19,10 @@ from peagle.plugins.graph_contract import MAX_DRAFTS
 from peagle.plugins.kernels.sources import TARGETS, entries, kernel_of, kernel_ops
 from tests.plugins import ptx
 from tests.plugins.emission_cases import ACCEPT, batch_of, column, partings
+from tests.plugins.ops.accept_tree.trees import partings as tree_partings
+from tests.plugins.ops.accept_tree.trees import trees, with_any_ancestors
+from tests.plugins.ops.test_close_up import moves
+from tests.plugins.ops.test_grow_tree import growths
 from tests.plugins.ops.test_numbers_at import tables
 from tests.plugins.plugin_cases import (
     EVERY,
@@ -110,6 +114,30 @@ def test_placeholder_draft(sm: int, batch: Arrays, wild_seed: int | None) -> Non
     if wild_seed is not None:
         batch = with_wild_lengths(batch, wild_seed)
     as_reference("PlaceholderDraft", batch, sm, mask_token_id=98)
+
+
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(batch=trees(tolerances=LOSSY), dtype=st.sampled_from(DTYPES), seed=st.one_of(st.none(), st.integers(0, 99)))
+def test_any_tree(sm: int, batch: Arrays, dtype: Any, seed: int | None) -> None:
+    batch["logits"] = batch["logits"].astype(dtype)
+    if seed is not None:
+        batch = with_any_ancestors(with_wild_lengths(batch, seed), seed)
+    tree_partings(batch, ptx.run("AcceptTree", inputs_of("AcceptTree", batch), sm))
+
+
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(batch=growths())
+def test_grow_tree(sm: int, batch: Arrays) -> None:
+    as_reference("GrowTree", batch, sm)
+
+
+@pytest.mark.parametrize("sm", SMS)
+@few
+@given(batch=moves())
+def test_close_up(sm: int, batch: Arrays) -> None:
+    as_reference("CloseUp", batch, sm)
 
 
 @pytest.mark.parametrize("sm", SMS)

@@ -23,7 +23,7 @@ from peagle.plugins.tensorrt.library.sources import files
 STAND_IN = Path(__file__).with_name("stand_in.cpp")
 DRIVER = Path(__file__).parents[2] / "kernels" / "recording_driver.c"
 ATTRIBUTES: Mapping[str, Mapping[str, int]] = {"NumbersAt": {"columns": 5}, "PlaceholderDraft": {"mask_token_id": 9}}
-SIZES = {"B": 3, "S": 7, "E": 5, "V": 262_144, "N": 65, "Hkv": 2, "T": 64, "D": 16}
+SIZES = {"B": 3, "S": 7, "E": 5, "V": 262_144, "N": 65, "Hkv": 2, "T": 64, "D": 16, "C": 8, "P": 4, "W": 32}
 SIZES |= {"A": 2, "H": 64, "I": 64, "J": 128, "pair": 2, "blocks": 2, "bytes": 16}
 CODE = b"\x7fELF, and no machine code"
 

@@ -1,0 +1,41 @@
+// CloseUp: 16 bytes of every head's entries to a thread, which moves them along the whole path; so no two threads touch
+// the same bytes. The meaning is that of reference.py in this folder.
+
+namespace peagle {
+
+template <class Piece>
+__device__ inline void close_up_pieces(Piece* entries, const i64* start, const int* path, int buffers, int slots,
+                                       int heads, int length, int size, int rows, int columns) {
+  const i64 count = static_cast<i64>(buffers) * rows * heads * size;
+  const i64 stride = static_cast<i64>(buffers + 63) * block_size();  // as many blocks as the spec says
+  for (i64 next = static_cast<i64>(block_index()) * block_size() + thread_index(); next < count; next += stride) {
+    const int piece = static_cast<int>(next % size);
+    const i64 of_head = next / size;
+    const int head = static_cast<int>(of_head % heads);
+    const i64 of_row = of_head / heads;
+    const int row = static_cast<int>(of_row % rows);
+    const i64 first = ((of_row / rows * slots + row) * heads + head) * length;
+    const int* mine = path + static_cast<i64>(row) * columns;
+    const i64 begin = start[row], target = begin + mine[0];
+    for (int i = 0; i < columns && mine[i] >= 0; ++i) {
+      const i64 from = begin + mine[i], to = target + i;
+      if (from == to || from < 0 || from >= length || to < 0 || to >= length) continue;
+      entries[(first + to) * size + piece] = entries[(first + from) * size + piece];
+    }
+  }
+}
+
+}  // namespace peagle
+
+extern "C" __global__ void __launch_bounds__(128) close_up(const signed char*, const long long* __restrict__ start,
+                                                           const int* __restrict__ path, int buffers, int slots,
+                                                           int heads, int length, int size, int rows, int columns,
+                                                           signed char* entries) {
+  using namespace peagle;
+  if ((size | static_cast<int>(reinterpret_cast<u64>(entries))) % 16 == 0) {
+    close_up_pieces(reinterpret_cast<Words*>(entries), start, path, buffers, slots, heads, length, size / 16, rows,
+                    columns);
+  } else {
+    close_up_pieces(entries, start, path, buffers, slots, heads, length, size, rows, columns);
+  }
+}

@@ -1,0 +1,3 @@
+from .spec import SPEC
+
+__all__ = ["SPEC"]
