@@ -16,7 +16,7 @@ from ...engines.backends.onnxruntime.loaded_graphs import open_session, tensors_
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BackendRecord, Part
 from ...engines.requests.params import SamplingParams, policy_of
-from ...plugins.graph_contract import ANCESTORS, POSITIONS, is_cache, written
+from ...plugins.graph_contract import ANCESTORS, POSITIONS, SKIPPED, is_cache, written
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.exit_cleanup import remove_on_exit
 from ..console.progress import Progress
@@ -165,7 +165,7 @@ class TargetSession:
             for name, tensor in tensors.items()
             if is_cache(name)
         }
-        self._takes_ancestors = ANCESTORS in tensors
+        self._trees = {ANCESTORS, SKIPPED} & tensors.keys()
 
     def run(self, ids: Sequence[int]) -> TargetPass:
         """Run the whole text in one pass."""
@@ -180,8 +180,8 @@ class TargetSession:
             "forced_next": np.full(1, -1, i64),
             "uniform": np.zeros((1, count), f32),
         }
-        if self._takes_ancestors:
-            inputs[ANCESTORS] = chain_ancestors(count)[None]
+        chain = {ANCESTORS: chain_ancestors(count)[None], SKIPPED: np.zeros((1, count), i64)}
+        inputs |= {name: chain[name] for name in self._trees}
         binding = self._session.io_binding()
         for name, array in (inputs | policy_of(SamplingParams())).items():
             binding.bind_cpu_input(name, array)

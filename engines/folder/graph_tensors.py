@@ -71,8 +71,10 @@ def _expected(half: str, part: Part, shapes: Shapes, wide: str) -> tuple[Tensors
     }
     kind = "autoregressive" if part.is_autoregressive else half
     inputs, outputs = ({name: tensor(name) for name in names} for names in _NAMES[kind])
-    inputs |= {name: tensor(name) for name in (contract.ANCESTORS,) if part.verifies_trees}
+    told = contract.SKIPPED if part.makes_paths else contract.ANCESTORS
+    inputs |= {name: tensor(name) for name in (told,) if part.verifies_trees}
     inputs |= {name: tensor(name) for name in (contract.POSITIONS,) if part.reads_positions}
+    outputs |= {name: tensor(name) for name in (contract.PATH,) if part.makes_paths}
     outputs |= {name: tensor(name) for name in contract.CANDIDATES if part.names_candidates}
     if not shapes.taps:  # no drafter reads auxiliary features
         outputs.pop("aux_hidden", None)

@@ -15,6 +15,7 @@ from ...plugins.graph_contract import (
     PARTIAL_FIELDS,
     POSITIONS,
     PROFILE_FIELDS,
+    SKIPPED,
     cache_width,
 )
 from ...plugins.number_types import BY_NAME
@@ -142,8 +143,13 @@ class Part:
 
     @property
     def verifies_trees(self) -> bool:
-        """Return whether this is a target with an ancestors input for draft trees."""
-        return ANCESTORS in self.inputs
+        """Return whether this is a target with an input for draft trees."""
+        return ANCESTORS in self.inputs or self.makes_paths
+
+    @property
+    def makes_paths(self) -> bool:
+        """Return whether it gets trees of the device and returns the path that it accepts."""
+        return SKIPPED in self.inputs
 
     @property
     def reads_positions(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from peagle.graphs.targets import CacheSpec
-from peagle.plugins.graph_contract import POSITIONS
+from peagle.plugins.graph_contract import POSITIONS, SKIPPED
 
 
 class Graph:
@@ -24,6 +24,7 @@ class Graph:
         self.names = [o.name for o in self.session.get_outputs()]
         types = {i.name: i.type for i in self.session.get_inputs()}
         self.whole = {POSITIONS: np.arange(length)} if POSITIONS in types else {}  # caches are read as far as they go
+        self.knows_trees = SKIPPED in types
         self.caches: dict[str, Any] = {
             name: no_codes(shape) if "float8" in types[name] else np.zeros(shape, np.float32)
             for i, c in enumerate(caches)
@@ -34,7 +35,8 @@ class Graph:
 
     def __call__(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         of_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
-        given = self.whole | inputs | self.caches
+        chains = {SKIPPED: np.zeros_like(inputs["input_ids"])} if self.knows_trees else {}
+        given = self.whole | chains | inputs | self.caches
         feeds = {n: of_numpy(x) if isinstance(x, np.ndarray) else x for n, x in given.items()}
         results = self.session.run_with_ort_values(self.names, feeds)
         values = [x if "float8" in x.data_type() else x.numpy() for x in results]

@@ -59,7 +59,7 @@ def test_the_interface_is_the_graph_contract(traced: Traced, lowering: str) -> N
     assert [v.name for v in target.inputs] == [
         "input_ids", "start", "window_len", "draft_len", "forced_next",
         "uniform", "temperature", "top_k", "top_p", "min_p", "tolerance",
-        *(["positions"] if lowering == "tensorrt" else []), *caches,
+        *(["skipped", "positions"] if lowering == "tensorrt" else []), *caches,
     ]  # fmt: skip
     assert [v.name for v in target.outputs][:4] == ["tokens", "num_tokens", "aux_hidden", "logits"]
     assert [v.name for v in drafter.outputs][:5] == [

@@ -43,7 +43,7 @@ def fp8_target(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
 def test_parser_requirements_are_counted(tmp_path: Path) -> None:
     graph, layers = fp8_target(tmp_path, "qwen3", "float16")
     found = survey(graph, GPUS, PROFILES)
-    assert found.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": layers}
+    assert found.plugins == {"AcceptTree": 1, "CacheWriteFp8": layers}
     assert found.layers["KV_CACHE_UPDATE"] == 0
     assert found.aliases
     assert {v.dtype for v in (*found.graph.inputs, *found.graph.outputs) if "_cache." in v.name} == {"float8e4m3fn"}
@@ -64,7 +64,7 @@ def test_a_plan_has_fp8_caches(tmp_path: Path, family: str, width: Dtype) -> Non
     plugins = {"PLUGIN_V3": 1 + layers, "KV_CACHE_UPDATE": 0}
     asked = request(graph, name="target", gpus=GPUS, profiles=PROFILES, layers=plugins)
     facts = build_plan(asked, tmp_path / "model.plan", Quiet())
-    assert facts.plan.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": layers}
+    assert facts.plan.plugins == {"AcceptTree": 1, "CacheWriteFp8": layers}
     caches = [tensor for tensor in facts.plan.tensors if "_cache." in tensor.name]
     assert len(caches) == 4 * layers
     assert {tensor.dtype for tensor in caches} == {"float8e4m3fn"}

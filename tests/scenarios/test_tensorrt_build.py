@@ -90,7 +90,7 @@ def test_engine_contains_two_plans_with_plugins_and_kernels(demo_plans: Path) ->
     found = {str(path.relative_to(demo_plans)) for path in demo_plans.rglob("*") if path.is_file()}
     assert found == {*manifest.files, "engine.json"}
     assert not [name for name in found if ".onnx" in name]
-    for part, plugin, caches in ((manifest.target, "AcceptPrefix", 24), (manifest.drafter, "PlaceholderDraft", 4)):
+    for part, plugin, caches in ((manifest.target, "AcceptTree", 24), (manifest.drafter, "PlaceholderDraft", 4)):
         assert part.plan is not None
         assert (part.plan.layers["PLUGIN_V3"], part.plan.layers["KV_CACHE_UPDATE"]) == (1, caches)
         assert part.plan.plugins == {plugin: 1}

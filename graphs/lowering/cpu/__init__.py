@@ -9,11 +9,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript.rewriter import RewriteRuleSet
 
-from .. import ort, std
+from .. import ort, std, trees
 from ..ort.experts import MoEFusion, QMoEFusion
 from ..ort.linears import FusedMatMulFusion, GatherBlockQuantizedFusion, MatMulNBitsFusion
 from ..ort.tidy import SkipSimplifiedLayerNormalizationFusion
-from . import trees
 
 __all__ = ["apply"]
 

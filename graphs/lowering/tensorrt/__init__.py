@@ -12,8 +12,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from ....plugins.graph_contract import SKIPPED
 from ....plugins.op_spec import DOMAIN, SELECTION
-from .. import std
+from .. import std, trees
 from . import attention, experts, joined_heads, joined_linears, mxfp8, routers
 
 __all__ = ["apply"]
@@ -21,6 +22,7 @@ __all__ = ["apply"]
 
 def apply(model: ir.Model, *, expert_layer: bool) -> None:
     """Rewrite a graph in place; ``expert_layer``: for GPUs with TensorRT's expert layer (SM 100, 103 and 110)."""
+    trees.apply(model, told=SKIPPED)
     # Before attention, which separates matmuls on both sides of a plugin only if they are not joined.
     joined_linears.apply(model)
     joined_heads.apply(model)

@@ -12,9 +12,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ....plugins.errors import BuildError
-from ....plugins.graph_contract import POSITIONS, TENSORS, is_cache
+from ....plugins.graph_contract import POSITIONS, SKIPPED, TENSORS, is_cache
 from ....plugins.op_spec import DOMAIN
 from ...node_tape import Nodes
+from ..trees import skipped_bits
 from .decomposed_attention import spelled_attention
 from .shared_inputs import quantize_separately
 from .sink_keys import ADDED, sink_key, sink_mask, sink_queries, sink_value
@@ -26,6 +27,7 @@ _UNSEEN = {ir.DataType.FLOAT16: -65504.0}
 _UNSEEN_WIDE = -1e30
 
 _Masks = dict[tuple[object, ...], ir.Value]
+_Tree = tuple[ir.Value, ir.Value]  # skipped i64 [B,S], and ancestors bool [B,S,S]
 
 
 def fused_size(head_dim: int, *, has_sinks: bool, has_softcap: bool) -> int:
@@ -61,17 +63,12 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks,
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
     sinks, ancestors = (*rest, None, None)[:2]
-    if ancestors is not None:
-        raise BuildError(
-            f"{node.name or node.op_type} uses a draft tree",
-            why="the lowering for TensorRT supports only chains of drafts",
-            fix="export the model again with --for tensorrt",
-        )
+    tree = None if ancestors is None else (_skipped(graph), ancestors)
     is_plain = not fused_size(cache[3], has_sinks=sinks is not None, has_softcap=bool(softcap))
     as_keys = sinks is not None and not is_plain
     seen = (start, str(q.shape[2]), q.dtype, window, as_keys)
     if seen not in masks:
-        masks[seen] = additive_mask(op, q, start, positions, window)
+        masks[seen] = additive_mask(op, q, start, positions, window, tree)
         if as_keys:
             masks[seen] = sink_mask(op, masks[seen], _hidden(q.dtype), q.dtype)
     mask, reach = masks[seen], op.Shape(positions)
@@ -128,19 +125,46 @@ def _scale(op: Nodes, scale: float) -> ir.Value:
     return value
 
 
-def additive_mask(op: Nodes, q: ir.Value, start: ir.Value, positions: ir.Value, window: int) -> ir.Value:
+def _skipped(graph: ir.Graph) -> ir.Value:
+    """Return the graph's input that says of draft trees what their ancestors say."""
+    found = next((value for value in graph.inputs if value.name == SKIPPED), None)
+    if found is None:
+        raise BuildError(
+            "a graph for TensorRT describes draft trees by their ancestors",
+            why=f"its attention needs them as the input {SKIPPED}",
+            fix="export the model again with --for tensorrt",
+        )
+    return found
+
+
+def additive_mask(
+    op: Nodes, q: ir.Value, start: ir.Value, positions: ir.Value, window: int, tree: _Tree | None = None
+) -> ir.Value:
     """Create the mask ``[B,1,S,R]``, in the type of ``q`` ``[B,H,S,D]``, 0 for positions visible to ``start + s``.
 
     Positions beyond R, in idle rows, see the same as the last one: a row without any visible position could give NaN.
+    In a tree, a column does not see those that it skips, and an attention window does not count them.
     """
     width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
     columns = op.Range(op.constant(0), width, op.constant(1))
     position = op.Add(op.Unsqueeze(start, op.constant([1])), columns)
     position = op.Min(position, op.Sub(op.Shape(positions), op.constant([1])))
     position = op.Unsqueeze(position, op.constant([1, 3]))
-    visible = op.LessOrEqual(positions, position)
+    visible, at = op.LessOrEqual(positions, position), positions
+    if tree is not None:
+        skipped, ancestors = tree
+        column = op.Max(op.Sub(positions, op.Unsqueeze(start, op.constant([1]))), op.constant(0))  # [B,R]
+        bits = op.Unsqueeze(skipped, op.constant([1, 3]))
+        visible = op.And(visible, op.Not(skipped_bits(op, bits, op.Unsqueeze(column, op.constant([1, 2])))))
+        if window:
+            seen = op.ReduceSum(op.Cast(ancestors, to=ir.DataType.INT64), op.constant([2]), keepdims=0)
+            count = op.Sub(columns, seen)  # of skipped columns
+            in_window = op.Min(column, op.Sub(width, op.constant(1)))
+            at = op.Sub(positions, op.GatherElements(count, in_window, axis=1))
+            at = op.Unsqueeze(at, op.constant([1, 2]))
+            position = op.Sub(position, op.Unsqueeze(count, op.constant([1, 3])))
     if window:
-        visible = op.And(visible, op.Greater(positions, op.Sub(position, op.constant(window))))
+        visible = op.And(visible, op.Greater(at, op.Sub(position, op.constant(window))))
     return op.Where(visible, op.constant(0.0, q.dtype), op.constant(_hidden(q.dtype), q.dtype))
 
 

@@ -115,7 +115,7 @@ def test_engine_reports_its_cache_type(
     assert {cache.dtype for cache in manifest.drafter.caches} == {""}
     assert manifest.precision["kv_cache"] == "fp8"
     assert manifest.target.plan is not None
-    assert manifest.target.plan.plugins == {"AcceptPrefix": 1, "CacheWriteFp8": LAYERS}
+    assert manifest.target.plan.plugins == {"AcceptTree": 1, "CacheWriteFp8": LAYERS}
 
 
 def test_only_missing_scales_are_calibrated(narrow: Path, pair: Pair) -> None:

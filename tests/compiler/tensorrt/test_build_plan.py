@@ -26,7 +26,7 @@ from tests.models import CONFIGS
 
 pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
 
-PLUGIN = {"target": "AcceptPrefix", "drafter": "PlaceholderDraft"}
+PLUGIN = {"target": "AcceptTree", "drafter": "PlaceholderDraft"}
 Make = Callable[[str, Width], Halves]
 
 

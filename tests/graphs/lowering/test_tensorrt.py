@@ -17,14 +17,17 @@ from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.resources.pass_tensors import pass_tensors
 from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.errors import BuildError
+from peagle.plugins.graph_contract import SKIPPED
 from peagle.plugins.ops import OPS
 from tests.graphs.checking import check
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
+from tests.plugins.ops.accept_tree.trees import skipped_of
 
 PARTS = ["target", "drafter"]
-PLUGIN = {"target": "AcceptPrefix", "drafter": "PlaceholderDraft"}
+PLUGIN = {"target": "AcceptTree", "drafter": "PlaceholderDraft"}
 
 
 def _nodes(model: ir.Model, op_type: str) -> list[ir.Node]:
@@ -151,22 +154,26 @@ def test_unwritten_cache_content_changes_nothing(every: Traced, rng: np.random.G
     np.testing.assert_array_equal(clean(**window)["logits"], poisoned(**window)["logits"])
 
 
-def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8) -> ir.Model:
-    """``CachedAttention`` alone: 4 query heads on 2 key heads, a cache of 16."""
+def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8, *, told: bool = True) -> ir.Model:
+    """``CachedAttention`` alone, in a window that may be a tree: 4 query heads on 2 key heads, a cache of 16."""
     shapes = {
         "q": ["B", 4, "S", size], "k": ["B", 2, "S", size], "v": ["B", 2, "S", size],
         "k_cache": ["B", 2, 16, size], "v_cache": ["B", 2, 16, size], "start": ["B"],
     }  # fmt: skip
     shapes |= {"sinks": [4]} if sinks else {}
+    shapes |= {"ancestors": ["B", "S", "S"]} | ({SKIPPED: ["B", "S"]} if told else {})
+    types = {"start": ir.DataType.INT64, SKIPPED: ir.DataType.INT64, "ancestors": ir.DataType.BOOL}
     inputs = [
         ir.Value(
             name=name,
             shape=ir.Shape(shape),
-            type=ir.TensorType(ir.DataType.INT64 if name == "start" else ir.DataType.FLOAT),
+            type=ir.TensorType(types.get(name, ir.DataType.FLOAT)),
         )
         for name, shape in shapes.items()
     ]
-    node = ir.node("CachedAttention", inputs, attributes, domain="peagle", num_outputs=3)
+    given = {str(value.name): value for value in inputs if value.name != SKIPPED}
+    operands = [given.get(operand.name) for operand in OPS["CachedAttention"].inputs]
+    node = ir.node("CachedAttention", operands, attributes, domain="peagle", num_outputs=3)
     for value, name, shape in zip(
         node.outputs, ("y", "k_out", "v_out"), (["B", "S", 4, size], shapes["k_cache"], shapes["v_cache"]), strict=True
     ):
@@ -185,11 +192,20 @@ def _one_layer(attributes: dict[str, Any], sinks: bool, size: int = 8) -> ir.Mod
     softcap=st.sampled_from([0.0, 1.5]),
     scale=st.sampled_from([0.3, 8**-0.5, 1.0, 2.0]),
     sinks=st.booleans(),
+    forks=st.booleans(),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=40, deadline=None)
 def test_one_layer_matches_the_reference(
-    width: int, starts: list[int], more: int, window: int, softcap: float, scale: float, sinks: bool, seed: int
+    width: int,
+    starts: list[int],
+    more: int,
+    window: int,
+    softcap: float,
+    scale: float,
+    sinks: bool,
+    forks: bool,
+    seed: int,
 ) -> None:
     attributes = {"scale": scale, "window": window, "softcap": softcap}
     model = _one_layer(attributes, sinks)
@@ -199,12 +215,17 @@ def test_one_layer_matches_the_reference(
     sizes |= {"k_cache": (2, 2, 16, 8), "v_cache": (2, 2, 16, 8)}
     values: dict[str, Any] = {name: draw.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
     values["start"] = np.array(starts, np.int64)
-    if sinks:
-        values["sinks"] = 5 * draw.standard_normal(4).astype(np.float32)
+    values["sinks"] = 5 * draw.standard_normal(4).astype(np.float32) if sinks else None
+    parents = [int(draw.integers(0, column)) for column in range(1, width)]
+    values["skipped"] = np.array([skipped_of(parents) if forks else [0] * width] * 2)
+    bits = values["skipped"][..., None] >> np.arange(width) & 1
+    values["ancestors"] = np.tri(width, k=-1, dtype=bool) & (bits == 0)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
-    expected = OPS["CachedAttention"].reference(*values.values(), **attributes)
+    operands = [values[operand.name] for operand in OPS["CachedAttention"].inputs]
+    expected = OPS["CachedAttention"].reference(*operands, **attributes)
     values["positions"] = np.arange(min(max(starts) + width + more, 16))
-    for array, reference_array in zip(session.run(None, values), expected, strict=True):
+    fed = {each.name: values[each.name] for each in session.get_inputs()}
+    for array, reference_array in zip(session.run(None, fed), expected, strict=True):
         np.testing.assert_allclose(array, reference_array, atol=1e-5)
 
 
@@ -214,3 +235,9 @@ def test_one_layer_matches_the_reference(
 def test_heads_that_no_fused_kernel_takes_are_spelled_out(size: int, sinks: bool, fused: bool) -> None:
     model = _one_layer({"scale": 1.0, "window": 0, "softcap": 0.0}, sinks=sinks, size=size)
     assert bool(_nodes(model, "Attention")) == fused
+
+
+def test_a_tree_that_only_its_ancestors_describe_is_refused() -> None:
+    """As in a graph that was lowered for a CPU before."""
+    with pytest.raises(BuildError, match="ancestors"):
+        _one_layer({"scale": 1.0, "window": 0, "softcap": 0.0}, sinks=False, told=False)
