@@ -23,6 +23,7 @@ import numpy as np
 from ....plugins.graph_contract import (
     ANCESTORS,
     CANDIDATES,
+    DEEPEST,
     DRAFTER_INPUTS,
     EMITTED,
     NEXT,
@@ -45,7 +46,6 @@ from .slot_row import SlotRow
 
 _LENGTHS = WINDOW[1:]  # one number per row
 _TARGETS = (*TARGET_INPUTS, ANCESTORS, *EMITTED, "aux_hidden")
-_DEEPEST = 6  # maximum depth of a draft tree: the positions that the drafter predicts
 
 
 class RowGroup:
@@ -233,7 +233,7 @@ class SessionLanes:
         """
         for group, drafter, rows in self._by_drafter():
             if self.takes_rows and self._sessions.is_told and drafter.sessions.candidates:
-                self._draft_all(group, drafter, rows, min(k, _DEEPEST), size=k)
+                self._draft_all(group, drafter, rows, min(k, DEEPEST), size=k)
             else:
                 self._draft_all(group, drafter, rows, k, size=0)
 

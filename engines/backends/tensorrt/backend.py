@@ -306,14 +306,14 @@ class TensorRTBackend:
             kept.has_run = True
         else:
             kept.graph.replay()
-            self._lanes.advanced(kept.drafts_after)
+            self._lanes.advanced(kept.drafts_after, kept.grown_after)
         return kept
 
     def _capture(self, kept: KeptRound, steps: Steps, k: int) -> None:
         """Capture a round that has run before, if a CUDA graph supports it."""
         if kept.graph is None and self._lanes.is_capturable():
             kept.graph = self._device.capture(lambda: steps(self._lanes, k))
-            kept.drafts_after = self._lanes.num_draft_columns
+            kept.drafts_after, kept.grown_after = self._lanes.num_draft_columns, self._lanes.grown
 
     def _plan(self, half: str, part: Part, manifest: Manifest) -> Plan:
         """Load the plan of a half of the engine that ``manifest`` describes."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..base import Steps
 from .device import CapturedGraph, Device
+from .loaded_drafter import PlanDrafter
 from .loaded_graphs import Pass
 from .memory import WindowSizes
 
@@ -22,13 +23,15 @@ PassKind = tuple[str, int, WindowSizes]  # half, or further passes, the number o
 class KeptRound:
     """The passes of rounds of one kind, and their CUDA graph once captured.
 
-    ``drafts_after`` is the number of drafts that the windows can hold after a replay.
+    ``drafts_after`` is the number of drafts that the windows can hold after a replay, and ``grown_after`` the drafters
+    whose drafts are trees.
     """
 
     passes: dict[PassKind, Pass] = field(default_factory=dict)
     has_run: bool = False
     graph: CapturedGraph | None = None
     drafts_after: int = 0
+    grown_after: tuple[PlanDrafter, ...] = ()
 
 
 class KeptRounds:

@@ -1,14 +1,16 @@
-"""Kernels that run between the plans: random numbers of a pass, and the next window if no drafter ran."""
+"""Kernels that run between the plans: random numbers of a pass, draft trees, and a next window without a drafter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....plugins.graph_contract import NEXT, WINDOW
+from ....plugins.graph_contract import CANDIDATES, NEXT, NEXT_SKIPPED, PATH, WINDOW
+from ....plugins.ops.close_up import SPEC as CLOSE_UP
+from ....plugins.ops.grow_tree import SPEC as GROW_TREE
 from ....plugins.ops.numbers_at import SPEC as NUMBERS_AT
 from ....plugins.ops.placeholder_draft import SPEC as PLACEHOLDER_DRAFT
 from .device import Device
-from .memory import Addresses, Block, WindowSizes, itemsize
+from .memory import Addresses, Block, Entries, WindowSizes, itemsize
 
 _LAYOUT = {"row_ids": "int64", "row_is_real": "bool", "emit_rows": "int64"}
 
@@ -18,6 +20,24 @@ def choose_numbers(device: Device, table: int, length: int, tensors: Addresses, 
     pointers = (table, tensors["start"], tensors["window_len"], tensors["draft_len"], tensors["uniform"])
     dims = {"B": sizes.rows, "N": length}
     device.launch(NUMBERS_AT, pointers, dims, {"columns": sizes.emitted})
+
+
+def close_up(device: Device, entries: Entries, start: int, tensors: Addresses, sizes: WindowSizes) -> None:
+    """Move the entries of every row's accepted path to where those of a chain would be.
+
+    ``start`` is the address of the positions of window column 0, i64 [B].
+    """
+    dims = {"N": entries.buffers, "P": entries.rows, "H": entries.heads, "T": entries.positions, "W": entries.size}
+    pointers = (entries.address, start, tensors[PATH], entries.address)
+    device.launch(CLOSE_UP, pointers, {**dims, "B": sizes.rows, "E": sizes.emitted}, {})
+
+
+def grow_trees(device: Device, following: Addresses, candidates: Addresses, places: int, sizes: WindowSizes) -> None:
+    """Replace the drafts of the next windows by trees, of ``places`` candidates for each position."""
+    ids = following[NEXT[0]]
+    pointers = (ids, *(candidates[name] for name in CANDIDATES), ids, following[NEXT_SKIPPED])
+    dims = {"B": sizes.rows, "E": sizes.emitted, "D": sizes.emitted - 1, "C": places}
+    device.launch(GROW_TREE, pointers, dims, {})
 
 
 class NewestToken:

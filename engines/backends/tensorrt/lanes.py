@@ -1,7 +1,8 @@
 """Lanes of all slots on TensorRT: their windows in one block that the passes of every K are bound to.
 
 The windows of a round are contiguous and as wide as its K, so they are moved when K changes. The host knows how many
-drafts each window has, because it launched the round that made them. A round runs the first rows up to the last active
+drafts each window has and whether they are trees, because it launched the round that made them; it does not know the
+trees. A round runs the first rows up to the last active
 one, so that few requests cost few rows. Passes over fewer rows use the same addresses.
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ....plugins.graph_contract import NEXT, WINDOW
+from ....plugins.graph_contract import CANDIDATES, NEXT, NEXT_SKIPPED, PATH, SKIPPED, WINDOW
 from ...folder.records import FURTHER
 from ...policy.drafts_per_round import spaced_counts
 from ...running.token_choice import TokenChoice
@@ -20,14 +21,16 @@ from ..profiling import ranged
 from .chain import bindings, further_sizes
 from .host_choice import HostChoice
 from .kept_rounds import TARGET, PassKind
-from .kernels import NewestToken, choose_numbers
+from .kernels import NewestToken, choose_numbers, close_up, grow_trees
 from .loaded_drafter import PlanDrafter
 from .loaded_graphs import Pass, Plan, further_profile, round_profile
-from .memory import Addresses, Memory, Span, WindowSizes, itemsize, tensor_block
+from .memory import Addresses, Entries, Memory, Span, WindowSizes, itemsize, tensor_block
 from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
 
-_ROUND = ("forced_next", "uniform", "tokens", "num_tokens")
+_ROUND = ("forced_next", "uniform", "tokens", "num_tokens", PATH)
+# Both in one order: what a round always replaces comes before the lengths.
+_WINDOW, _NEXT = ((ids, skipped, *rest) for (ids, *rest), skipped in ((WINDOW, SKIPPED), (NEXT, NEXT_SKIPPED)))
 _ID = itemsize("int64")
 _UNKNOWN = -1
 
@@ -67,13 +70,16 @@ class PlanLanes:
         self._reach, self.positions = reach, reach.lengths[-1]  # cache positions that the passes of a round read
         widest = emitted_columns(most_drafts)  # also of a window: the next one is copied whole
         largest = WindowSizes(rows, widest, widest)
-        self._window = tensor_block(device, memory.sizer, WINDOW, largest)
-        self._next = tensor_block(device, memory.sizer, NEXT, largest)
+        self._window = tensor_block(device, memory.sizer, _WINDOW, largest)
+        self._next = tensor_block(device, memory.sizer, _NEXT, largest)
         self._round = tensor_block(device, memory.sizer, _ROUND, largest)
         blocks = (memory.policy, self._round, self._window, self._next)
         self.tensors = {name: address for block in blocks for name, address in block.addresses.items()}
         self.tensors |= memory.shared
         self._newest = NewestToken(device, largest)
+        self._verifies_trees = target.part.makes_paths
+        self._zeros_size = memory.sizer.bytes(NEXT_SKIPPED, largest)
+        self._zeros = device.allocate(self._zeros_size)  # of a chain, no column skips another
         self._own: Drafters = (own,) if own else ()
         self._drafters: list[PlanDrafter | None] = [None] * rows  # of the slots that draft
         self._running: Drafters = ()  # in this round
@@ -90,7 +96,10 @@ class PlanLanes:
         self._rows, self._passes, self._waits = rows, dict[PassKind, Pass](), False
         self._busy, self._columns, self._verified = [False] * rows, 1, 0
         self._drafts, self._uploaded = [0] * rows, [_UNKNOWN] * rows  # actual and uploaded draft counts of the windows
+        self._forks = [False] * rows  # whether the windows may be trees
         self._drafted: tuple[int, ...] = (0,) * rows
+        self._forked: tuple[int, ...] = ()  # slots whose verified windows may be trees
+        self.grown: Drafters = ()  # drafters whose next windows are trees
         self.limits: Sequence[int] = ()  # maximum number of verified drafts, by slot
         self.begin()
 
@@ -152,6 +161,7 @@ class PlanLanes:
         row = self._window["input_ids"] + slot * self._columns * _ID
         self._device.copy(row, following["next_input_ids"], columns * _ID)
         self._device.copy(self._window["start"] + slot * _ID, following["next_start"], _ID)
+        self._straighten(slot)
         self._busy[slot], self._drafts[slot], self._uploaded[slot] = True, columns - 1, _UNKNOWN
         self._reach.place(slot, start)
 
@@ -175,6 +185,8 @@ class PlanLanes:
                     address = self._window[name] + slot * itemsize("int32")
                     self._device.upload(address, self._counts[count : count + 1])
         self._drafted = tuple(drafts * busy for drafts, busy in zip(self._drafts, self._busy, strict=True))
+        forking = enumerate(zip(self._forks, self._busy, strict=True))
+        self._forked = tuple(slot for slot, (forks, busy) in forking if forks and busy)
         self._verified = k
         self.positions = self._reach.of_windows(k + max(k, 1))  # of the drafter's pass, which is wider
 
@@ -191,6 +203,17 @@ class PlanLanes:
         self._enqueue("target", sizes)
         for slot, choice in self._chosen():
             self._host.replace(slot, choice, self.tensors, sizes, self._drafts[slot])
+        if self._verifies_trees and self._verified:
+            self._close_up(sizes)
+
+    def _close_up(self, sizes: WindowSizes) -> None:
+        """Move keys, values and features of the accepted paths to where those of a chain would be."""
+        for entries in self._memory.caches.entries():
+            close_up(self._device, entries, self.tensors["start"], self.tensors, sizes)
+        if "aux_hidden" in self._target.part.outputs:
+            size = self._memory.sizer.bytes("aux_hidden", WindowSizes(1, 1, sizes.emitted))
+            features = Entries(self.tensors["aux_hidden"], 1, sizes.rows, 1, sizes.columns, size)
+            close_up(self._device, features, self._zeros, self.tensors, sizes)
 
     @ranged("draft")
     def draft(self, k: int) -> None:
@@ -198,15 +221,28 @@ class PlanLanes:
 
         A parallel drafter makes as many drafts as the windows had, ``k`` or what grammars forced beyond that.
         """
+        self.grown = ()
         for each in self._running:
-            self._enqueue("drafter", self._sizes, each)
-            if each.chain is not None:
-                following = self._following(each)
-                each.chain.lay_out(following[NEXT[0]], following[NEXT[1]], self._rows, k + 1)
+            self._draft(each, k)
 
+    @ranged("draft")
     def draft_tree(self, k: int) -> None:
-        """Draft a chain: plans have no ancestors input."""
-        self.draft(k)
+        """Draft, and replace the chains by trees; in rounds in which the host chooses tokens, chains stay."""
+        is_tree = self._verifies_trees and not self._chosen()
+        self.grown = tuple(each for each in self._running if is_tree and each.plan.part.names_candidates)
+        for each in self._running:
+            self._draft(each, k)
+
+    def _draft(self, drafter: PlanDrafter, k: int) -> None:
+        self._enqueue("drafter", self._sizes, drafter)
+        following = self._following(drafter)
+        if drafter in self.grown:
+            places = drafter.sizer.shape(CANDIDATES[0], self._sizes)[-1]
+            grow_trees(self._device, following, drafter.outputs, places, self._sizes)
+        else:
+            self._device.copy(following[NEXT_SKIPPED], self._zeros, self._zeros_size)
+        if drafter.chain is not None:
+            drafter.chain.lay_out(following[NEXT[0]], following[NEXT[1]], self._rows, k + 1)
 
     @ranged("draft")
     def extend(self) -> None:
@@ -226,6 +262,8 @@ class PlanLanes:
         """Enqueue the copy of the next windows over the current ones; with ``k`` 0, of the newest tokens only."""
         if not k:
             self._newest.enqueue(self.tensors, self._sizes)
+            self._device.copy(self._next[NEXT_SKIPPED], self._zeros, self._zeros_size)
+            self.grown = ()
         made = self._verified if k and self._is_parallel else k
         if k and len(self._running) > 1:
             self._gather(made + 1)
@@ -233,10 +271,14 @@ class PlanLanes:
         is_whole = k > 0 and self._is_whole
         size = self._window.size if is_whole else self._window.offsets["window_len"]
         self._device.copy(self._window.base, self._next.base, size)
-        self.advanced(made)
+        self.advanced(made, self.grown)
 
-    def advanced(self, k: int) -> None:
-        """Record the state of the windows after ``advance(k)``, whether enqueued or replayed."""
+    def advanced(self, k: int, grown: Drafters) -> None:
+        """Record the state of the windows after ``advance(k)``, whether enqueued or replayed.
+
+        The drafts of the drafters ``grown`` are trees.
+        """
+        self._forks = [bool(grown) and (each or self._running[0]) in grown for each in self._drafters]
         self._columns = k + 1
         self._drafts = [k] * self._memory.slots
         if k and self._is_whole:
@@ -261,12 +303,13 @@ class PlanLanes:
                 if busy and (proposed := drafts[slot]):
                     mine = ids[slot, : len(proposed)]
                     mine[:] = proposed
+                    self._straighten(slot)
                     self._device.upload(self._window["input_ids"] + (slot * self._columns + 1) * _ID, mine)
 
     def emission(self) -> DeferredEmission:
         """Fetch the emission of the round, i32 [slots, K + 1]; reading it waits for the copy."""
-        k, tensors, shape = self._verified, self.tensors, (self._rows, emitted_columns(self._verified))
-        return self._readback.start(tensors["tokens"], tensors["num_tokens"], *shape, k + 1, self._drafted)
+        k, shape = self._verified, (self._rows, emitted_columns(self._verified))
+        return self._readback.start(self.tensors, *shape, k + 1, self._drafted, self._forked)
 
     def deferred_emission(self) -> DeferredEmission:
         """Return ``emission`` of a fully launched round, and update the cache length that its windows need."""
@@ -294,10 +337,11 @@ class PlanLanes:
     def _gather(self, columns: int) -> None:
         """Take the next window of each active slot, of ``columns`` columns, from its drafter."""
         row = columns * _ID
+        parts = ((NEXT[0], row), (NEXT_SKIPPED, row), (NEXT[1], _ID))
         for slot, drafter in enumerate(self._drafters[: self._rows]):
             if self._busy[slot]:
                 following = (drafter or self._running[0]).following
-                for name, size in ((NEXT[0], row), (NEXT[1], _ID)):
+                for name, size in parts:
                     self._device.copy(self._next[name] + slot * size, following[name] + slot * size, size)
 
     @property
@@ -335,11 +379,18 @@ class PlanLanes:
         self._drafts = [min(drafts, columns - 1) for drafts in self._drafts]
         if not any(self._busy):
             return
-        ids, spare = self._window["input_ids"], self._next["next_input_ids"]
-        for slot, drafts in enumerate(self._drafts):
-            if self._busy[slot]:
-                self._device.copy(spare + slot * columns * _ID, ids + slot * old * _ID, (drafts + 1) * _ID)
-        self._device.copy(ids, spare, self._memory.slots * columns * _ID)
+        for name, spare_name in zip(_WINDOW[:2], _NEXT[:2], strict=True):
+            whole, spare = self._window[name], self._next[spare_name]
+            for slot, drafts in enumerate(self._drafts):
+                if self._busy[slot]:
+                    self._device.copy(spare + slot * columns * _ID, whole + slot * old * _ID, (drafts + 1) * _ID)
+            self._device.copy(whole, spare, self._memory.slots * columns * _ID)
+
+    def _straighten(self, slot: int) -> None:
+        """Make the window of a slot a chain."""
+        row = self._window[SKIPPED] + slot * self._columns * _ID
+        self._device.copy(row, self._zeros, self._columns * _ID)
+        self._forks[slot] = False
 
     def _enqueue(self, kind: str, sizes: WindowSizes, drafter: PlanDrafter | None = None) -> None:
         run = self._pass(kind, sizes, drafter)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....plugins.graph_contract import NEXT
+from ....plugins.graph_contract import CANDIDATES, NEXT, NEXT_SKIPPED
 from ...folder.records import FURTHER, PREFILL
 from .chain import PlanChain
 from .loaded_graphs import Pass, Plan, further_profile
@@ -30,8 +30,9 @@ class PlanDrafter:
         device, part = memory.device, plan.part
         self.number, self.plan, self.sizer = number, plan, sizer
         self.caches = Caches(device, part, memory.slots, memory.cache_length, sizer.wide)
-        self.outputs: Addresses = scratch_block(device, sizer, _OUTPUTS, memory.largest).addresses
-        self.following: Addresses = tensor_block(device, sizer, NEXT, memory.largest[0]).addresses
+        outputs = (*_OUTPUTS, *CANDIDATES) if part.names_candidates else _OUTPUTS
+        self.outputs: Addresses = scratch_block(device, sizer, outputs, memory.largest).addresses
+        self.following: Addresses = tensor_block(device, sizer, (*NEXT, NEXT_SKIPPED), memory.largest[0]).addresses
         needed = plan.scratch_bytes()
         self.scratch: Span = scratch if needed <= scratch[1] else (device.allocate(needed), needed)
         self.chain = PlanChain(device, sizer, memory.slots) if part.is_autoregressive else None

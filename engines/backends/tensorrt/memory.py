@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
-from ....plugins.graph_contract import HIDDEN, POLICY, POSITIONS, TENSORS, WIDE, cache_names, written
+from ....plugins.graph_contract import CANDIDATES, HIDDEN, POLICY, POSITIONS, TENSORS, WIDE, cache_names, written
 from ....plugins.number_types import BY_NAME
 from ...folder.manifest import Manifest
 from ...folder.records import Part
@@ -55,6 +55,8 @@ class Sizer:
         drafter = manifest.drafter.plan if manifest.drafter else None
         if drafter and (hidden := [each.shape[-1] for each in drafter.tensors if each.name == HIDDEN]):
             self._fixed["H"] = hidden[0]
+        if drafter and (named := [each.shape[-1] for each in drafter.tensors if each.name == CANDIDATES[0]]):
+            self._fixed["C"] = named[0]
 
     def shape(self, name: str, sizes: WindowSizes) -> tuple[int, ...]:
         """Return the shape of a tensor at these sizes."""
@@ -176,6 +178,22 @@ class Caches:
         """Return where ``count`` positions of a slot lie, and the width, height and depth of each box."""
         return [stack.box(slot, start, count) for stack in self._stacks]
 
+    def entries(self) -> list[Entries]:
+        """Return all caches as the entries that ``CloseUp`` moves."""
+        return [stack.entries() for stack in self._stacks]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Buffers of one shape at an address, one after the other: for every row, head and position so many bytes."""
+
+    address: int
+    buffers: int
+    rows: int
+    heads: int
+    positions: int
+    size: int
+
 
 class _CacheStack:
     """Caches of one shape in one allocation: ``[caches, slots, heads, length, head_dim]``."""
@@ -189,6 +207,11 @@ class _CacheStack:
     @property
     def position_bytes(self) -> int:
         return self._count * self._heads * self._position
+
+    def entries(self) -> Entries:
+        """Return the whole stack."""
+        length = self._head // self._position
+        return Entries(self._base, self._count, self._slots, self._heads, length, self._position)
 
     def box(self, slot: int, start: int, count: int) -> tuple[Box, tuple[int, int, int]]:
         """Return the box of ``count`` positions of a slot, a row for each head and a plane for each cache."""

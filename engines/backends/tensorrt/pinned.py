@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ....plugins.graph_contract import PATH
 from .device import Device, Event
+from .memory import Addresses
 
 
 class Staging:
@@ -52,11 +54,20 @@ class WideReader:
 class DeferredEmission:
     """An emission that is being downloaded. It covers the first rows; the other rows did not run and have no tokens."""
 
-    def __init__(self, tokens: np.ndarray, num_tokens: np.ndarray, drafted: Sequence[int], arrived: Event) -> None:
-        self._tokens, self._num_tokens, self._arrived = tokens, num_tokens, arrived
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        num_tokens: np.ndarray,
+        path: np.ndarray,
+        drafted: Sequence[int],
+        forked: Sequence[int],
+        arrived: Event,
+    ) -> None:
+        self._tokens, self._num_tokens, self._path, self._arrived = tokens, num_tokens, path, arrived
+        self._forked = forked
         self.drafted = drafted
         self.pass_seconds: tuple[float, float] | None = None  # no call waits for a pass
-        self.nodes: Mapping[int, Sequence[int]] = {}  # no draft trees
+        self.nodes: Mapping[int, Sequence[int]] = {}
         self.heard: Callable[[np.ndarray], None] | None = None  # called with the counts when they are read
         self._read: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -68,6 +79,7 @@ class DeferredEmission:
             tokens, counts = np.full((rows, self._tokens.shape[1]), -1, np.int32), np.zeros(rows, np.int32)
             tokens[:ran], counts[:ran] = self._tokens, self._num_tokens
             self._read = tokens, counts
+            self.nodes = {row: (self._path[row, 1 : counts[row]] - 1).tolist() for row in self._forked}
             if self.heard is not None:
                 self.heard(counts)
         return self._read
@@ -80,23 +92,37 @@ class Readback:
         self._device = device
         self._tokens = [device.pinned((rows * columns,), np.int32) for _ in range(places)]
         self._counts = [device.pinned((rows,), np.int32) for _ in range(places)]
+        self._paths = [device.pinned((rows * columns,), np.int32) for _ in range(places)]
         self._holders: list[DeferredEmission | None] = [None] * places
         self._turn = 0
 
     def start(
-        self, tokens: int, num_tokens: int, rows: int, emitted: int, shown: int, drafted: Sequence[int]
+        self,
+        tensors: Addresses,
+        rows: int,
+        emitted: int,
+        shown: int,
+        drafted: Sequence[int],
+        forked: Sequence[int] = (),
     ) -> DeferredEmission:
         """Fetch ``tokens`` i32 [rows, emitted], of which ``shown`` columns matter, and ``num_tokens`` i32 [rows].
 
-        ``drafted`` covers all rows, of which only the first ``rows`` ran.
+        ``drafted`` covers all rows, of which only the first ``rows`` ran. ``forked`` are the rows whose windows were
+        trees; if there are any, their ``path`` is fetched too.
         """
         turn, self._turn = self._turn, (self._turn + 1) % len(self._holders)
         holder = self._holders[turn]
         if holder is not None:
             holder.read()
-        flat, counts = self._tokens[turn][: rows * emitted], self._counts[turn][:rows]
-        self._device.download(flat, tokens)
-        self._device.download(counts, num_tokens)
-        emission = DeferredEmission(flat.reshape(rows, emitted)[:, :shown], counts, drafted, self._device.record())
+        flat, counts, path = (each[turn][: rows * emitted] for each in (self._tokens, self._counts, self._paths))
+        counts = counts[:rows]
+        self._device.download(flat, tensors["tokens"])
+        self._device.download(counts, tensors["num_tokens"])
+        if forked:
+            self._device.download(path, tensors[PATH])
+        shape, arrived = (rows, emitted), self._device.record()
+        emission = DeferredEmission(
+            flat.reshape(shape)[:, :shown], counts, path.reshape(shape), drafted, forked, arrived
+        )
         self._holders[turn] = emission
         return emission

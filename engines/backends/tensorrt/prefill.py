@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....plugins.graph_contract import NEXT, POLICY, TENSORS, WINDOW
+from ....plugins.graph_contract import NEXT, PATH, POLICY, SKIPPED, TENSORS, WINDOW
 from ...folder.records import FURTHER, PREFILL
 from ..base import Chunk
 from ..profiling import ranged
@@ -22,7 +22,7 @@ from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
 
 _INPUTS = (*WINDOW, "forced_next", *POLICY)
-_RESULTS = ("uniform", "tokens", "num_tokens", *NEXT)
+_RESULTS = ("uniform", "tokens", "num_tokens", PATH, *NEXT)
 
 
 class PlanPrompt:
@@ -47,13 +47,14 @@ class PlanPrompt:
         self._pass = target.context(PREFILL, *scratch)
         self._inputs = tensor_block(device, sizer, _INPUTS, largest)
         self._results = tensor_block(device, sizer, _RESULTS, largest)
+        chain = tensor_block(device, sizer, (SKIPPED,), largest)  # zeros
         self._staging = Staging(device, self._inputs.size)
         self._newest = NewestToken(device, largest)
         self._readback = Readback(device, 1, largest.emitted, places=2)
         self._host, self._reader = HostChoice(memory, largest.emitted, reader), reader
         self._no_drafts = device.pinned((1,), np.int32)
         self._no_drafts[0] = 0
-        self.tensors = {**memory.shared, **self._inputs.addresses, **self._results.addresses}
+        self.tensors = {**memory.shared, **self._inputs.addresses, **self._results.addresses, **chain.addresses}
         self._slot, self._columns, self._end, self._k, self._reached = 0, 1, 1, 0, 1
         self._chunk = Chunk((), 0, -1)
 
@@ -107,7 +108,7 @@ class PlanPrompt:
                 drafter.prompt_chain.lay_out(self.tensors[NEXT[0]], self.tensors[NEXT[1]], 1, k + 1)
 
     def draft_tree(self, k: int) -> None:
-        """Draft a chain: plans have no ancestors input."""
+        """Draft a chain: the first drafts after a prompt do not fork."""
         self.draft(k)
 
     @ranged("draft")
@@ -136,8 +137,7 @@ class PlanPrompt:
 
     def emission(self) -> DeferredEmission:
         """Fetch the emission, one row; reading it waits for the copy."""
-        tensors, emitted = self.tensors, emitted_columns(self._k)
-        return self._readback.start(tensors["tokens"], tensors["num_tokens"], 1, emitted, self._k + 1, (0,))
+        return self._readback.start(self.tensors, 1, emitted_columns(self._k), self._k + 1, (0,))
 
     def _sizes(self) -> WindowSizes:
         return WindowSizes(1, self._columns, emitted_columns(self._k), self._reach.holding(self._end))

@@ -58,8 +58,10 @@ def half(tiny_pair: Pair, tiny_engine: Engine) -> dict[str, Path]:
     return lowered(tiny_pair.target, tiny_pair.head, "float16", tiny_engine.manifest.shapes.cache_length)
 
 
-def _told(engine: Engine, params: SamplingParams | list[SamplingParams], k: int) -> list[object]:
-    outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k, draft="peagle-chain")
+def _told(
+    engine: Engine, params: SamplingParams | list[SamplingParams], k: int, draft: str = "peagle-chain"
+) -> list[tuple[object, ...]]:
+    outputs = engine.generate(PROMPTS, params, num_speculative_tokens=k, draft=draft)
     return [(o.token_ids, o.text, o.finish_reason, o.acceptance) for o in outputs]
 
 
@@ -69,6 +71,20 @@ def test_text_and_acceptance_are_onnx_runtime_s(
     plans: Plans, tiny_engine: Engine, params: SamplingParams | list[SamplingParams], k: int
 ) -> None:
     assert _told(plans[0], params, k) == _told(tiny_engine, params, k)
+
+
+@pytest.mark.parametrize("k", [2, 6])
+def test_trees_and_their_acceptance_are_onnx_runtime_s(plans: Plans, tiny_engine: Engine, k: int) -> None:
+    """Which there the host grows, and no round waits here."""
+    engine, device = plans
+    plain = replace(GREEDY, max_tokens=30, ignore_eos=True)
+    for params in (MIXED, plain):
+        replays = device.replays
+        assert _told(engine, params, k, "peagle") == _told(tiny_engine, params, k, "peagle")
+        assert device.replays > replays
+    chains, trees = (_told(engine, plain, k, draft) for draft in ("peagle-chain", "peagle"))
+    assert [each[:3] for each in chains] == [each[:3] for each in trees]
+    assert chains != trees, "no tree forked"
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -86,7 +102,7 @@ def test_any_batch_at_any_k_gives_onnx_runtime_s_text(plans: Plans, tiny_engine:
     )
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, k = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 6))
-    drafts = {"draft": "peagle-chain", "num_speculative_tokens": k}
+    drafts = {"draft": data.draw(st.sampled_from(["peagle-chain", "peagle"])), "num_speculative_tokens": k}
     results, expected = (engine.generate(prompts, params, **drafts) for engine in (plans[0], tiny_engine))
     assert [(o.token_ids, o.text, o.acceptance) for o in results] == [
         (o.token_ids, o.text, o.acceptance) for o in expected
@@ -105,6 +121,7 @@ def _plain(graph: Path, manifest_length: int, prompt: list[int], params: Samplin
             "input_ids": np.array([window], np.int64), "start": np.array([start], np.int64),
             "window_len": np.array([len(window)], np.int32), "draft_len": np.zeros(1, np.int32),
             "forced_next": np.array([-1], np.int64), "uniform": numbers[None, start + len(window)][None],
+            "skipped": np.zeros((1, len(window)), np.int64),
         }  # fmt: skip
         outputs = dict(zip(names, session.run(None, inputs | policy_of(params) | caches), strict=True))
         caches |= {name: outputs[f"{name}.out"] for name in caches if f"{name}.out" in outputs}

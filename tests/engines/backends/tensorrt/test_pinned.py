@@ -24,10 +24,11 @@ def test_staging_is_not_written_again_before_it_was_copied(device: HostDevice) -
 
 def test_unread_results_survive_buffer_reuse() -> None:
     device = HostDevice()
-    tokens, count = device.allocate(8), device.allocate(4)
+    tokens, count, path = device.allocate(8), device.allocate(4), device.allocate(8)
+    tensors = {"tokens": tokens, "num_tokens": count, "path": path}
     readback = Readback(device, rows=1, columns=2, places=2)
     late = []
     for value in range(5):
         device.enqueue(lambda value=value: device.view(tokens, (2,), np.int32).fill(value))  # type: ignore[misc]
-        late.append(readback.start(tokens, count, rows=1, emitted=2, shown=1, drafted=(0,)))
+        late.append(readback.start(tensors, rows=1, emitted=2, shown=1, drafted=(0,)))
     assert [emission.read()[0].tolist() for emission in reversed(late)] == [[[v]] for v in (4, 3, 2, 1, 0)]
