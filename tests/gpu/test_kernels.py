@@ -16,6 +16,9 @@ from peagle.plugins.kernels.launch import Geometry, Launcher
 from peagle.plugins.kernels.pack import Pack, obtain
 from peagle.plugins.ops import OPS
 from tests.gpu.on_device import Call, launcher_of, own_sm, representable, run
+from tests.plugins.ops.accept_tree.trees import partings, trees
+from tests.plugins.ops.test_close_up import moves
+from tests.plugins.ops.test_grow_tree import growths
 from tests.plugins.plugin_cases import (
     EVERY,
     POLICIES,
@@ -156,6 +159,26 @@ def test_lowest_id_wins_a_tie_anywhere(dtype: str) -> None:
 @given(windows(max_k=32))
 def test_placeholder_draft_matches_the_reference(batch: Arrays) -> None:
     check_exactly("PlaceholderDraft", with_emitted(batch), **MASK)
+
+
+@quick
+@given(trees(tolerances=LOSSY), st.sampled_from(DTYPES))
+def test_any_tree_emits_what_the_reference_does(batch: Arrays, dtype: str) -> None:
+    batch = batch | {"logits": representable(batch["logits"], dtype)}
+    wanted = reference("AcceptTree", batch)
+    partings(batch, run("AcceptTree", inputs_of("AcceptTree", batch), wanted, dtype))
+
+
+@quick
+@given(growths())
+def test_grow_tree_matches_the_reference(batch: Arrays) -> None:
+    check_exactly("GrowTree", batch)
+
+
+@quick
+@given(moves())
+def test_close_up_matches_the_reference(batch: Arrays) -> None:
+    check_exactly("CloseUp", batch)
 
 
 @quick

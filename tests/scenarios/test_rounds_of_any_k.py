@@ -88,7 +88,7 @@ def test_any_k_in_any_round_gives_the_plain_text_on_both_backends(both: dict[str
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, seed = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 10**6))
     plain = both["onnxruntime"].generate(prompts, params, num_speculative_tokens=0)
-    draft = data.draw(st.sampled_from(["peagle-chain", "ngram"]))
+    draft = data.draw(st.sampled_from(["peagle", "peagle-chain", "ngram"]))
     for engine in both.values():
         outputs = _with(engine, draft=draft, policy=Dice(seed, MOST)).generate(prompts, params)
         assert [(o.token_ids, o.text) for o in outputs] == [(o.token_ids, o.text) for o in plain]
@@ -165,7 +165,7 @@ def test_rounds_without_drafts_run_no_drafter_on_onnx_runtime(
 
 
 @BACKENDS
-@pytest.mark.parametrize("draft", ["peagle-chain", "ngram"])
+@pytest.mark.parametrize("draft", ["peagle", "ngram"])
 def test_as_many_drafts_as_pay_give_the_plain_text(both: dict[str, Engine], name: str, draft: str) -> None:
     """With K of the same requests beside it, and of others; whatever the clock makes the policy say."""
     params = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.7, seed=3)

@@ -121,6 +121,7 @@ inline u32 warp_max(u32 x) {
     return static_cast<u32>(best);
   });
 }
+inline u32 warp_min(u32 x) { return ~warp_max(~x); }
 inline u64 shuffle_up(u64 x, int by) {
   const int lane = current->thread % 32;
   return exchange(x, [&](const u64* all) { return lane >= by ? all[lane - by] : x; });

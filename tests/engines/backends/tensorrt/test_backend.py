@@ -23,6 +23,7 @@ from peagle.engines.backends.tensorrt.backend import TensorRTBackend
 from peagle.engines.backends.tensorrt.device import find_gpu
 from peagle.engines.backends.tensorrt.kept_rounds import KeptRounds
 from peagle.engines.backends.tensorrt.reach import lengths_of
+from peagle.engines.draft_methods.peagle import TreeDrafting
 from peagle.engines.draft_methods.peagle_chain import ParallelDrafting
 from peagle.engines.folder.manifest import Manifest
 from peagle.engines.folder.records import Profile
@@ -74,17 +75,41 @@ def test_text_and_acceptance_are_onnx_runtime_s(
 
 
 @pytest.mark.parametrize("k", [2, 6])
-def test_trees_and_their_acceptance_are_onnx_runtime_s(plans: Plans, tiny_engine: Engine, k: int) -> None:
-    """Which there the host grows, and no round waits here."""
+def test_trees_give_onnx_runtime_s_text_in_rounds_that_wait_for_nobody(
+    plans: Plans, tiny_engine: Engine, k: int
+) -> None:
     engine, device = plans
-    plain = replace(GREEDY, max_tokens=30, ignore_eos=True)
-    for params in (MIXED, plain):
-        replays = device.replays
-        assert _told(engine, params, k, "peagle") == _told(tiny_engine, params, k, "peagle")
-        assert device.replays > replays
-    chains, trees = (_told(engine, plain, k, draft) for draft in ("peagle-chain", "peagle"))
-    assert [each[:3] for each in chains] == [each[:3] for each in trees]
-    assert chains != trees, "no tree forked"
+    replays = device.replays
+    trees, expected = _told(engine, MIXED, k, "peagle"), _told(tiny_engine, MIXED, 0)
+    assert [each[:3] for each in trees] == [each[:3] for each in expected]
+    assert device.replays > replays
+
+
+def test_an_emission_names_the_drafts_of_its_path(plans: Plans) -> None:
+    """Some of which stand behind drafts that were rejected, so that their cache entries move."""
+    engine, device = plans
+    backend, trees, k, slots = engine._backend, TreeDrafting(), 6, 3
+    assert isinstance(backend, TensorRTBackend)
+    backend.begin()
+    for slot, prompt in enumerate(PROMPTS[:slots]):
+        backend.admit(slot, SAMPLED, uniform_stream(slot, 97))
+        backend.prompt(slot, Chunk(prompt, 0, -1), trees.prompt, k)
+    found = list[tuple[list[int], int]]()
+    for number in range(9):
+        device.record().wait()
+        ids, skipped = (
+            device.view(backend._lanes.tensors[name], (slots, k + 1), np.int64).copy()
+            for name in ("input_ids", "skipped")
+        )
+        emission = backend.round(trees.round, k, replay=True)
+        tokens, counts = emission.read()
+        assert {*emission.nodes} == ({*range(slots)} if number else set()), "the first drafts are chains"
+        assert skipped.any() == (number > 0)
+        for slot, nodes in emission.nodes.items():
+            assert ids[slot, 1:][[*nodes]].tolist() == tokens[slot, : counts[slot] - 1].tolist()
+            found.append(([*nodes], int(counts[slot])))
+    assert all(len(nodes) == count - 1 for nodes, count in found)
+    assert any(nodes != [*range(len(nodes))] for nodes, _ in found)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -102,11 +127,13 @@ def test_any_batch_at_any_k_gives_onnx_runtime_s_text(plans: Plans, tiny_engine:
     )
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=6))
     params, k = [data.draw(policy) for _ in prompts], data.draw(st.integers(0, 6))
-    drafts = {"draft": data.draw(st.sampled_from(["peagle-chain", "peagle"])), "num_speculative_tokens": k}
+    drafts = {"draft": "peagle-chain", "num_speculative_tokens": k}
     results, expected = (engine.generate(prompts, params, **drafts) for engine in (plans[0], tiny_engine))
     assert [(o.token_ids, o.text, o.acceptance) for o in results] == [
         (o.token_ids, o.text, o.acceptance) for o in expected
     ]
+    trees = plans[0].generate(prompts, params, draft="peagle", num_speculative_tokens=k)
+    assert [(o.token_ids, o.text) for o in trees] == [(o.token_ids, o.text) for o in expected]
 
 
 def _plain(graph: Path, manifest_length: int, prompt: list[int], params: SamplingParams) -> list[int]:

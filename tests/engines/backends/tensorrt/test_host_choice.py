@@ -55,6 +55,8 @@ def test_any_options_beside_any_others_give_onnx_runtime_s_result(
         assert _told(output) == _told(other)
         for one, another in zip(output.logprobs, other.logprobs, strict=True):
             assert one.logprob == pytest.approx(another.logprob, abs=1e-4)
+    trees = plans[0].generate(prompts, params, draft="peagle", num_speculative_tokens=k)
+    assert [(o.token_ids, o.text) for o in trees] == [(o.token_ids, o.text) for o in expected]
 
 
 class ForcedAhead:
