@@ -10,7 +10,7 @@ from ....plugins.ops.grow_tree import SPEC as GROW_TREE
 from ....plugins.ops.numbers_at import SPEC as NUMBERS_AT
 from ....plugins.ops.placeholder_draft import SPEC as PLACEHOLDER_DRAFT
 from .device import Device
-from .memory import Addresses, Block, Entries, WindowSizes, itemsize
+from .memory import Addresses, Block, EntryStack, WindowSizes, itemsize
 
 _LAYOUT = {"row_ids": "int64", "row_is_real": "bool", "emit_rows": "int64"}
 
@@ -22,7 +22,7 @@ def choose_numbers(device: Device, table: int, length: int, tensors: Addresses, 
     device.launch(NUMBERS_AT, pointers, dims, {"columns": sizes.emitted})
 
 
-def close_up(device: Device, entries: Entries, start: int, tensors: Addresses, sizes: WindowSizes) -> None:
+def close_up(device: Device, entries: EntryStack, start: int, tensors: Addresses, sizes: WindowSizes) -> None:
     """Move the entries of every row's accepted path to where those of a chain would be.
 
     ``start`` is the address of the positions of window column 0, i64 [B].

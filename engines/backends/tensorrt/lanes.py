@@ -24,7 +24,7 @@ from .kept_rounds import TARGET, PassKind
 from .kernels import NewestToken, choose_numbers, close_up, grow_trees
 from .loaded_drafter import PlanDrafter
 from .loaded_graphs import Pass, Plan, further_profile, round_profile
-from .memory import Addresses, Entries, Memory, Span, WindowSizes, itemsize, tensor_block
+from .memory import Addresses, EntryStack, Memory, Span, WindowSizes, itemsize, tensor_block
 from .pinned import DeferredEmission, Readback, Staging, WideReader
 from .reach import Reach
 
@@ -203,8 +203,12 @@ class PlanLanes:
         self._enqueue("target", sizes)
         for slot, choice in self._chosen():
             self._host.replace(slot, choice, self.tensors, sizes, self._drafts[slot])
-        if self._verifies_trees and self._verified:
+        if self._verified and any(self._grows(each) for each in self._running):
             self._close_up(sizes)
+
+    def _grows(self, drafter: PlanDrafter) -> bool:
+        """Return whether windows that this drafter lays out may be trees; so may those of its slots in any round."""
+        return self._verifies_trees and drafter.plan.part.names_candidates
 
     def _close_up(self, sizes: WindowSizes) -> None:
         """Move keys, values and features of the accepted paths to where those of a chain would be."""
@@ -212,7 +216,7 @@ class PlanLanes:
             close_up(self._device, entries, self.tensors["start"], self.tensors, sizes)
         if "aux_hidden" in self._target.part.outputs:
             size = self._memory.sizer.bytes("aux_hidden", WindowSizes(1, 1, sizes.emitted))
-            features = Entries(self.tensors["aux_hidden"], 1, sizes.rows, 1, sizes.columns, size)
+            features = EntryStack(self.tensors["aux_hidden"], 1, sizes.rows, 1, sizes.columns, size)
             close_up(self._device, features, self._zeros, self.tensors, sizes)
 
     @ranged("draft")
@@ -228,8 +232,7 @@ class PlanLanes:
     @ranged("draft")
     def draft_tree(self, k: int) -> None:
         """Draft, and replace the chains by trees; in rounds in which the host chooses tokens, chains stay."""
-        is_tree = self._verifies_trees and not self._chosen()
-        self.grown = tuple(each for each in self._running if is_tree and each.plan.part.names_candidates)
+        self.grown = () if self._chosen() else tuple(each for each in self._running if self._grows(each))
         for each in self._running:
             self._draft(each, k)
 

@@ -178,13 +178,13 @@ class Caches:
         """Return where ``count`` positions of a slot lie, and the width, height and depth of each box."""
         return [stack.box(slot, start, count) for stack in self._stacks]
 
-    def entries(self) -> list[Entries]:
-        """Return all caches as the entries that ``CloseUp`` moves."""
+    def entries(self) -> list[EntryStack]:
+        """Return all caches as the stacks of entries that ``CloseUp`` moves."""
         return [stack.entries() for stack in self._stacks]
 
 
 @dataclass(frozen=True)
-class Entries:
+class EntryStack:
     """Buffers of one shape at an address, one after the other: for every row, head and position so many bytes."""
 
     address: int
@@ -208,10 +208,10 @@ class _CacheStack:
     def position_bytes(self) -> int:
         return self._count * self._heads * self._position
 
-    def entries(self) -> Entries:
+    def entries(self) -> EntryStack:
         """Return the whole stack."""
         length = self._head // self._position
-        return Entries(self._base, self._count, self._slots, self._heads, length, self._position)
+        return EntryStack(self._base, self._count, self._slots, self._heads, length, self._position)
 
     def box(self, slot: int, start: int, count: int) -> tuple[Box, tuple[int, int, int]]:
         """Return the box of ``count`` positions of a slot, a row for each head and a plane for each cache."""

@@ -1,4 +1,4 @@
-"""Graphs of the lowering ``cpu`` verify trees of drafts; without our kernels their bodies do."""
+"""Graphs of the lowerings ``cpu`` and ``tensorrt`` verify trees of drafts; without our kernels their bodies do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 
-from peagle.plugins.graph_contract import ANCESTORS, CANDIDATES, MOST_CANDIDATES, TARGET_INPUTS
+from peagle.plugins.graph_contract import ANCESTORS, CANDIDATES, MOST_CANDIDATES, SKIPPED, TARGET_INPUTS
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced
 from tests.models import LAYERS, VOCAB
+from tests.plugins.ops.accept_tree.trees import skipped_of
 
 PROMPT = np.array([[5, 9, 17, 3]])
 DRAFTS = (11, 23, 42, 8, 30)
@@ -18,17 +20,21 @@ PARENTS = (0, 0, 1, 3, 1)  # columns: 1 and 2 follow the newest token, 3 and 5 f
 PATHS = {1: (1,), 2: (2,), 3: (1, 3), 4: (1, 3, 4), 5: (1, 5)}
 
 
-def tree() -> np.ndarray:
-    seen = np.zeros((1, len(DRAFTS) + 1, len(DRAFTS) + 1), bool)
-    for column, path in PATHS.items():
-        seen[0, column, [0, *path[:-1]]] = True
-    return seen
+def tree(lowering: str, parents: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """What a graph is told of drafts that hang on these columns."""
+    if lowering == "tensorrt":
+        return {SKIPPED: np.array([skipped_of([*parents])])}
+    seen = np.zeros((1, len(parents) + 1, len(parents) + 1), bool)
+    for column, parent in enumerate(parents, 1):
+        seen[0, column] = seen[0, parent]
+        seen[0, column, parent] = True
+    return {ANCESTORS: seen}
 
 
 def begun(traced: Traced, lowering: str) -> Graph:
     """The target's graph behind the prompt."""
     graph = Graph(traced.built("target", lowering), traced.target.caches, CACHE)
-    told = {} if lowering == "std" else {ANCESTORS: np.tri(PROMPT.shape[1], k=-1, dtype=bool)[None]}
+    told = {ANCESTORS: np.tri(PROMPT.shape[1], k=-1, dtype=bool)[None]} if lowering == "cpu" else {}
     graph(**target_inputs(PROMPT, 0, 0, 1), **told)
     return graph
 
@@ -45,26 +51,41 @@ def test_target_gets_ancestors_and_walks_the_tree(qwen3: Traced) -> None:
     assert (count["AcceptPrefix"], count["AcceptTree"], count["CachedAttention"]) == (0, 1, LAYERS)
 
 
-def test_tree_node_matches_the_end_of_its_chain(every: Traced) -> None:
-    forked = window(begun(every, "cpu"), DRAFTS, ancestors=tree())
+@pytest.mark.parametrize(("lowering", "atol"), [("cpu", 2e-5), ("tensorrt", 1e-4)])
+def test_tree_node_matches_the_end_of_its_chain(every: Traced, lowering: str, atol: float) -> None:
+    forked = window(begun(every, lowering), DRAFTS, **tree(lowering, PARENTS))
     for column, path in PATHS.items():
         straight = window(begun(every, "std"), tuple(DRAFTS[each - 1] for each in path))
-        np.testing.assert_allclose(forked["logits"][0, column], straight["logits"][0, len(path)], atol=2e-5)
-        np.testing.assert_allclose(forked["aux_hidden"][0, column], straight["aux_hidden"][0, len(path)], atol=2e-5)
+        np.testing.assert_allclose(forked["logits"][0, column], straight["logits"][0, len(path)], atol=atol)
+        np.testing.assert_allclose(forked["aux_hidden"][0, column], straight["aux_hidden"][0, len(path)], atol=atol)
 
 
-def test_emitted_tokens_follow_the_targets_own_path(qwen3: Traced) -> None:
+@pytest.mark.parametrize("lowering", ["cpu", "tensorrt"])
+def test_emitted_tokens_follow_the_targets_own_path(qwen3: Traced, lowering: str) -> None:
     """Each draft that the target would write in place of one that it would not, where the tree forks."""
     first = window(begun(qwen3, "std"), ())["tokens"][0, 0]
     second = window(begun(qwen3, "std"), (int(first),))["tokens"][0, 1]
     other = [int(token + 1) % VOCAB for token in (first, second)]
     ids = (other[0], int(first), int(second), other[1], int(second))
-    seen = np.zeros((1, 6, 6), bool)
-    for column, path in enumerate([(0,), (0,), (0, 1), (0, 2), (0, 2)], 1):
-        seen[0, column, [*path]] = True
-    made = window(begun(qwen3, "cpu"), ids, ancestors=seen)
+    made = window(begun(qwen3, lowering), ids, **tree(lowering, (0, 0, 1, 2, 2)))
     last = window(begun(qwen3, "std"), (int(first), int(second)))["tokens"][0, 2]
     assert made["tokens"][0, : made["num_tokens"][0]].tolist() == [first, second, last]
+    if lowering == "tensorrt":
+        assert made["path"].tolist() == [[0, 2, 5, -1, -1, -1]]
+
+
+def test_a_draft_is_drawn_with_the_number_of_its_position(qwen3: Traced) -> None:
+    """Which a graph for TensorRT finds by itself: it is given those of successive positions."""
+    numbers = np.array([[0.9, 0.15, 0.4, 0.7, 0.3, 0.6]], np.float32)
+    parents, heat = (0, 0, 1, 2, 4), {"temperature": np.ones(1, np.float32)}
+    asked = target_inputs(np.array([[7, *DRAFTS]]), PROMPT.shape[1], len(DRAFTS), len(DRAFTS) + 1) | heat
+    for accepted in ((), (2,), (2, 4)):  # the drafts of the path are made the target's own, one by one
+        ids = asked["input_ids"]
+        by_host = begun(qwen3, "cpu")(**asked | {"uniform": numbers[:, [0, 1, 1, 2, 2, 3]]}, **tree("cpu", parents))
+        by_graph = begun(qwen3, "tensorrt")(**asked | {"uniform": numbers}, **tree("tensorrt", parents))
+        assert by_graph["tokens"].tolist() == by_host["tokens"].tolist()
+        assert by_host["num_tokens"] == 1 + len(accepted)
+        ids[0, (2, 4, 5)[len(accepted)]] = by_host["tokens"][0, len(accepted)]
 
 
 def test_the_drafter_names_the_likeliest_of_every_position(qwen3: Traced) -> None:
