@@ -106,6 +106,12 @@ CHOSEN: dict[tuple[str, str, int], tuple[str, str]] = {
         "comparison 1, constant 1, swapped operands 0, removed guard 0, negated guard 0, branch not taken 1, "
         "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
     ),
+    ("GrowTree", "", 90): (
+        "8fc5fe5950c9",
+        "comparison 2, constant 0, float constant 0, dropped barrier 0, swapped operands 1, removed guard 1, "
+        "negated guard 1, branch not taken 1, address offset 2, shifted offset 2, dropped store 3, "
+        "dropped instruction 0, other operation 2, other reduction 0",
+    ),
     ("GrowTree", "", 100): (
         "709b5a8c329a",
         "comparison 0, constant 0, float constant 1, dropped barrier 0, swapped operands 0, removed guard 0, "
