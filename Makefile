@@ -102,9 +102,9 @@ test: $(STAMP) ## run the tests, JOBS at a time; ARGS="-k name" selects some
 	@echo "Running the tests ..."
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: $(STAMP) ## serve an engine to clients and faults of all kinds, check every answer; ARGS="--seconds 7200"
+soak: $(STAMP) ## serve an engine over HTTP and in Triton to clients and faults of all kinds, check every answer; ARGS="--seconds 7200"
 	@echo "Soaking (2 minutes unless --seconds says otherwise) ..."
-	@$(BIN)/python -m tests.soak $(ARGS)
+	@PYTHONPATH=tools $(BIN)/python -m tests.soak $(ARGS)
 
 compare-vllm: $(STAMP) ## compare drafts and texts with vLLM's CPU build, round by round, in FP32; ARGS="--prompts 40"
 	@echo "Comparing (minutes; vLLM is installed and the engines are built first) ..."
@@ -116,7 +116,7 @@ compare-llama: $(STAMP) ## compare EAGLE-3's drafts and texts with llama.cpp's, 
 
 test-triton: $(STAMP) ## run the tests with Triton Inference Server, installed as by triton-server
 	@echo "Running the tests with Triton Inference Server ..."
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "triton and not slow" tests/serving $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "triton and not slow" tests/serving tests/scenarios/test_soak.py $(ARGS)
 
 triton-server: $(STAMP) ## install Triton Inference Server (55 MB) and an environment for its models into build/triton
 	@echo "Installing Triton Inference Server into build/triton ..."

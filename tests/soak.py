@@ -1,154 +1,88 @@
-"""Soak test of ``peagle-compile serve``: clients of all kinds and faults of all kinds, and every answer is checked.
+"""Soak test of ``peagle-compile serve`` and Triton: clients and faults of all kinds, and every answer is checked.
 
-python -m tests.soak --seconds 120            with a demo engine, built into build/soak/engine
-python -m tests.soak ENGINE --head HEAD       with another engine, and a head of its target that comes and goes
+make soak ARGS="--seconds 120"            with a demo engine, built into build/soak/engine
+make soak ARGS="ENGINE --head HEAD"       with another engine, and a head of its target that comes and goes
 
 The right answers are those of the same engine in this process, without drafts and without other requests. The exit
-code is 1 if an answer differs, a request fails that should not, the server's memory grows, or it does not end well.
+code is 1 if an answer differs, a request fails that should not, a server's memory grows, its metrics tell impossible times,
+or it does not end well. Where Triton's server cannot run, or with ``--without-triton``, only `serve` is tested.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
 import random
-import resource
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peagle.compiler.pipeline.engine_drafters import DrafterRequest, add_drafter, remove_drafter
 from peagle.engines import Engine
-from peagle.engines.folder.checks import DRAFTERS
 from peagle.engines.folder.manifest import BUILT_IN
 from peagle.engines.serving.server import Server
 from peagle.engines.serving.settings import ServerSettings
+from tests.faults import LATE, Disturbance, DrafterChanges, Faults, Jumps, ModelChanges, write_model
 from tests.fixtures.servers import serving
+from tests.serving.triton.server_process import TritonProcess, installed
 from tests.traffic import TEMPLATE, Answer, Asked, Client, answers_alone
+from tests.triton_traffic import LATE_MODEL, MODEL, OF_TRITON, WHOLE, TritonClient, triton_answers
+from tests.wall_clock import ONLY, WallClock
 
 KEY = "secret"
-LATE = "late"  # the drafter that comes and goes
 CLIENTS, AT_ONCE = 8, 3
-MOST_GROWTH = 96 << 20  # bytes of the server's memory in the second half; caches and stored answers fill in the first
-FULL_DISK = 64 << 10  # bytes of a file at which the child's disk is full; less than a drafter has
+TRITON_CLIENTS = 4
+MOST_GROWTH = 96 << 20  # bytes of a server's memory in the second half; caches and stored answers fill in the first
+MOST_SECONDS = 120  # of one request, however busy the machine is
+_SECONDS = re.compile(r"^(\S*seconds_(?:sum|total)\S*) (\S+)$", re.MULTILINE)  # of one series
 
 
 @dataclass
 class Soak:
-    """A run: what was done, by kind, how answers were drafted, and what was wrong. Memory in bytes."""
+    """A run: what was done, by server and kind, how answers were drafted, and what was wrong."""
 
     seconds: float
     counts: Counter[str] = field(default_factory=Counter)
     drafts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    memory: tuple[int, int, int] = (0, 0, 0)  # at the begin, after half of the time, at the end
+    memory: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # bytes at the begin, in mid-time, at the end
 
     def lines(self) -> list[str]:
         """The report."""
-        begin, half, end = (f"{size / 2**20:.0f} MiB" for size in self.memory)
+        begin, half, end = "at the begin", "after half of the time", "at the end"
         return [
             *(f"{count:8,}  {name}" for name, count in sorted(self.counts.items())),
             "answers by draft: " + ", ".join(f"{name} {count:,}" for name, count in sorted(self.drafts.items())),
-            f"memory of the server: {begin} at the begin, {half} after half of the time, {end} at the end",
+            *(
+                f"memory of {name}: "
+                + ", ".join(f"{size >> 20} MiB {when}" for size, when in zip(sizes, (begin, half, end), strict=True))
+                for name, sizes in self.memory.items()
+            ),
             *(f"WRONG: {each}" for each in self.wrong[:20]),
             f"{self.seconds:.0f} seconds, {self.counts.total():,} requests and faults, {len(self.wrong)} failures",
         ]
 
 
 @dataclass
-class Faults:
-    """What is done to a server beside requests, until ``until``."""
+class Subject:
+    """A server, who asks it, what is done to it, and what it can be asked about itself."""
 
-    folder: Path
-    head: str
-    process: subprocess.Popen[str]
-    address: tuple[str, int]
-    until: float
-    dice: random.Random
-    counts: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-
-    def run(self, *faults: Callable[[], None]) -> None:
-        """Do these in turn, again and again."""
-        while time.monotonic() < self.until:
-            for fault in faults:
-                if time.monotonic() < self.until:
-                    try:
-                        fault()
-                    except Exception as error:
-                        self.wrong.append(f"{fault.__name__}: {error!r}")
-            time.sleep(self.dice.uniform(0.1, 1.0))
-
-    def pause(self) -> None:
-        """Stop the server as a whole, as a suspended machine does, and let it go on."""
-        self.process.send_signal(signal.SIGSTOP)
-        time.sleep(self.dice.uniform(0.1, 1.5))
-        self.process.send_signal(signal.SIGCONT)
-        self.counts["server stopped and continued"] += 1
-
-    def nonsense(self) -> None:
-        """Send bytes that are no request, and half of one."""
-        whole = b'POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 90000\r\n\r\n{"prompt": "'
-        for name, said in {
-            "random bytes": self.dice.randbytes(300),
-            "half a body": whole,
-            "half a header": whole[:40],
-            "a body that is no JSON": b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n{[}",
-        }.items():
-            with socket.create_connection(self.address, timeout=30) as line:
-                line.sendall(said)
-                line.settimeout(0.2)
-                with suppress(OSError):  # it answers with an error, closes, or waits for the rest
-                    line.recv(1000)
-            self.counts[f"malformed: {name}"] += 1
-
-    def drafter(self) -> None:
-        """Add a drafter to the engine's folder, load it, let requests use it, unload and remove it."""
-        add_drafter(DrafterRequest(self.folder, self.head, LATE))
-        self._ask("POST", "/v1/drafters", {"name": LATE})
-        time.sleep(self.dice.uniform(0.5, 3))
-        self._ask("DELETE", f"/v1/drafters/{LATE}")
-        remove_drafter(self.folder, LATE)
-        self.counts["drafter added, loaded, unloaded and removed"] += 1
-
-    def full_disk(self) -> None:
-        """Add a drafter where no file can have its size: it fails with advice, and the engine stays as it was."""
-        before = (self.folder / "engine.json").read_bytes()
-        command = [sys.executable, "-m", "peagle", "drafter", "add", str(self.folder), "--draft", self.head]
-        done = subprocess.run(
-            [*command, "--name", "full"], preexec_fn=_small_files, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 3 or "File too large" not in done.stderr:
-            self.wrong.append(f"drafter add on a full disk: {done.returncode}: {done.stderr[-500:]}")
-        if (self.folder / "engine.json").read_bytes() != before or (self.folder / DRAFTERS / "full").exists():
-            self.wrong.append("a failed drafter add changed the engine")
-        self.counts["drafter not added on a full disk"] += 1
-
-    def _ask(self, method: str, path: str, body: Any = None) -> None:
-        connection = http.client.HTTPConnection(*self.address, timeout=120)
-        try:
-            connection.request(method, path, json.dumps(body), {"Authorization": f"Bearer {KEY}"})
-            response = connection.getresponse()
-            if response.status != 200:
-                self.wrong.append(f"{method} {path}: {response.status}: {response.read()!r}")
-        finally:
-            connection.close()
-
-
-def _small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK, FULL_DISK))
+    name: str
+    clients: list[Client]
+    faults: list[Faults]
+    memory: Callable[[], int]
+    metrics: Callable[[], str]
+    answers: Callable[[], Mapping[Asked, Answer]]  # of every kind, after all
 
 
 def right_answers(folder: Path) -> dict[Asked, Answer]:
@@ -171,73 +105,147 @@ def soak(
     seed: int = 0,
     alone: Mapping[Asked, Answer] | None = None,
     adds_drafters: bool = True,
+    triton: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Soak:
     """Serve the engine for some seconds to clients and faults. ``alone``: the right answers, if they are known.
 
-    The engine is changed and restored if ``adds_drafters``, so it should be a copy.
+    ``triton`` is the launcher of its server, if that is tested too. The engine is changed and restored if
+    ``adds_drafters``, so it should be a copy. ``environment`` is added to that of the servers.
     """
     alone = right_answers(folder) if alone is None else alone
     done = Soak(seconds)
-    with tempfile.TemporaryDirectory() as place:
-        template = Path(place, "template.jinja")
-        template.write_text(TEMPLATE)
-        flags = ("--max-batch-size", str(AT_ONCE), "--api-key", KEY, "--chat-template", str(template))
-        with serving(folder, *flags, "--prefix-cache-bytes", str(4 << 20)) as (process, url):
-            log: list[str] = []
-            reader = threading.Thread(target=lambda: log.append(process.stderr.read() if process.stderr else ""))
-            reader.start()
-            host, port = url.removeprefix("http://").split(":")
-            _disturb(done, process, (host, int(port)), folder, head, seed, alone, adds_drafters=adds_drafters)
-            process.send_signal(signal.SIGTERM)
-            if (code := process.wait(60)) != 0:
-                done.wrong.append(f"the server ended with {code}")
-            reader.join()
-            if "Traceback" in log[0]:
-                done.wrong.append(f"the server's log has a traceback: {log[0][-2000:]}")
+    with tempfile.TemporaryDirectory() as place, ExitStack() as servers:
+        clock = WallClock(Path(place))
+        seen = {**clock.environment, **(environment or {})}
+        found = [
+            servers.enter_context(_serve(done, folder, Path(place), alone, seed, seen, head if adds_drafters else ""))
+        ]
+        if triton:
+            found.append(servers.enter_context(_triton(done, triton, folder, Path(place), alone, seed, seen)))
+        if clock.processes() < len(found):
+            done.wrong.append("a server does not see the clock that jumps")
+        _disturb(done, found, Jumps(seed, clock=clock), alone)
     return done
 
 
-def _disturb(
+@contextmanager
+def _serve(
     done: Soak,
-    process: subprocess.Popen[str],
-    address: tuple[str, int],
     folder: Path,
-    head: str,
-    seed: int,
+    place: Path,
     alone: Mapping[Asked, Answer],
-    *,
-    adds_drafters: bool,
-) -> None:
-    begin, until = _memory(process), time.monotonic() + done.seconds
-    clients = [
-        Client(address, alone, seed * 100 + at, until, KEY, _any_drafts if adds_drafters else _own_drafts)
-        for at in range(CLIENTS)
+    seed: int,
+    environment: Mapping[str, str],
+    head: str,
+) -> Iterator[Subject]:
+    template = place / "template.jinja"
+    template.write_text(TEMPLATE)
+    flags = ("--max-batch-size", str(AT_ONCE), "--api-key", KEY, "--chat-template", str(template))
+    with serving(folder, *flags, "--prefix-cache-bytes", str(4 << 20), environment=environment) as (process, url):
+        log: list[str] = []
+        reader = threading.Thread(target=lambda: log.append(process.stderr.read() if process.stderr else ""))
+        reader.start()
+        host, port = url.removeprefix("http://").split(":")
+        address = host, int(port)
+        drafts = _any_drafts if head else _own_drafts
+        clients = [Client(address, alone, seed * 100 + at, 0, KEY, drafts) for at in range(CLIENTS)]
+        faults: list[Faults] = [Disturbance(seed + 1, address=address, path="/v1/completions", process=process)]
+        if head:
+            faults.append(DrafterChanges(seed + 2, folder=folder, head=head, address=address, key=KEY))
+        yield Subject(
+            "serve",
+            clients,
+            faults,
+            memory=lambda: _memory(process),
+            metrics=lambda: _text(f"{url}/metrics", {"Authorization": f"Bearer {KEY}"}),
+            answers=lambda: answers_alone(address, KEY, [*alone]),
+        )
+        process.send_signal(signal.SIGTERM)
+        if (code := process.wait(60)) != 0:
+            done.wrong.append(f"serve: it ended with {code}")
+        reader.join()
+        if "Traceback" in log[0]:
+            done.wrong.append(f"serve: its log has a traceback: {log[0][-2000:]}")
+
+
+@contextmanager
+def _triton(
+    done: Soak,
+    launcher: Path,
+    folder: Path,
+    place: Path,
+    alone: Mapping[Asked, Answer],
+    seed: int,
+    environment: Mapping[str, str],
+) -> Iterator[Subject]:
+    engine, repository = Path(shutil.copytree(folder, place / "of-triton")), place / "models"
+    (engine / "chat_template.jinja").write_text(TEMPLATE)
+    write_model(engine, repository, MODEL, AT_ONCE)
+    write_model(engine, repository, LATE_MODEL, 1)
+    alone = {asked: answer for asked, answer in alone.items() if asked[0] in OF_TRITON}
+    environment = {**environment, ONLY: "triton_python_backend_stub"}  # the processes of the models
+    server = TritonProcess(launcher, repository, place / "triton.log", MODEL, WHOLE, environment=environment)
+    try:
+        with server:
+            server.wait_until(lambda: server.get("/v2/health/ready").status == 200)
+            address = "127.0.0.1", server.http
+            yield Subject(
+                "triton",
+                [TritonClient(address, alone, seed * 100 + at, 0) for at in range(TRITON_CLIENTS)],
+                [
+                    Disturbance(seed + 3, address=address, path=f"/v2/models/{MODEL}/generate"),
+                    ModelChanges(seed + 4, server=server, engine=engine, repository=repository),
+                ],
+                memory=server.memory,
+                metrics=lambda: _text(f"http://127.0.0.1:{server.metrics_port}/metrics", {}),
+                answers=lambda: triton_answers(address, [*alone]),
+            )
+    except AssertionError as error:
+        done.wrong.append(f"triton: {error}")
+
+
+def _disturb(done: Soak, subjects: list[Subject], jumps: Faults, alone: Mapping[Asked, Answer]) -> None:
+    begin = {each.name: each.memory() for each in subjects}
+    began = time.monotonic()
+    everybody: list[tuple[str, Client | Faults]] = [("all", jumps)]
+    everybody += [(each.name, one) for each in subjects for one in (*each.clients, *each.faults)]
+    threads = [
+        threading.Thread(target=one.run, name=f"{name}: {type(one).__name__}", daemon=True) for name, one in everybody
     ]
-    faults = [Faults(folder, head, process, address, until, random.Random(seed + at)) for at in (1, 2)]
-    threads = [threading.Thread(target=client.run) for client in clients]
-    threads.append(threading.Thread(target=faults[0].run, args=(faults[0].pause, faults[0].nonsense)))
-    if adds_drafters:
-        threads.append(threading.Thread(target=faults[1].run, args=(faults[1].drafter, faults[1].full_disk)))
+    for _, one in everybody:
+        one.until = began + done.seconds
     for thread in threads:
         thread.start()
     time.sleep(done.seconds / 2)
-    half = _memory(process)
+    half = {each.name: each.memory() for each in subjects}
+    last = began + done.seconds + 2 * MOST_SECONDS
     for thread in threads:
-        thread.join()
-    done.memory = begin, half, _memory(process)
-    for client in clients:
-        done.counts += client.counts
-        done.drafts += client.drafted
-        done.wrong += client.wrong
-    for each in faults:
-        done.counts += each.counts
-        done.wrong += each.wrong
-    if (growth := done.memory[2] - half) > MOST_GROWTH:
-        done.wrong.append(f"memory grew by {growth >> 20} MiB in the second half")
-    if not any(client.finished for client in clients):
-        done.wrong.append("nobody got an answer")
-    again = answers_alone(address, KEY, [*alone])  # every slot still serves
-    done.wrong += [f"after all, {asked}" for asked, answer in again.items() if answer[:2] != alone[asked][:2]]
+        thread.join(max(0, last - time.monotonic()))
+    done.wrong += [f"{thread.name} does not end" for thread in threads if thread.is_alive()]
+    for name, one in everybody:
+        done.counts.update({f"{name}: {what}": count for what, count in one.counts.items()})
+        done.wrong += [f"{name}: {each}" for each in one.wrong]
+    for each in subjects:
+        for client in each.clients:
+            done.drafts += client.drafted
+        try:
+            done.wrong += [f"{each.name}: {what}" for what in _wrong_after_all(each, alone, time.monotonic() - began)]
+        except Exception as error:
+            done.wrong.append(f"{each.name}: after all, {error!r}")
+        done.memory[each.name] = begin[each.name], half[each.name], each.memory()
+        if (growth := done.memory[each.name][2] - half[each.name]) > MOST_GROWTH:
+            done.wrong.append(f"{each.name}: memory grew by {growth >> 20} MiB in the second half")
+
+
+def _wrong_after_all(subject: Subject, alone: Mapping[Asked, Answer], seconds: float) -> list[str]:
+    found = [] if any(client.finished for client in subject.clients) else ["nobody got an answer"]
+    again = subject.answers()  # every slot still serves
+    found += [f"after all, {asked}" for asked, answer in again.items() if answer[:2] != alone[asked][:2]]
+    most = (len(subject.clients) + 1) * (seconds + MOST_SECONDS)  # all requests together, a jump of the clock is more
+    times = [(name, float(value)) for name, value in _SECONDS.findall(subject.metrics())]
+    found += [f"after {seconds:.0f} seconds, {name} is {value}" for name, value in times if not 0 <= value <= most]
+    return found if times else [*found, "its metrics tell no times"]
 
 
 def _own_drafts(dice: random.Random) -> tuple[dict[str, Any], bool]:
@@ -257,6 +265,11 @@ def _memory(process: subprocess.Popen[str]) -> int:
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmRSS"))
 
 
+def _text(url: str, headers: Mapping[str, str]) -> str:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=dict(headers)), timeout=60) as response:
+        return str(response.read().decode())
+
+
 def main() -> int:
     """Run it from the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -264,6 +277,7 @@ def main() -> int:
     parser.add_argument("--head", default="demo", help="head to add and remove")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--without-triton", action="store_true")
     options = parser.parse_args()
     work = Path("build/soak")
     engine = options.engine or work / "engine"
@@ -277,9 +291,20 @@ def main() -> int:
             options.seconds,
             head=options.head,
             seed=options.seed,
+            triton=None if options.without_triton else triton_launcher(),
         )
     print("\n".join(done.lines()))
     return 1 if done.wrong else 0
+
+
+def triton_launcher() -> Path | None:
+    """The launcher of Triton's server, which is installed where it is missing; None, and why, where it cannot be."""
+    from tools import triton_server
+
+    if reason := triton_server.missing():
+        print(f"Triton is not tested: {reason}")
+        return None
+    return installed()
 
 
 if __name__ == "__main__":

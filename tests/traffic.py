@@ -37,6 +37,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ '# ' + m.content + '\n' if m.role == 'system' else m.content }}{% endfor %}"
 )
 PLAIN = {"num_speculative_tokens": 0}
+MOST_MOVED = 3720  # seconds between the time of day here and that of a server, whose clock may be moved by an hour
 FIRST_LETTERS = 4  # after which a client leaves that does not want the whole answer
 Asked = tuple[str, int, int]  # kind, prompt, seed
 Answer = tuple[str, list[tuple[str, str]], list[float], str | None]  # text, calls, logprobs, why it ended
@@ -45,6 +46,10 @@ EVERY: tuple[Asked, ...] = tuple((kind, at, at % 2) for kind in KINDS for at in 
 
 class BadAnswer(Exception):
     """Something else than an answer, or pieces of one, came."""
+
+
+class Refused(BadAnswer):
+    """An error came in place of an answer, or of the rest of one."""
 
 
 def request(asked: Asked, *, stream: bool = True) -> tuple[str, dict[str, Any]]:
@@ -65,6 +70,9 @@ def request(asked: Asked, *, stream: bool = True) -> tuple[str, dict[str, Any]]:
 def read_whole(content: bytes) -> Answer:
     """The answer in a body that came at once."""
     body = json.loads(content)
+    _time_of_day(body)
+    if "text_output" in body:
+        return body["text_output"], [], _triton_logprobs(body), body["finish_reason"]
     if "choices" in body:
         (choice,) = body["choices"]
         message = choice.get("message", {})
@@ -82,11 +90,20 @@ def read_whole(content: bytes) -> Answer:
 def read_stream(response: http.client.HTTPResponse, leaves_after: float = float("inf")) -> Answer | None:
     """The answer of a stream; None where the client left after so many characters."""
     text, calls, logprobs, reason, is_whole = "", list[tuple[str, str]](), list[float](), None, False
+    times = set[int]()
     for line in response:
         is_whole = is_whole or line.startswith(b"data: [DONE]")
         if not line.startswith(b"data: {"):
             continue
         piece = json.loads(line[6:])
+        times |= _time_of_day(piece)
+        if "text_output" in piece:  # of Triton
+            text, logprobs = text + piece["text_output"], logprobs + _triton_logprobs(piece)
+            reason = piece.get("finish_reason", reason)
+            is_whole = reason is not None
+            if len(text) > leaves_after:
+                return None
+            continue
         if "type" in piece:  # an event of messages or responses
             said, ended, is_last = _event(piece)
             text, reason, is_whole = text + said, ended or reason, is_whole or is_last
@@ -94,7 +111,7 @@ def read_stream(response: http.client.HTTPResponse, leaves_after: float = float(
                 return None
             continue
         if "choices" not in piece:
-            raise BadAnswer(line)
+            raise Refused(line) if "error" in piece else BadAnswer(line)
         (choice,) = piece["choices"]
         delta = choice.get("delta", {})
         text += choice.get("text") or delta.get("content") or ""
@@ -105,6 +122,8 @@ def read_stream(response: http.client.HTTPResponse, leaves_after: float = float(
             return None
     if not is_whole:
         raise BadAnswer("it broke off")
+    if len(times) > 1:
+        raise BadAnswer(f"one answer was made at {times}")
     return text, calls, logprobs, reason
 
 
@@ -122,8 +141,27 @@ def _event(event: dict[str, Any]) -> tuple[str, str | None, bool]:
         case "response.completed" | "response.incomplete":
             return "", event["response"]["status"], True
         case "error" | "response.failed":
-            raise BadAnswer(event)
+            raise Refused(event)
     return "", None, False
+
+
+def _triton_logprobs(piece: dict[str, Any]) -> list[float]:
+    """Its logprobs. Triton writes a tensor of one number as a number."""
+    found = piece.get("output_log_probs", [])
+    return found if isinstance(found, list) else [found]
+
+
+def _time_of_day(piece: dict[str, Any]) -> set[int]:
+    """When an answer was made, as a body or a piece says, if it does."""
+    found = {
+        value
+        for part in (piece, piece.get("response") or {})
+        for name in ("created", "created_at")
+        if (value := part.get(name)) is not None
+    }
+    if not all(isinstance(each, int) and abs(each - time.time()) < MOST_MOVED for each in found):
+        raise BadAnswer(f"an answer of {found} at {time.time():.0f}")
+    return found
 
 
 def is_same(one: Answer, other: Answer) -> bool:
@@ -148,6 +186,7 @@ class Client:
         {"num_speculative_tokens": dice.choice((None, "auto", 0, 2))},
         False,
     )
+    of_bad_requests = frozenset({400})  # the statuses
     stops: threading.Event = field(default_factory=threading.Event)  # set when the server is told to end
     counts: Counter[str] = field(default_factory=Counter)
     drafted: Counter[str] = field(default_factory=Counter)  # answers by what the request said of drafts
@@ -171,13 +210,18 @@ class Client:
             except Exception as error:
                 self.wrong.append(f"{time.strftime('%H:%M:%S')} {error!r}")
 
+    def request(self, asked: Asked, *, stream: bool) -> tuple[str, dict[str, Any], set[int]]:
+        """The path, the body, and the statuses with which it may be refused."""
+        path, body = request(asked, stream=stream)
+        fields, may_refuse = self.drafts(self.dice)
+        return path, {**body, **fields}, {400, 429} if may_refuse else {429}
+
     def _once(self) -> None:
         dice = self.dice
         asked, is_bad, streams = dice.choice(list(self.alone)), dice.random() < 0.15, dice.random() < 0.7
         leaves = streams and dice.random() < 0.4 and not self.stops.is_set()
-        path, body = request(asked, stream=streams)
-        fields, may_refuse = self.drafts(dice)
-        body |= fields
+        path, body, refusals = self.request(asked, stream=streams)
+        said_of_drafts = {name: body[name] for name in ("draft", "num_speculative_tokens") if name in body}
         if is_bad:
             name, value = dice.choice((("temperature", "warm"), ("tools", 3), ("seed", 1.5), ("colour", "red")))
             body[name] = value
@@ -192,7 +236,7 @@ class Client:
                     raise
                 return
             if response.status != 200:
-                self._refused(response, {400} if is_bad else {400, 429} if may_refuse else {429})
+                self._refused(response, refusals | self.of_bad_requests if is_bad else refusals)
                 return
             leaves_after = FIRST_LETTERS if leaves else float("inf")
             answer = read_stream(response, leaves_after) if streams else read_whole(response.read())
@@ -201,9 +245,9 @@ class Client:
                 response.close()
                 return
             self.counts[f"answered, {path.removeprefix('/v1/')}{', streamed' if streams else ''}"] += 1
-            self.drafted[str(fields.get("draft") or "not named")] += 1
+            self.drafted[str(body.get("draft") or "not named")] += 1
             if not is_same(answer, self.alone[asked]):
-                how = f"{asked}, {'streamed, ' if streams else ''}{fields}"
+                how = f"{asked}, {'streamed, ' if streams else ''}{said_of_drafts}"
                 self.wrong.append(f"{how}: {answer!r} instead of {self.alone[asked]!r}")
         finally:
             connection.close()

@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 SECONDS = 60
@@ -25,11 +25,14 @@ PATIENT = ("--backend-config", "python,stub-timeout-seconds=120", "--disable-aut
 class TritonServer:
     """Runs the server on a repository while the block lasts; models load on request.
 
-    After the block, ``code`` is its exit status (None: it had to be killed) and ``left`` lists its leftover shared
-    memory, which has been removed. Raises ``RuntimeError`` with the end of its log.
+    ``environment`` is added to that of this process. After the block, ``code`` is its exit status (None: it had to be
+    killed) and ``left`` lists its leftover shared memory, which has been removed. Raises ``RuntimeError`` with the end
+    of its log.
     """
 
-    def __init__(self, launcher: Path, repository: Path, log: Path, *models: str) -> None:
+    def __init__(
+        self, launcher: Path, repository: Path, log: Path, *models: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log, self.prefix = log, f"peagle_{os.getpid()}_{id(self)}_"
         self.http, self.grpc, self.metrics_port = free_ports(3)
         self._command = [str(launcher), "--model-repository", str(repository), "--model-control-mode", "explicit"]
@@ -39,6 +42,7 @@ class TritonServer:
         self._command += ["--backend-config", f"python,shm-region-prefix-name={self.prefix}", *PATIENT]
         for model in models:
             self._command += ["--load-model", model]
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.code: int | None = None
         self.left: list[str] = []
@@ -54,8 +58,9 @@ class TritonServer:
         """Start the server and wait until it is live."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
-            )
+                self._command, env=self._environment, process_group=0,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
         try:
             self.wait_until(lambda: self.is_there("/v2/health/live"))
         except BaseException:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from triton_process import SECONDS, TritonServer
 
+ROOT = Path(__file__).resolve().parents[3]
 _CRASHES = re.compile(r"Signal \((?!15)|terminate called|Non-graceful|not healthy")
+
+
+def installed() -> Path:
+    """The server's launcher, as `make triton-server` makes it; its clients can be imported from now on."""
+    from tools import triton_server
+
+    launcher = triton_server.make(ROOT / "build" / "triton")
+    (packages,) = launcher.parent.glob("venv/lib/python3.*/site-packages")
+    sys.path.append(str(packages))  # behind everything else: of our own environment it has only what that lacks
+    return launcher
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,7 @@ class TritonProcess(TritonServer):
         import tritonclient.grpc as grpc
 
         with grpc.InferenceServerClient(f"127.0.0.1:{self.grpc}") as client:
-            client.load_model(model)
+            client.load_model(model, client_timeout=2 * SECONDS)
 
     def unload(self, model: str) -> Answer:
         """Ask for a model to be unloaded, and wait until it is."""
@@ -99,6 +113,17 @@ class TritonProcess(TritonServer):
         labels = {**label, "model_name": model, "version": "1"}
         written = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
         return self.metrics().get(f"vllm:{name}{{{written}}}", 0.0)
+
+    def memory(self) -> int:
+        """Bytes of memory of the server and of the processes of its models; what is shared counts once."""
+        found = 0
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if os.getpgid(int(folder.name)) == self.process.pid:
+                    found += 1024 * int(re.findall(r"^Pss: +(\d+) kB$", (folder / "smaps_rollup").read_text(), re.M)[0])
+            except OSError:  # it ended meanwhile
+                continue
+        return found
 
     def _call(self, path: str, data: bytes | None) -> Answer:
         request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", data=data)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -59,18 +56,6 @@ ASKED = [
 ]
 
 
-def held_by(server: TritonProcess) -> int:
-    """Bytes of memory of the server and of the processes of its models; what is shared counts once."""
-    found = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getpgid(int(folder.name)) == server.process.pid:
-                found += 1024 * int(re.findall(r"^Pss: +(\d+) kB$", (folder / "smaps_rollup").read_text(), re.M)[0])
-        except OSError:  # it ended meanwhile
-            continue
-    return found
-
-
 def crowd(server: TritonProcess, wanted: dict[Asked, str], seconds: float) -> int:
     """Have eight clients ask one request after another; returns how many were answered, each as the engine does."""
     end = time.monotonic() + seconds
@@ -108,9 +93,9 @@ def test_eight_clients_at_once_get_right_answers_and_take_no_memory(
     wanted = {asked: output.text for asked, output in zip(ASKED, outputs, strict=True)}
     began = settled(triton)
     warm = crowd(triton, wanted, seconds / 3)  # allocators and buffers grow to what they need
-    before = held_by(triton)
+    before = triton.memory()
     count = crowd(triton, wanted, seconds)
     assert count > 2 * CLIENTS
-    assert held_by(triton) < before + MAY_GROW
+    assert triton.memory() < before + MAY_GROW
     assert settled(triton) == began + warm + count
     assert triton.counted("num_requests_running", "demo") == 0
