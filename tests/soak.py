@@ -4,8 +4,8 @@ make soak ARGS="--seconds 120"            with a demo engine, built into build/s
 make soak ARGS="ENGINE --head HEAD"       with another engine, and a head of its target that comes and goes
 
 The right answers are those of the same engine in this process, without drafts and without other requests. The exit
-code is 1 if an answer differs, a request fails that should not, a server's memory grows, its metrics tell impossible times,
-or it does not end well. Where Triton's server cannot run, or with ``--without-triton``, only `serve` is tested.
+code is 1 if an answer differs, a request fails that should not, a server's memory grows, its metrics tell impossible
+times, or it does not end well. Where Triton's server cannot run, or with ``--without-triton``, only `serve` is tested.
 """
 
 from __future__ import annotations
@@ -162,8 +162,12 @@ def _serve(
             answers=lambda: answers_alone(address, KEY, [*alone]),
         )
         process.send_signal(signal.SIGTERM)
-        if (code := process.wait(60)) != 0:
-            done.wrong.append(f"serve: it ended with {code}")
+        try:
+            if (code := process.wait(60)) != 0:
+                done.wrong.append(f"serve: it ended with {code}")
+        except subprocess.TimeoutExpired:
+            done.wrong.append("serve: it does not end")
+            process.kill()
         reader.join()
         if "Traceback" in log[0]:
             done.wrong.append(f"serve: its log has a traceback: {log[0][-2000:]}")
