@@ -37,11 +37,10 @@ class Run:
         return f"| {self.name} | {tokens:,} | {total.acceptance_length:.2f} | {score} |"
 
 
-def parser_of(description: str | None, questions: int) -> argparse.ArgumentParser:
+def parser_of(description: str | None) -> argparse.ArgumentParser:
     """Return the parser of an evaluation's command line, with the options that all have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path)
-    parser.add_argument("--tasks", type=int, default=questions, help="default: %(default)s, all of them")
     parser.add_argument("--max-tokens", type=int, default=256, help="default: %(default)s")
     parser.add_argument("--k", type=int, help="drafts per round; default: as the engine chooses")
     return parser

