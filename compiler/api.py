@@ -376,7 +376,7 @@ def bench(
         workload: The prompts, for example ``"humaneval"``; ``"chat"`` by default.
         prompts: JSON Lines file with prompts, instead of a workload.
         num_prompts: Number of prompts, evenly spaced.
-        repeats: Turns per prompt.
+        repeats: Measurements per prompt.
         max_tokens: Tokens to generate per prompt.
         concurrency: Numbers of concurrent requests to measure.
         out: File for the figures, as ``bench.json``.
@@ -388,7 +388,7 @@ def bench(
         ignore_eos: Continue past the end-of-text token.
         price_per_hour: Price of this machine per hour, to compute the price of a million tokens.
         url: An OpenAI-compatible server to measure instead of engines.
-        peer: Other servers to measure in turn with the engines, each as ``"NAME=URL"``.
+        peer: Other servers, which take turns with the engines, each as ``"NAME=URL"``.
         endpoint: Endpoint of the servers: ``"chat"``, the default with ``url``, or ``"completions"``, the default with
             ``peer``.
         api_key: API key of the servers.

@@ -56,7 +56,7 @@ class PrecisionOptions:
     lm_head: str | None = option(
         "--lm-head-precision",
         f"Type of the LM head: {_QUANTIZED}, or unquantized (the type of the model: fp32, fp16 or bf16). (default: "
-        "unquantized; on ONNX Runtime, int8 if --precision is int8 or int4, and stored if it is stored)",
+        "unquantized; on ONNX Runtime, int8 if --precision is int8 or int4, and stored if --precision is stored)",
     )
     drafter: str | None = option(
         "--draft-precision",

@@ -47,7 +47,7 @@ class ModelRef:
     draft: str | None = option(
         "--draft",
         f"Draft head ({' or '.join(head_titles().values())}): a folder, OWNER/NAME, or a short name. Or a draft "
-        "method, with the head known for the target: "
+        "method, which uses the head known for the target if it needs one: "
         + ", ".join(f"{name} ({METHODS[name].help})" for name in names_for_builds())
         + ". (default: the head known for the target)",
     )
@@ -85,10 +85,10 @@ class BackendOptions:
     experts: str | None = option(
         "--experts",
         "Routed experts on TensorRT: layer uses TensorRT's own layer (SM 100, 103 and 110), which computes for each "
-        "token only the experts that its router chose; layer-one-scale is the same with one FP8 scale for all experts "
-        "of a layer, if TensorRT does not accept one for each; dense computes every expert for every token. All three "
-        "dequantize experts that are stored in MXFP4. (default: such experts stay as stored, for this project's "
-        "kernels; others use layer, if it supports the model and the GPU, else dense)",
+        "token only the experts that its router chose; layer-one-scale is the same, but with one FP8 scale for all "
+        "experts of a layer, in case TensorRT does not accept one for each expert; dense computes every expert for "
+        "every token. All three dequantize experts that are stored in MXFP4. (default: such experts stay as stored, "
+        "for this project's kernels; others use layer, if it supports the model and the GPU, else dense)",
     )
     lowering: str | None = option(
         "--lowering",

@@ -36,7 +36,8 @@ def bench(
         list[Path] | None,
         typer.Argument(
             metavar="ENGINE",
-            help="Engine folders made by `peagle-compile build`, with the same target and for example different heads.",
+            help="Engine folders made by `peagle-compile build`, with the same target and, for example, different "
+            "heads.",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +61,7 @@ def bench(
         ),
     ] = None,
     num_prompts: Annotated[int, typer.Option(min=1, help="Number of prompts, evenly spaced.")] = 20,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns per prompt.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements per prompt.")] = 1,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per prompt.")] = 128,
     concurrency: Annotated[
         str, typer.Option(metavar="N,N,...", help="Numbers of concurrent requests to measure.")
@@ -119,8 +120,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME=URL,...",
-            help="Also measure these OpenAI-compatible servers, in turn with the engines, under names of your choice: "
-            "llama.cpp=http://127.0.0.1:8080.",
+            help="Also measure these OpenAI-compatible servers, which take turns with the engines, under names of your "
+            "choice: llama.cpp=http://127.0.0.1:8080.",
             show_default=False,
             rich_help_panel=RUN,
         ),
@@ -150,7 +151,7 @@ def bench(
     that disturbances of the machine affect all of them; other servers can take part (--peer). The tables show tokens
     per second with quartiles, and gains over plain decoding with a sign test; latency (time to the first token and
     between tokens); acceptance length overall, by position and by category; and the cost of a pass of the target by
-    its columns. They also show whether the text is that of plain decoding. The prefix cache is off.
+    number of columns. They also show whether the text is that of plain decoding. The prefix cache is off.
 
     bench.json contains all figures, a description of the machine, and the command that repeats the measurement; --html
     adds a report with charts. Ctrl-C prints what was measured so far.

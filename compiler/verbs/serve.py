@@ -123,8 +123,8 @@ def serve(
             min=1,
             metavar="N",
             help="Maximum number of prompt tokens to read between two rounds of running requests. With a larger "
-            "number, long prompts start sooner, but running requests pause longer. (default: as many as take two and a "
-            "half rounds; 128 without this project's CPU kernels)",
+            "number, long prompts start sooner, but running requests pause longer. (default: as many as can be read in "
+            "the time of two and a half rounds; 128 without this project's CPU kernels)",
             show_default=False,
         ),
     ] = None,
@@ -133,8 +133,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Load this drafter too, so that requests can choose it with draft. Can be repeated; POST /v1/drafters "
-            "does the same later.",
+            help="Load this drafter too, so that requests can choose it with the field draft. Can be repeated; "
+            "POST /v1/drafters does the same later.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),
@@ -153,8 +153,8 @@ def serve(
         bool,
         typer.Option(
             "--auto-draft",
-            help="For requests without draft: if almost no drafts of the drafter are accepted, use another loaded "
-            "drafter, or none.",
+            help="For requests without the field draft: if almost no drafts of the drafter are accepted, use another "
+            "loaded drafter, or none.",
             rich_help_panel=DRAFT,
         ),
     ] = False,

@@ -120,11 +120,11 @@ def verify(
 ) -> None:
     """Check that speculation does not change the output, and measure the accuracy cost of the precision.
 
-    There are four checks. losslessness compares the output with and without speculation, greedy and with seeded
-    sampling, of single prompts and of batches. text compares the tokenizer, token ids, chat template and end-of-text
-    tokens with those of the checkpoint. parity compares the logits of an FP32 engine with those of torch. precision
-    compares any other engine with the same pair in FP32, by perplexity, logits, layers, greedy text and acceptance
-    length; a GPU engine only by perplexity and logits, unless you pass --reference pair.
+    There are four checks. losslessness compares the output with speculation to the output without it, for greedy
+    decoding and seeded sampling, and for single prompts and batches. text compares the tokenizer, token ids, chat
+    template and end-of-text tokens with those of the checkpoint. parity compares the logits of an FP32 engine with
+    those of torch. precision compares any other engine with the same pair in FP32, by perplexity, logits, layers,
+    greedy text and acceptance length; a GPU engine only by perplexity and logits, unless you pass --reference pair.
 
     All checks except losslessness need the checkpoints that the engine was built from. The exit code is 4 if a check
     fails, and 3 if one cannot run; --only limits which checks run. After each check, the command updates verify.json in

@@ -38,7 +38,7 @@ Check = Annotated[
     Literal["auto", "hashes", "sizes"],
     typer.Option(
         help="How to check the engine's files against the manifest: hashes, or only sizes, which is faster; auto "
-        "compares hashes, but only the sizes of weights if the engine has 1 GB or more.",
+        "compares hashes, but only the sizes of weights if the engine is 1 GB or larger.",
         rich_help_panel=RUN,
     ),
 ]
