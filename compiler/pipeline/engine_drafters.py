@@ -181,7 +181,7 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
             added = ", ".join(sorted(manifest.drafters)) or "none"
             raise UsageError(
                 f"the drafter {name} of {engine} cannot be removed",
-                why="the engine was built with it" if gone else f"there is none; those that were added are: {added}",
+                why="the engine was built with it" if gone else f"it does not exist; the added drafters are: {added}",
                 fix="pass the name of an added drafter",
             )
         drafters = {each: record for each, record in manifest.drafters.items() if each != name}

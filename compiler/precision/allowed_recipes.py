@@ -191,7 +191,7 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
         )
     raise UsageError(
         f"unknown --draft-precision {kind}",
-        why=f"the valid types are the target's wide type, and {', '.join(kinds)} for the drafter's matrices",
+        why=f"the valid types are {', '.join(kinds)}, and the compute type of the target",
         fix=_choice("--draft-precision", kind, kinds),
     )
 

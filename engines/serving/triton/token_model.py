@@ -57,7 +57,8 @@ def _asked(inputs: InputTensors, tensors: Tensors) -> Tensors:
         length = inputs.one("input_lengths")
         if not 0 < length <= ids.size:
             raise UsageError(
-                f"input_lengths is {length}, but input_ids has {ids.size} ids", fix=f"send at most {ids.size}"
+                f"input_lengths is {length}, but input_ids has {ids.size} ids",
+                fix=f"send a length from 1 to {ids.size}",
             )
         ids = ids[:, :length]
     if "beam_width" in inputs and inputs.one("beam_width") != 1:

@@ -276,7 +276,7 @@ def test_removed_drafter_leaves_the_engine_as_it_was(engine: Path, head: Path, e
     assert not (engine / "drafters").exists()
 
 
-@pytest.mark.parametrize(("name", "said"), [(BUILT_IN, "built with it"), ("gone", "those that were added are: none")])
+@pytest.mark.parametrize(("name", "said"), [(BUILT_IN, "built with it"), ("gone", "the added drafters are: none")])
 def test_only_added_drafters_can_be_removed(engine: Path, name: str, said: str) -> None:
     before = content_of(engine)
     with pytest.raises(UsageError, match=said):
