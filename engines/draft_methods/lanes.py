@@ -35,9 +35,9 @@ class Emission(Protocol):
 class Lanes(Protocol):
     """The windows of all active slots, or the one window of a prompt chunk. Rounds are written over lanes.
 
-    ``verify``, ``draft``, ``branch``, ``extend``, ``hold`` and ``advance`` enqueue work for every row without waiting,
-    so they can be captured in a CUDA graph. The windows persist between rounds and K may change: drafts beyond the next
-    K are dropped, and a row with fewer drafts verifies those it has.
+    ``verify``, ``draft``, ``draft_tree``, ``extend``, ``defer`` and ``advance`` enqueue work for every row without
+    waiting, so they can be captured in a CUDA graph. The windows persist between rounds and K may change: drafts beyond
+    the next K are dropped, and a row with fewer drafts verifies those it has.
     """
 
     def verify(self, k: int) -> None:
