@@ -1,13 +1,14 @@
 """Measure the adaptive K policy where drafts do not pay and where they do, beside plain decoding and fixed K.
 
     make bench-policy                                       # or
-    python benchmarks/policy.py [--precision fp32] [--batch 1 4] [--questions 6]
+    python benchmarks/policy.py [--precision fp32] [--batch 1 4] [--questions 6] [--temperature 0.8] [--runs 3]
 
 SmolLM2-135M with two heads: the registry's, and one of its shape with random weights, whose drafts are never accepted.
 Missing engines are built. Prompts are the bundled questions, code and prose in turn; end-of-sequence is ignored. All
 methods take turns on each group of questions, so that disturbances affect all of them. A turn is a whole call, prompts
 included, followed by a pause: Linux stops a real-time program that never sleeps for 50 ms of every second, and a call
-hit by that takes a tenth longer. Each batch size starts with a freshly loaded engine, whose policy has no history.
+hit by that takes a tenth longer. Each run of a batch size starts with a freshly loaded engine, whose policy has no
+history; the last line of a table is the policy over the fastest fixed K of that run.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ def built(head: str, precision: str, folder: Path) -> Path:
     return out
 
 
-def measure(engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], tokens: int) -> list[Turn]:
+def measure(
+    engine: Engine, ways: Mapping[str, Way], groups: Sequence[list[list[int]]], params: SamplingParams
+) -> list[Turn]:
     """Return tokens per second of every method, group by group, in rotating order."""
-    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
     names, turns = [*ways], list[Turn]()
     for name in (each for each in names if each != "auto"):  # warm-up; the policy starts without history
         engine.generate(groups[0], SamplingParams(max_tokens=4, ignore_eos=True), **ways[name])
@@ -108,6 +110,11 @@ def table(title: str, turns: Sequence[Turn]) -> str:
         shown = f"{gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})"
         lines.append(f"  {name:8}{f'{speed.median:.0f} ({speed.low:.0f} to {speed.high:.0f})':>22}{shown:>22}"
                      f"{rounds.median:>14.2f}")  # fmt: skip
+    fixed = [name for name in turns[0] if name.startswith("K = ")]
+    if fixed:
+        best = max(fixed, key=lambda name: Spread.of([turn[name][0] for turn in turns]).median)
+        share = Spread.of([turn["auto"][0] / turn[best][0] for turn in turns])
+        lines.append(f"  auto over {best}: {share.median:.2f} ({share.low:.2f} to {share.high:.2f})")
     return "\n".join(lines)
 
 
@@ -120,23 +127,27 @@ def main() -> None:
     parser.add_argument("--k", type=int, nargs="*", help="fixed K to compare with; default: the build's, and 2")
     parser.add_argument("--questions", type=int, default=8, help="questions of each kind; default: %(default)s")
     parser.add_argument("--tokens", type=int, default=96, help="tokens per answer; default: %(default)s")
+    parser.add_argument("--temperature", type=float, default=0.0, help="default: greedy")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each batch size; default: %(default)s")
     arguments = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.precision}, "
           f"{arguments.tokens} tokens per answer")  # fmt: skip
+    params = SamplingParams(max_tokens=arguments.tokens, ignore_eos=True, temperature=arguments.temperature, seed=1)
+    kind = f"temperature {arguments.temperature:g}" if arguments.temperature else "greedy"
     for head in arguments.heads:
         folder = built(head, arguments.precision, WORK)
-        for batch in arguments.batch:
+        for batch in arguments.batch * arguments.runs:
             engine = Engine.load(folder, max_batch_size=batch, check="sizes", prefix_cache_bytes=0)
             depths = sorted({2, engine.num_speculative_tokens} if arguments.k is None else {*arguments.k})
             ways: dict[str, Way] = {"plain": {"draft": "none"}, "auto": {"num_speculative_tokens": "auto"}}
             ways |= {f"K = {k}": {"num_speculative_tokens": k} for k in depths}
-            kinds = [[each for each in questions() if each.kind == kind] for kind in ("code", "prose")]
-            asked = [each for pair in zip(*kinds, strict=False) for each in pair][: 2 * arguments.questions]
+            sorts = [[each for each in questions() if each.kind == sort] for sort in ("code", "prose")]
+            asked = [each for pair in zip(*sorts, strict=False) for each in pair][: 2 * arguments.questions]
             ids = [question_ids(engine, each) for each in asked]
             groups = [ids[at : at + batch] for at in range(0, len(ids) - batch + 1, batch)]
             with engine:
-                turns = measure(engine, ways, groups, arguments.tokens)
-            print("\n" + table(f"{head} head, batch {batch}", turns), flush=True)
+                turns = measure(engine, ways, groups, params)
+            print("\n" + table(f"{head} head, {kind}, batch {batch}", turns), flush=True)
 
 
 if __name__ == "__main__":
