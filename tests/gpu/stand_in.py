@@ -100,7 +100,7 @@ def _waits(function: str) -> bool:
 
 def _moves(args: Any, kwargs: Mapping[str, Any]) -> bool:
     """A copy to another device."""
-    named = [each for each in (*args, *kwargs.values()) if isinstance(each, (str, torch.device))]
+    named = [each for each in (*args, kwargs.get("device")) if isinstance(each, (str, torch.device))]
     return any(torch.device(each) != _GPU for each in named)
 
 

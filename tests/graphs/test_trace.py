@@ -22,7 +22,8 @@ from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced, semantic
 from tests.models import CONFIGS, VOCAB
 
-POLICY = {"uniform", "temperature", "top_p", "min_p", "tolerance"}
+# Float32 in graphs of every type.
+WIDE = {"uniform", "temperature", "top_p", "min_p", "tolerance", "candidate_scores"}
 
 TracedIn = Callable[[str, trace.Dtype], Traced]
 
@@ -167,8 +168,8 @@ def test_the_interface_and_every_weight_are_of_the_type(
     lowered = traced.lowered(part, lowering)
     interface = {str(v.name): v.dtype for v in (*lowered.model.graph.inputs, *lowered.model.graph.outputs)}
     floats = {name: kind for name, kind in interface.items() if kind.is_floating_point()}
-    assert {name for name, kind in floats.items() if kind == ir.DataType.FLOAT} == POLICY & interface.keys()
-    assert {kind for name, kind in floats.items() if name not in POLICY} == {ir.DataType[dtype.upper()]}
+    assert {name for name, kind in floats.items() if kind == ir.DataType.FLOAT} == WIDE & interface.keys()
+    assert {kind for name, kind in floats.items() if name not in WIDE} == {ir.DataType[dtype.upper()]}
     assert {"aux_hidden", "k_cache.0", "v_cache.0.out"} <= floats.keys()
     assert {weight.dtype for weight in lowered.weights} == {dtype}
     check(traced.built(part, lowering))

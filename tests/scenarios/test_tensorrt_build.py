@@ -182,7 +182,7 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
     text = cli("inspect", demo_plans).out
     for said in (
         "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "one: rows 1, columns 1 to 9",
-        "prefill: rows 1, columns 1 to 512", "AcceptPrefix 1",
+        "prefill: rows 1, columns 1 to 512", "AcceptTree 1",
         "fp16 (100.0% of the weights); according to the plan itself",
         "PlaceholderDraft 1", "KV_CACHE_UPDATE 24", "24 caches float16 [?, 2, 2112, 32]", "input_ids int64 [?, ?]",
         "target/model.plan", "kernel NumbersAt", "registers", "plugin library", " and sm_120, ",

@@ -68,7 +68,7 @@ def test_refusals_and_missing_servers_are_named(server: Server, tmp_path: Path) 
     assert "temperature" in error.value.why
     with pytest.raises(EnvironmentProblem, match="cannot reach"):
         _ = BenchServer("http://127.0.0.1:9", "chat", FIELDS).model
-    with pytest.raises(UsageError, match="is not a URL"):
+    with pytest.raises(UsageError, match="is not the URL of a server"):
         BenchServer("localhost:8000", "chat", FIELDS)
 
 

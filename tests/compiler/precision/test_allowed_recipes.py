@@ -83,7 +83,7 @@ REFUSED = [
     ("int8", RTX, ("sm_89",), {"kv_cache": "int8"}, "or in fp8", "--kv-cache-dtype fp8"),
     ("int8", RTX, (), {"kv_cache": "fp16"}, "the compute type of the model", "fp8"),
     ("fp8", RTX, (), {"drafter": "fp8"}, "multiplies FP8 weights only by FP8", "--draft-precision int8"),
-    ("fp8", RTX, (), {"drafter": "mxfp8"}, "int8, int4 for the drafter", "--draft-precision int8"),
+    ("fp8", RTX, (), {"drafter": "mxfp8"}, "int8, int4, and the compute type of the target", "--draft-precision int8"),
     ("fp8", ORT, (), {"drafter": "mxfp8"}, "fp8, int8, int4", "--draft-precision fp8"),
     ("fp8", RTX, (), {"drafter": "fp4"}, "int8, int4", "--draft-precision int8"),
     ("fp8", ORT, (), {"drafter": "INT4"}, "int8, int4", "--draft-precision int4"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from peagle.graphs import graph_files, stream_weights
 from peagle.graphs.lowering import LOWERINGS, Lowering, lower, shared_passes
+from peagle.plugins.graph_contract import SKIPPED
 from tests.graphs.running import Graph, target_inputs
 from tests.graphs.traced import CACHE, Traced
 from tests.models import VOCAB
@@ -87,7 +88,8 @@ def _chosen(graph: Path, window: dict[str, np.ndarray], traced: Traced) -> list[
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     held = Graph(graph, traced.target.caches, CACHE, rows=ROWS)
-    feeds = held.whole | window | held.caches
+    chains = {SKIPPED: np.zeros_like(window["input_ids"])}
+    feeds = held.whole | chains | window | held.caches
     found = session.run([node.input[1] for node in nodes], feeds)
     return [np.asarray(each).reshape(ROWS, WIDTH, -1) for each in found]
 

@@ -41,8 +41,8 @@ launcher.launch(0xabc, [2**40 + i for i in range(13)], dims, {}, "bfloat16")
 def test_grid_has_a_cluster_per_spec_block(op: OpSpec, rows: int, sm: int) -> None:
     kernel = kernel_of(op)
     cluster = kernel.cluster if sm >= 90 else 1
-    blocks = rows + 3 if kernel.blocks == "B+S" else rows
-    assert geometry(op, sm, {"B": rows, "S": 3, "H": rows, "I": rows}) == Geometry(
+    blocks = {"B+S": rows + 3, "N+15": 2 + 15}.get(kernel.blocks, rows)
+    assert geometry(op, sm, {"B": rows, "S": 3, "H": rows, "I": rows, "N": 2}) == Geometry(
         blocks * cluster, kernel.threads, cluster
     )
 
