@@ -107,7 +107,7 @@ class PlanLanes:
         """Make every slot idle."""
         self._busy = [False] * self._memory.slots
         self.choices = [None] * self._memory.slots
-        self._drafters, self._running = [None] * self._memory.slots, ()
+        self._drafters, self._running, self.grown = [None] * self._memory.slots, (), ()
         for slot in range(self._memory.slots):
             self._reach.place(slot, None)
         self._device.upload(self._window.base, self._idle)
@@ -115,7 +115,8 @@ class PlanLanes:
 
     def retire(self, slot: int) -> None:
         """Make one slot idle."""
-        self._busy[slot], self.choices[slot], self._drafters[slot], self._running = False, None, None, ()
+        self._busy[slot], self.choices[slot], self._drafters[slot] = False, None, None
+        self._running = self.grown = ()  # which refer to drafters
         self._reach.place(slot, None)
         for name in ("start", "window_len", "draft_len"):
             size = itemsize("int64" if name == "start" else "int32")
@@ -203,7 +204,9 @@ class PlanLanes:
         self._enqueue("target", sizes)
         for slot, choice in self._chosen():
             self._host.replace(slot, choice, self.tensors, sizes, self._drafts[slot])
-        if self._verified and any(self._grows(each) for each in self._running):
+        # A row that drafts on the host may still have a tree of a drafter that left; its rounds are not captured.
+        has_trees = (self._waits and self._forked) or any(self._grows(each) for each in self._running)
+        if self._verified and has_trees:
             self._close_up(sizes)
 
     def _grows(self, drafter: PlanDrafter) -> bool:

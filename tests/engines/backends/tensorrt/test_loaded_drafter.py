@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,51 @@ def test_unloaded_drafter_serves_its_requests_and_leaves_no_memory(folder: Path,
         assert device.held == held
         assert len(engine_and_device.backend._rounds) == rounds
         assert not engine_and_device.backend._others
+
+
+def test_unloaded_drafter_is_gone_after_rounds_with_its_trees(folder: Path, tiny_engine: Engine) -> None:
+    """Its plan too, which holds the weights."""
+    state, params = load(folder, tiny_engine, drafters=()), SamplingParams(max_tokens=4, ignore_eos=True)
+    with state.engine as engine:
+        engine.generate([[5, 9]], params, num_speculative_tokens=K)
+        handle = state.backend.load_drafter(Manifest.read(folder).using("noisy"), engine._loop.run_between)
+        loaded = weakref.ref(handle.loaded)
+        windows(state, "peagle", [handle] * SLOTS, [K, K, K])
+        del handle
+        gc.collect()
+        engine.generate([[5, 9]], params, num_speculative_tokens=K)  # replays rounds that were captured before
+        gc.collect()
+        assert loaded() is None
+
+
+def test_tree_of_a_drafter_that_left_is_verified_like_any_other(folder: Path, tiny_engine: Engine) -> None:
+    """It laid out windows of rows without a drafter too, whose next round may keep those drafts, as for a grammar."""
+    manifest, tree, plain = Manifest.read(folder), METHODS_BY_NAME["peagle"].strategy, METHODS_BY_NAME["none"].strategy
+    engine, _ = plan_engine(folder, manifest.using("other"), tiny_engine.folder, 4)  # its own drafter drafts chains
+    assert tree is not None
+    assert plain is not None
+    moved = 0
+    with engine:
+        backend: Any = engine._backend
+        left = backend.load_drafter(manifest.using("twin"), engine._loop.run_between)
+        for seed in (10, 12):
+            texts = list[list[int]]()
+            backend.begin()
+            for slot in range(4):
+                backend.admit(slot, SAMPLED, uniform_stream(seed, 97), drafter=left, drafts=slot == 3)
+                backend.prompt(slot, Chunk(PROMPTS[slot], 0, -1), plain.prompt, 0)
+                texts.append([int(backend.first(slot).read()[0][0, 0])])
+            for steps, k in ((tree, 6), (plain, 6), *[(plain, 0)] * 6):
+                emission = backend.round(steps.round, k, replay=False)
+                tokens, counts = emission.read()
+                moved += sum([*nodes] != [*range(len(nodes))] for nodes in emission.nodes.values())
+                for slot in range(3):
+                    texts[slot] += tokens[slot, : counts[slot]].tolist()
+                if steps is tree:
+                    backend.retire(3)
+            whole = tiny_engine.generate(PROMPTS[:3], replace(SAMPLED, seed=seed), draft="none")
+            assert texts[:3] == [list(each.token_ids[: len(text)]) for each, text in zip(whole, texts, strict=False)]
+    assert moved
 
 
 def test_drafter_is_loaded_while_requests_run(folder: Path, tiny_engine: Engine) -> None:
