@@ -145,8 +145,8 @@ def picture(result: BenchResult) -> str:
         "title": "Decoding speed of SmolLM2-135M-Instruct on two CPU cores",
         "unit": "tokens/s",
         "notes": [
-            "Bars show medians, and thin lines show quartiles. In brackets: the median speed relative to plain decoding "
-            "of the same prompt.",
+            "Bars show medians, and thin lines show quartiles. In brackets: the median speed relative to plain "
+            "decoding of the same prompt.",
             f"{origin['machine']}; load {origin['load']}; {origin['time']}.",
         ],
         "not_measured": ["GPUs"],

@@ -92,8 +92,8 @@ def curve_table(curve: list[CurvePoint]) -> str:
         for point in curve[every - 1 :: every]
     ]
     return "\n".join([
-        "\nThe values are for the training text, smoothed over about fifty steps. *Agreement* is the share of positions",
-        "where the most likely token of the head is also that of the target, for the first, second, ... draft:\n",
+        "\nThe values are for the training text, smoothed over about fifty steps. *Agreement* is the share of",
+        "positions where the head's most likely token is also the target's, for the first, second, ... draft:\n",
         "| step | seconds | loss | agreement |",
         "|---|---|---|---|",
         *rows,
