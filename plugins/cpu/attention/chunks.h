@@ -157,7 +157,7 @@ inline Form form_of(Instructions instructions) {
   if (instructions == Instructions::kAvx512Vnni) {
     return form_of<Avx512Products, Avx512Codes>(share_out_avx512, add_avx512, finish_avx512);
   }
-  if (instructions == Instructions::kAvx2) {
+  if (instructions >= Instructions::kAvx2) {
     return form_of<Avx2Products, Avx2Codes>(share_out_avx2, add_avx2, finish_avx2);
   }
 #endif

@@ -343,7 +343,7 @@ PEAGLE_AVX512_VNNI inline Decision decide_avx512(const Column& column) { return 
 inline Decide decide_with(Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) return decide_avx512;
-  if (instructions == Instructions::kAvx2) return decide_avx2;
+  if (instructions >= Instructions::kAvx2) return decide_avx2;
 #endif
   (void)instructions;
   return decide_portable;

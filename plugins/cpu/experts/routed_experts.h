@@ -82,7 +82,7 @@ template <bool kCubic>
 GateFunction gate_function(Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) return gate_avx512<kCubic>;
-  if (instructions == Instructions::kAvx2) return gate_avx2<kCubic>;
+  if (instructions >= Instructions::kAvx2) return gate_avx2<kCubic>;
 #endif
   return gate_portable<kCubic>;
 }

@@ -77,8 +77,51 @@ struct Avx2 {
     half_tile(weights, at, rows, kTile / 2);
   }
 
- private:
   static constexpr PackedFormat kForm = record(kFormat);
+
+  // The codes of one pair of groups after the other: `first` of the first half of the columns, `second` of the other.
+  // Values are raised by a number.
+  struct Decoder {
+    __m256i first, second, upper, values;
+    const std::uint8_t* packed;
+
+    PEAGLE_AVX2 Decoder(const std::uint8_t* from, int raised) : packed(from) {
+      if constexpr (kForm.values != nullptr) {
+        const __m128i given = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kForm.values));
+        values = _mm256_broadcastsi128_si256(_mm_add_epi8(given, _mm_set1_epi8(char(raised))));
+      }
+    }
+    PEAGLE_AVX2 void next(int i) {
+      const __m256i low = _mm256_set1_epi8(15), both = load(packed + i * kGroupBytes);
+      first = _mm256_and_si256(both, low);
+      second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+      if constexpr (kForm.upper_bits() > 0) {
+        constexpr int kUpper = kForm.upper_bits(), kTogether = 4 / kUpper;
+        const __m256i above = _mm256_set1_epi8(((1 << kUpper) - 1) << 4);
+        upper = i % kTogether == 0 ? load(packed + (kGroups / 2 + i / kTogether) * kGroupBytes)
+                                   : _mm256_srli_epi16(upper, kUpper);
+        first = _mm256_or_si256(first, _mm256_and_si256(upper, above));
+        second = _mm256_or_si256(second, _mm256_and_si256(_mm256_slli_epi16(upper, 4), above));
+      }
+      if constexpr (kForm.values != nullptr) {
+        first = _mm256_shuffle_epi8(values, first);
+        second = _mm256_shuffle_epi8(values, second);
+      }
+    }
+  };
+
+  // Memory would rest while the second half of a tile is read, which is near: so both halves, a half of a block at a
+  // time, have the next tile brought near.
+  PEAGLE_AVX2 static void fetch(const std::uint8_t* codes) {
+    PEAGLE_UNROLL for (int i = 0; i < (kForm.bits + 1) / 2; i++) {
+      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes), _MM_HINT_T1);
+    }
+  }
+  PEAGLE_AVX2 static __m256i load(const std::uint8_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+
+ private:
   static constexpr bool kOfRows = kForm.scales == Scales::kRows;
   static constexpr int kParts = kForm.parts();
   static constexpr int kFit = 32767 / (2 * 127 * kForm.most());  // groups whose sums fit into 16 bits
@@ -173,48 +216,6 @@ struct Avx2 {
         }
       }
     }
-  }
-
-  // The codes of one pair of groups after the other: `first` of the first half of the columns, `second` of the other.
-  // Values are raised by a number.
-  struct Decoder {
-    __m256i first, second, upper, values;
-    const std::uint8_t* packed;
-
-    PEAGLE_AVX2 Decoder(const std::uint8_t* from, int raised) : packed(from) {
-      if constexpr (kForm.values != nullptr) {
-        const __m128i given = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kForm.values));
-        values = _mm256_broadcastsi128_si256(_mm_add_epi8(given, _mm_set1_epi8(char(raised))));
-      }
-    }
-    PEAGLE_AVX2 void next(int i) {
-      const __m256i low = _mm256_set1_epi8(15), both = load(packed + i * kGroupBytes);
-      first = _mm256_and_si256(both, low);
-      second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-      if constexpr (kForm.upper_bits() > 0) {
-        constexpr int kUpper = kForm.upper_bits(), kTogether = 4 / kUpper;
-        const __m256i above = _mm256_set1_epi8(((1 << kUpper) - 1) << 4);
-        upper = i % kTogether == 0 ? load(packed + (kGroups / 2 + i / kTogether) * kGroupBytes)
-                                   : _mm256_srli_epi16(upper, kUpper);
-        first = _mm256_or_si256(first, _mm256_and_si256(upper, above));
-        second = _mm256_or_si256(second, _mm256_and_si256(_mm256_slli_epi16(upper, 4), above));
-      }
-      if constexpr (kForm.values != nullptr) {
-        first = _mm256_shuffle_epi8(values, first);
-        second = _mm256_shuffle_epi8(values, second);
-      }
-    }
-  };
-
-  // Memory would rest while the second half of a tile is read, which is near: so both halves, a half of a block at a
-  // time, have the next tile brought near.
-  PEAGLE_AVX2 static void fetch(const std::uint8_t* codes) {
-    PEAGLE_UNROLL for (int i = 0; i < (kForm.bits + 1) / 2; i++) {
-      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes), _MM_HINT_T1);
-    }
-  }
-  PEAGLE_AVX2 static __m256i load(const std::uint8_t* from) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   }
 };
 

@@ -8,6 +8,9 @@ namespace peagle {
 template Form form_of<Avx512Vnni>(Format);
 template Form form_of<Avx2>(Format);
 #endif
+#ifdef PEAGLE_AVX_VNNI
+template Form form_of<AvxVnni>(Format);
+#endif
 #ifdef PEAGLE_AARCH64
 template Form form_of<DotProduct>(Format);
 #endif

@@ -8,6 +8,7 @@
 #include "arm_products.h"
 #include "avx2_products.h"
 #include "avx512_products.h"
+#include "avx_vnni_products.h"
 #include "portable_products.h"
 
 namespace peagle {
@@ -58,6 +59,9 @@ Form form_of(Format format) {
 extern template Form form_of<Avx512Vnni>(Format);
 extern template Form form_of<Avx2>(Format);
 #endif
+#ifdef PEAGLE_AVX_VNNI
+extern template Form form_of<AvxVnni>(Format);
+#endif
 #ifdef PEAGLE_AARCH64
 extern template Form form_of<DotProduct>(Format);
 #endif
@@ -67,6 +71,9 @@ inline Form form_of(Format format, Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format);
   if (instructions == Instructions::kAvx2) return form_of<Avx2>(format);
+#endif
+#ifdef PEAGLE_AVX_VNNI
+  if (instructions == Instructions::kAvxVnni) return form_of<AvxVnni>(format);
 #endif
 #ifdef PEAGLE_AARCH64
   if (instructions == Instructions::kDotProduct) return form_of<DotProduct>(format);

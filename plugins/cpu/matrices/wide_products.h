@@ -181,7 +181,7 @@ WideForm wide_form(int most) {
 inline WideForm wide_form(Instructions instructions) {
 #ifdef PEAGLE_X86_64
   if (instructions == Instructions::kAvx512Vnni) return wide_form<WideAvx512>(8);
-  if (instructions == Instructions::kAvx2) return wide_form<WideAvx2>(6);
+  if (instructions >= Instructions::kAvx2) return wide_form<WideAvx2>(6);
 #endif
   return wide_form<WidePortable>(8);
 }

@@ -33,8 +33,8 @@ void choose(void (**function)(Arguments...)) {
   *function = portable<Body, Arguments...>;
 #ifdef PEAGLE_X86_64
   const Instructions best = instructions();
+  if (best >= Instructions::kAvx2) *function = avx2<Body, Arguments...>;
   if (best == Instructions::kAvx512Vnni) *function = avx512<Body, Arguments...>;
-  if (best == Instructions::kAvx2) *function = avx2<Body, Arguments...>;
 #endif
 }
 

@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import pytest
 
 from peagle.plugins.cpu.one_node_model import one_node_model
 from peagle.plugins.cpu.self_test import instructions_of
+from peagle.plugins.errors import EnvironmentProblem
 from peagle.plugins.number_types import BY_NAME, BY_NUMPY
 from peagle.plugins.ops import OPS
 from tests.plugins.cpu import other_machine
 
 # From what every machine has to what few have.
-PATHS = other_machine.PATHS if platform.machine() == "aarch64" else ("portable", "avx2", "avx512-vnni")
+PATHS = other_machine.PATHS if platform.machine() == "aarch64" else ("portable", "avx2", "avx-vnni", "avx512-vnni")
 
 
 def session(library: Path | None, model: bytes, threads: int = 1) -> Any:
@@ -79,4 +81,11 @@ def paths_here(library: Path) -> tuple[str, ...]:
     """The paths through the kernels that the machine under test can go."""
     if other_machine.COMMAND in os.environ:
         return other_machine.paths()
-    return PATHS[: PATHS.index(instructions_of(library)) + 1]
+    return tuple(path for path in PATHS if _runs(library, path))
+
+
+def _runs(library: Path, path: str) -> bool:
+    with pytest.MonkeyPatch.context() as patch, suppress(EnvironmentProblem):
+        patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
+        return instructions_of(library) == path
+    return False

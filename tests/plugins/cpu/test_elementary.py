@@ -16,7 +16,8 @@ from tests.plugins.cpu.sessions import paths_here
 
 FUNCTIONS = {"exponential": np.exp, "hyperbolic_tangent": np.tanh}
 TARGETS = {
-    "portable": "", "avx2": "PEAGLE_AVX2", "avx512-vnni": "PEAGLE_AVX512_VNNI", "dotprod": "PEAGLE_DOT_PRODUCT"
+    "portable": "", "avx2": "PEAGLE_AVX2", "avx-vnni": "PEAGLE_AVX_VNNI", "avx512-vnni": "PEAGLE_AVX512_VNNI",
+    "dotprod": "PEAGLE_DOT_PRODUCT",
 }  # fmt: skip
 LOOP = """
 extern "C" __attribute__((visibility("default"))) {target}
