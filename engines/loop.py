@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ..plugins.errors import EnvironmentProblem
@@ -232,10 +232,9 @@ class Loop:
         """Process incoming items; sleep until one arrives if there is nothing to do."""
         may_sleep = self._is_idle and not self._is_ending
         while True:
-            try:
-                item = self._inbox.get(block=may_sleep)
-            except Empty:
+            if not may_sleep and self._inbox.empty():  # faster than to catch ``Empty``, and only this thread takes items
                 break
+            item = self._inbox.get()
             may_sleep = False
             if item is None:
                 self._is_ending = True

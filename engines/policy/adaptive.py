@@ -64,7 +64,8 @@ class _Place:
     def __init__(self, k: int, costs: RoundCosts, busy: int) -> None:
         self.k, self.costs, self.busy = k, costs, max(busy, 1)
         self.since = 0  # rounds since K changed
-        self.weighed: object = None  # the time and the texts for which ``best`` was computed
+        self.weighed: object = None  # the time and the texts of the last comparison of all K
+        self.known: object = None  # what ``best`` was computed from
         self.best = k
         self.probe: _Probe | None = None
         self.probed: dict[int, int] = {}  # K -> number of probes
@@ -73,6 +74,7 @@ class _Place:
 
     def change(self, k: int) -> None:
         self.k, self.since, self.probe, self.price = k, 0, None, _LEAST_PRICE
+        self.weighed = self.known = None
 
 
 class Adaptive:
@@ -98,23 +100,30 @@ class Adaptive:
         self._last: _Place | None = None
         self._found = RoundAhead((), 0), _Place(start, RoundCosts([1.0], 1.0), 1)  # of the last round
         self._running: list[int] = []
+        self._num_counted = 0  # outcomes that rates were learned from
         self._share, self._account = SHARE, 0.0 if self._prior.is_measured else _FIRST
 
     def choose(self, ahead: RoundAhead) -> int:
         """Return K of this round: the probe's, else the current one, unless another is better by a margin."""
         place = self._place(ahead)
-        texts = [id(row.text) for row in ahead.rows]
-        if place.probe is not None and place.probe.texts == texts:
+        if place.probe is not None and place.probe.texts == ahead.texts:
             return place.probe.k
         if place.since < DWELL:
             return place.k
-        now = place.since // _WEIGH, texts
+        now = place.since // _WEIGH, ahead.texts
         if place.weighed != now:
-            values = self.values(ahead)
-            best = max(self.counts, key=values.__getitem__)
-            margin = MORE if best > place.k else FEWER
-            place.weighed, place.best = now, best if values[best] > margin * values[place.k] else place.k
+            place.weighed = now
+            known = ahead.texts, self._num_counted, place.costs.num_ratios
+            if place.known != known:
+                place.known, place.best = known, self._best(ahead, place)
         return place.best
+
+    def _best(self, ahead: RoundAhead, place: _Place) -> int:
+        """Return the K with the highest value if it is better than the current one by a margin, else the current one."""
+        values = self.values(ahead)
+        best = max(self.counts, key=values.__getitem__)
+        margin = MORE if best > place.k else FEWER
+        return best if values[best] > margin * values[place.k] else place.k
 
     def reach(self, ahead: RoundAhead, k: int) -> int:
         """Return the window size with the most tokens per second if grammars may fill it.
@@ -171,17 +180,17 @@ class Adaptive:
         return brought
 
     def _count(self, seen: ObservedRound, place: _Place) -> None:
-        running = [id(row.text) for row in seen.ahead.rows]
-        if running != self._running:
-            self._running = running
+        if seen.ahead.texts != self._running:
+            self._running = seen.ahead.texts
             place.costs.begin()
+            for row in seen.ahead.rows:
+                if row.text not in self._texts:
+                    self._texts[row.text] = new_rates(self.most, of_text=True)
+                    self._share = min(2 * self._share, SHARE)
         for row, (drafted, accepted) in zip(seen.ahead.rows, seen.outcomes, strict=True):
-            text = self._texts.get(row.text)
-            if text is None:
-                text = self._texts[row.text] = new_rates(self.most, of_text=True)
-                self._share = min(2 * self._share, SHARE)
             if drafted:
-                text.add(drafted, accepted)
+                self._num_counted += 1
+                self._texts[row.text].add(drafted, accepted)
                 self._rates(row.method).add(drafted, accepted)
 
     def _save(self, place: _Place, ahead: RoundAhead) -> None:

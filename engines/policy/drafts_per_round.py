@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, Protocol
 
 AUTO: Literal["auto"] = "auto"
@@ -36,6 +37,11 @@ class RoundAhead:
     busy: int
     least: int = 0
     on_host: bool = False
+
+    @cached_property
+    def texts(self) -> list[int]:
+        """The identities of the texts."""
+        return [id(row.text) for row in self.rows]
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,12 @@ class RoundCosts:
 
     The ``assumed`` costs have the weight of ``ratios`` observed ratios of each K to 0, less the more were observed. A K
     that was never measured keeps its assumed ratio to its neighbours. More drafts never cost less: contradicting ratios
-    are pooled.
+    are pooled. ``num_ratios`` is the number of observed ratios.
     """
 
     def __init__(self, assumed: Sequence[float], ratios: float) -> None:
         self._assumed = [math.log(each / assumed[0]) for each in assumed]
-        self._ratios, self._count = ratios, 0
+        self._ratios, self.num_ratios = ratios, 0
         self._fitted: list[float] | None = list(self._assumed)  # None after further ratios
         self._seen: dict[tuple[int, int], deque[float]] = {}  # (more, fewer drafts) -> log ratios
         self._recent: deque[tuple[int, float]] = deque(maxlen=_NEAR)
@@ -54,7 +54,7 @@ class RoundCosts:
             kept = self._seen.setdefault((max(k, other), min(k, other)), deque(maxlen=_KEPT))
             kept.append(ratio if k > other else -ratio)
         if others:
-            self._count += len(others)
+            self.num_ratios += len(others)
             self._fitted = None
         self._recent.append((k, now))
 
@@ -84,7 +84,7 @@ class RoundCosts:
     def _solved(self) -> np.ndarray:
         """Return the log costs that best fit all observed ratios, by least squares."""
         assumed, size = self._assumed, len(self._assumed)
-        trusted = 1 / (1 + self._count / _FORGOTTEN)
+        trusted = 1 / (1 + self.num_ratios / _FORGOTTEN)
         ratios = [(k, 0, assumed[k], self._ratios * trusted**2) for k in range(1, size)]
         ratios += [(k, k - 1, assumed[k] - assumed[k - 1], _STEP * trusted) for k in range(1, size)]
         ratios += [(*pair, statistics.median(seen), float(len(seen))) for pair, seen in self._seen.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,43 +30,72 @@ class RoundPolicy:
     def learn(self, emission: Emission, num_tokens: np.ndarray, seconds: float | None) -> None:
         """Report the round, which emitted ``num_tokens`` by slot, 0 for idle rows."""
         outcomes: list[tuple[int, Sequence[int]] | None] = []
+        widest = 0
         for slot, grammar in zip(self.slots, self.grammars, strict=True):
             drafted, accepted = emission.drafted[slot], int(num_tokens[slot]) - 1
             if accepted < 0:
                 outcomes.append(None)
                 continue
+            widest = max(widest, drafted)
             if grammar is not None:  # forced drafts say nothing about the drafter
                 drafted, accepted = grammar.judged, min(accepted, grammar.judged)
-            outcomes.append((drafted, emission.nodes.get(slot, range(accepted))))
-        there = zip(self.slots, outcomes, strict=True)
-        widest = max((emission.drafted[slot] for slot, outcome in there if outcome is not None), default=0)
+            outcomes.append((drafted, emission.nodes.get(slot, range(accepted)) if drafted else ()))
         learn_from(self.policy, self.ahead, self.k, outcomes, seconds, widest)
 
 
-def choose_drafts(slots: Sequence[Request | None]) -> list[RoundPolicy]:
-    """Return the choices of all running requests' policies for a round."""
-    running = [(slot, request) for slot, request in enumerate(slots) if request is not None]
-    policies = {id(request.policy): request.policy for _, request in running}
-    on_host = any(request.choice is not None for _, request in running)
-    chosen: list[RoundPolicy] = []
-    for policy in policies.values():
-        mine = [(slot, request) for slot, request in running if request.policy is policy]
-        others = (each.most for each in policies.values() if each is not policy and isinstance(each, Fixed))
-        grammars = [request.choice.grammar if request.choice else None for _, request in mine]
-        rows = [_row(request, grammar, policy) for (_, request), grammar in zip(mine, grammars, strict=True)]
-        least = min(max(others, default=0), policy.most)  # those of another drafter may have room for more
-        ahead = RoundAhead(rows, len(running), least, on_host)
+class RoundPolicies:
+    """The policies of the requests in ``slots``. Whatever they share is computed once for all rounds of one set of
+    requests, because a round can be as short as two milliseconds."""
+
+    def __init__(self, slots: Sequence[Request | None]) -> None:
+        self._slots = slots
+        self._requests: list[RoundPolicy] | None = None  # by policy, before it has chosen; None: other requests run
+
+    def slots_changed(self) -> None:
+        """Forget the requests, some of which have ended or begun."""
+        self._requests = None
+
+    def choose(self) -> list[RoundPolicy]:
+        """Return the choices of all running requests' policies for a round."""
+        if self._requests is None:
+            self._requests = self._by_policy()
+        return [self._choice(mine) for mine in self._requests]
+
+    def _by_policy(self) -> list[RoundPolicy]:
+        running = [(slot, request) for slot, request in enumerate(self._slots) if request is not None]
+        policies = {id(request.policy): request.policy for _, request in running}
+        on_host = any(request.choice is not None for _, request in running)
+        found: list[RoundPolicy] = []
+        for policy in policies.values():
+            slots, mine = zip(*((slot, each) for slot, each in running if each.policy is policy), strict=True)
+            others = (each.most for each in policies.values() if each is not policy and isinstance(each, Fixed))
+            grammars = [request.choice.grammar if request.choice else None for request in mine]
+            least = min(max(others, default=0), policy.most)  # those of another drafter may have room for more
+            rows = [RoundRow(request, request.method.name) for request in mine]
+            ahead = RoundAhead(rows, len(running), least, on_host)
+            found.append(RoundPolicy(policy, slots, grammars, ahead, 0, 0))
+        return found
+
+    @staticmethod
+    def _choice(mine: RoundPolicy) -> RoundPolicy:
+        policy, ahead = mine.policy, mine.ahead
+        if not any(mine.grammars):
+            k = policy.choose(ahead)
+            return RoundPolicy(policy, mine.slots, mine.grammars, ahead, k, k)
+        if not isinstance(policy, Fixed):
+            rows = [_with_forced(*row, policy.most) for row in zip(ahead.rows, mine.grammars, strict=True)]
+            ahead = replace(ahead, rows=rows)
         k = policy.choose(ahead)
-        chosen.append(RoundPolicy(policy, [slot for slot, _ in mine], grammars, ahead, k, policy.reach(ahead, k)))
-        for grammar in filter(None, grammars):
-            grammar.reach = chosen[-1].reach
-    return chosen
+        chosen = RoundPolicy(policy, mine.slots, mine.grammars, ahead, k, policy.reach(ahead, k))
+        for grammar in filter(None, mine.grammars):
+            grammar.reach = chosen.reach
+        return chosen
 
 
-def _row(request: Request, grammar: GrammarPath | None, policy: Policy) -> RoundRow:
-    if grammar is None or isinstance(policy, Fixed):
-        return RoundRow(request, request.method.name)
-    return RoundRow(request, request.method.name, min(len(grammar.forced()), policy.most), grammar.trust)
+def _with_forced(row: RoundRow, grammar: GrammarPath | None, most: int) -> RoundRow:
+    if grammar is None:
+        return row
+    return replace(row, forced=min(len(grammar.forced()), most), trust=grammar.trust)
 
 
 def first_k(request: Request, running: int) -> int:

@@ -24,7 +24,7 @@ from ..requests.results import FinishReason
 from ..running.request import Request
 from .passes import Flight, PromptReading
 from .prefix_cache import BLOCK, PrefixCache
-from .round_policies import choose_drafts, draft_limits, first_k, most_emitted
+from .round_policies import RoundPolicies, draft_limits, first_k, most_emitted
 from .shared_rounds import SharedRounds
 
 PREFILL_CHUNK = 512  # columns; longer passes are not faster
@@ -66,7 +66,7 @@ class Scheduler:
         self._has_read = self._has_copied = False  # since the last round
         self._flights: deque[Flight] = deque()
         self._read_at = 0.0  # when the last pass was known to have ended
-        self._rounds = SharedRounds(self._slots)
+        self._rounds, self._policies = SharedRounds(self._slots), RoundPolicies(self._slots)
         backend.begin()
 
     @property
@@ -134,7 +134,8 @@ class Scheduler:
     @property
     def _lag(self) -> int:
         """Number of passes that may be unread."""
-        return self._backend.lag if self._only_enqueues else 0
+        lag = self._backend.lag
+        return lag if lag and self._only_enqueues else 0
 
     @property
     def _only_enqueues(self) -> bool:
@@ -142,8 +143,7 @@ class Scheduler:
 
         A round waits if its strategy does, or if the host chooses the tokens of one of its requests.
         """
-        chooses = any(request is not None and request.choice is not None for request in self._slots)
-        return self._rounds.running_strategy().enqueues_only and not chooses
+        return self._rounds.running_strategy().enqueues_only and not self._rounds.chooses_on_host
 
     def _launch(self) -> bool:
         """Enqueue a prompt chunk, or a round for all running requests, unless tokens must be read first."""
@@ -229,7 +229,7 @@ class Scheduler:
         self._backend.prompt(slot, piece, self._rounds.of(request.method).prompt, reading.k)
         if piece.is_last:
             self._readings.remove(reading)
-            self._slots[slot] = request
+            self._occupy(slot, request)
             self._launched(Flight(self._backend.first(slot), [request], [slot], most=[1]))
             self._keep(request, slot, request.prompt)
         else:
@@ -267,7 +267,7 @@ class Scheduler:
     def _launch_round(self) -> None:
         self._pieces.begin_round()
         self._has_read = self._has_copied = False
-        policies, began = choose_drafts(self._slots), time.perf_counter()
+        policies, began = self._policies.choose(), time.perf_counter()
         limits = draft_limits(policies, len(self._slots))
         strategy = self._rounds.running_strategy()
         emission = self._backend.round(strategy.round, max(limits), replay=self._only_enqueues, limits=limits)
@@ -300,7 +300,7 @@ class Scheduler:
             if request.decode_began:
                 drafted, seconds = flight.emission.drafted[row], flight.emission.pass_seconds
                 request.acceptance.add_round(drafted, count - 1, seconds)
-                if _shows_fit(request):
+                if drafted and _shows_fit(request):
                     self._misfits.of(request.drafter_name, request.drafter).add(drafted, count - 1)
             else:
                 request.decode_began = time.perf_counter()
@@ -321,8 +321,13 @@ class Scheduler:
                 each.learn(flight.emission, num_tokens, seconds)
 
     def _free(self, slot: int) -> None:
-        self._slots[slot] = None
+        self._occupy(slot, None)
         self._backend.retire(slot)
+
+    def _occupy(self, slot: int, request: Request | None) -> None:
+        self._slots[slot] = request
+        self._rounds.slots_changed()
+        self._policies.slots_changed()
 
 
 def _shows_fit(request: Request) -> bool:

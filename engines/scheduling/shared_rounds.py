@@ -21,6 +21,8 @@ class SharedRounds:
     def __init__(self, slots: Sequence[Request | None]) -> None:
         self._slots, self._on_host = slots, HostDrafting(slots)
         self._mixed: dict[str, MixedDrafting] = {}
+        self._running: Strategy | None = None  # of the requests in the slots; None: they have changed
+        self.chooses_on_host = False  # whether the host chooses the tokens of one of them
 
     def of(self, method: DraftMethod) -> Strategy:
         """Return the strategy of a method over these slots, always the same object."""
@@ -31,8 +33,18 @@ class SharedRounds:
         others = {self._drafting(), *filter(_makes_rounds, coming)}
         return not _makes_rounds(method) or others <= {None, method}
 
+    def slots_changed(self) -> None:
+        """Note that requests have ended or begun."""
+        self._running = None
+        self.chooses_on_host = any(each is not None and each.choice is not None for each in self._slots)
+
     def running_strategy(self) -> Strategy:
         """Return the strategy of a round for all running requests."""
+        if self._running is None:
+            self._running = self._strategy()
+        return self._running
+
+    def _strategy(self) -> Strategy:
         drafting, on_host = self._drafting(), any(each and each.method.is_on_host for each in self._slots)
         if not on_host:
             return self.of(drafting or PLAIN)

@@ -89,6 +89,7 @@ class SessionLanes:
         sessions = self._sessions
         self._columns = columns = max(emitted, sessions.least_columns)
         self._requests: dict[int, SlotRow] = {}  # by slot
+        self._unused: list[PendingColumns] = []  # of requests that have ended
         self._busy: list[SlotRow] | None = None  # active requests; None: not computed yet
         firsts, rows, held = ((0,), slots, HELD) if takes_rows else (range(slots), 1, 0)
         self._groups = [RowGroup(sessions, first, rows, columns, emitted, held) for first in firsts]
@@ -97,8 +98,8 @@ class SessionLanes:
 
     def begin(self) -> None:
         """Make every slot idle."""
-        self._requests.clear()
-        self._busy = None
+        for slot in [*self._requests]:
+            self._remove(slot)
 
     def admit(
         self,
@@ -111,7 +112,8 @@ class SessionLanes:
         """Assign a cache row to the slot: the one after those in use, or its own."""
         self.retire(slot)
         row, drafter = min(self._free_rows) if self.takes_rows else slot, drafter or self._own
-        arrays, held = SlotArrays(drafter.caches, row), PendingColumns(self._sessions.most_held)
+        arrays = SlotArrays(drafter.caches, row)
+        held = self._unused.pop() if self._unused else PendingColumns(self._sessions.most_held)
         self._requests[slot] = SlotRow(drafter, arrays, RowWindow(self._columns), row, held)
         arrays.admit(params, numbers, choice)
 
@@ -146,12 +148,18 @@ class SessionLanes:
 
     def retire(self, slot: int) -> None:
         """Exclude the slot from later rounds; the last row moves into its place, so that active rows have no gap."""
-        gone = self._requests.pop(slot, None)
-        self._busy = None
+        gone = self._remove(slot)
         if gone is None or not self.takes_rows:
             return
         if (rows := self._rows()) and rows[-1].row > gone.row and gone.is_busy:
             self._move(rows[-1], gone.row)
+
+    def _remove(self, slot: int) -> SlotRow | None:
+        self._busy = None
+        if gone := self._requests.pop(slot, None):
+            gone.held.clear()
+            self._unused.append(gone.held)
+        return gone
 
     @property
     def _free_rows(self) -> set[int]:
@@ -215,11 +223,11 @@ class SessionLanes:
         else:
             run(self._sessions.target, binding)
         for at, request in enumerate(rows):
-            request.tokens = arrays["tokens"][at, : arrays["num_tokens"][at]].tolist()
+            tokens = arrays["tokens"][at, : arrays["num_tokens"][at]].tolist()
             if choice := request.arrays.choice:
                 drafts = request.window.drafts()
-                request.tokens = choice.emit(logits[at], drafts, arrays["uniform"][at], request.tokens)
-            request.close_up()
+                tokens = choice.emit(logits[at], drafts, arrays["uniform"][at], tokens)
+            request.commit(tokens)
 
     def draft(self, k: int) -> None:
         """Run each drafter over its rows, for the columns that it has not read."""
@@ -265,10 +273,10 @@ class SessionLanes:
         If they do not fit, the first deferred ones are read now.
         """
         for group, rows in self._grouped():
-            ids, features = group.made["input_ids"], group.made["aux_hidden"]
+            made = group.made
+            ids, features = made["input_ids"], made["aux_hidden"]
             for at, request in enumerate(rows):
-                count = request.committed
-                if not request.held.has_room(count):
+                if not request.held.has_room(request.committed):
                     _read_held(request, FREED)
                 start, columns = int(request.window.start[0]), request.columns
                 request.held.add(ids[at, columns], features[at, columns], start)

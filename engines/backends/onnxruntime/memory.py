@@ -1,13 +1,14 @@
 """Arrays that both graphs are bound to: the caches, each slot's policy and random numbers, and a row's window.
 
 Each layer's caches are ``[slots, heads, T, head_dim]``, f32 unless the engine says f16 or i8 (whose rows have two more
-numbers). They are input and output of the same run: the graph writes in place.
+numbers). They are input and output of the same run: the graph writes in place. Caches of one size and type are parts of
+one array, a *stack*, so that a position of all of them is copied by one call.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from ...running.token_choice import TokenChoice
 from ..draft_tree import DraftTree
 
 Arrays = dict[str, np.ndarray]
+Stacks = tuple[np.ndarray, ...]  # [caches, slots, heads, T, head_dim] each
 _LINE = 64  # bytes
 _TOUCHED = 64  # positions
 _WIDE = "float32"  # type of the graphs' features and logits
@@ -36,8 +38,9 @@ class CacheArrays:
         self.length = length = manifest.shapes.cache_length
         check_room(row_bytes(manifest), slots, length)
         try:
-            self.target = _allocate(manifest.target, slots, length)
-            self.drafter = _allocate(manifest.drafter, slots, length) if manifest.drafter else {}
+            self.target, self.target_stacks = _allocate(manifest.target, slots, length)
+            own = manifest.drafter
+            self.drafter, self.drafter_stacks = _allocate(own, slots, length) if own else ({}, ())
         except MemoryError as error:  # a process limit
             raise _no_room(row_bytes(manifest), slots, length, str(error)) from error
 
@@ -47,7 +50,7 @@ class CacheArrays:
         row = self.length * sum(cache.position_bytes(_WIDE) for cache in drafter.caches)
         check_room(row, slots, self.length)
         try:
-            other.drafter = _allocate(drafter, slots, self.length)
+            other.drafter, other.drafter_stacks = _allocate(drafter, slots, self.length)
         except MemoryError as error:
             raise _no_room(row, slots, self.length, str(error)) from error
         return other
@@ -57,8 +60,8 @@ class CacheArrays:
 
         The target's pages are allocated by the prompts. With huge pages, one page may cover a layer.
         """
-        for cache in self.drafter.values():
-            cache[:, :, :_TOUCHED] = 0
+        for stack in self.drafter_stacks:
+            stack[:, :, :, :_TOUCHED] = 0
 
 
 def check_room(row: int, slots: int, length: int) -> None:
@@ -91,12 +94,15 @@ def row_bytes(manifest: Manifest) -> int:
     return manifest.shapes.cache_length * sum(cache.position_bytes(_WIDE) for cache in caches)
 
 
-def _allocate(part: Part, slots: int, length: int) -> Arrays:
-    pairs = (*part.caches, *part.caches)
-    return {
-        name: _zeros((slots, cache.heads, length, cache.width), _dtype(cache))
-        for name, cache in zip(cache_names(len(part.caches)), pairs, strict=True)
-    }
+def _allocate(part: Part, slots: int, length: int) -> tuple[Arrays, Stacks]:
+    """Return the caches of a graph by name, and the stacks that they are parts of."""
+    names = cache_names(len(part.caches))
+    alike: dict[tuple[tuple[int, ...], np.dtype], list[str]] = {}
+    for name, cache in zip(names, (*part.caches, *part.caches), strict=True):
+        alike.setdefault(((slots, cache.heads, length, cache.width), _dtype(cache)), []).append(name)
+    stacks = {tuple(mine): _zeros(len(mine), *size) for size, mine in alike.items()}
+    found = {name: cache for mine, stack in stacks.items() for name, cache in zip(mine, stack, strict=True)}
+    return {name: found[name] for name in names}, tuple(stacks.values())
 
 
 def _dtype(cache: Cache) -> np.dtype:
@@ -104,30 +110,34 @@ def _dtype(cache: Cache) -> np.dtype:
     return np.dtype(cache.dtype or _WIDE)
 
 
-def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return zeros aligned to a cache line: a vector that spans two lines takes twice as long to read."""
-    count, width = math.prod(shape), dtype.itemsize
-    flat = np.zeros(count + _LINE // width, dtype)
-    first = -flat.ctypes.data % _LINE // width
-    return flat[first : first + count].reshape(shape)
+def _zeros(count: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return ``count`` arrays of zeros, [count, *shape], each aligned to a cache line.
+
+    A vector that spans two lines takes twice as long to read.
+    """
+    lines = -(-math.prod(shape) * dtype.itemsize // _LINE)
+    flat = np.zeros((count * lines + 1) * _LINE, np.uint8)
+    first = -flat.ctypes.data % _LINE
+    each = flat[first : first + count * lines * _LINE].reshape(count, lines * _LINE)
+    return each[:, : math.prod(shape) * dtype.itemsize].view(dtype).reshape(count, *shape)
 
 
 @dataclass(frozen=True)
 class KeptArrays:
-    """Copies of some positions of a row of every cache, from ``start`` on: [heads, count, head_dim] each."""
+    """Copies of some positions of a row of every stack, from ``start`` on: [caches, heads, count, head_dim] each."""
 
     start: int
-    caches: tuple[np.ndarray, ...]
+    stacks: Stacks
 
     @property
     def num_bytes(self) -> int:
         """The size of the copies in bytes."""
-        return sum(cache.nbytes for cache in self.caches)
+        return sum(stack.nbytes for stack in self.stacks)
 
     @property
     def end(self) -> int:
         """The position after the last one."""
-        return self.start + int(self.caches[0].shape[1])
+        return self.start + int(self.stacks[0].shape[2])
 
 
 class SlotArrays:
@@ -137,6 +147,7 @@ class SlotArrays:
         self.row = slot  # index of the cache row
         self.target_caches = {n: c[slot : slot + 1] for n, c in caches.target.items()}
         self.drafter_caches = {n: c[slot : slot + 1] for n, c in caches.drafter.items()}
+        self._of_target, self._of_drafter = _rows(caches.target_stacks, slot), _rows(caches.drafter_stacks, slot)
         self.policy: Arrays = policy_of(SamplingParams())
         self.numbers = np.zeros(0, np.float32)
         self.choice: TokenChoice | None = None
@@ -155,21 +166,32 @@ class SlotArrays:
 
     def keep(self, start: int, end: int) -> KeptArrays:
         """Copy the positions from ``start`` up to ``end`` of every cache."""
-        return KeptArrays(start, tuple(cache[0, :, start:end].copy() for cache in self._all()))
+        return KeptArrays(start, tuple(row[:, :, start:end].copy() for row in (*self._of_target, *self._of_drafter)))
 
     def restore(self, kept: KeptArrays) -> None:
         """Restore saved copies."""
-        for cache, was in zip(self._all(), kept.caches, strict=True):
-            cache[0, :, kept.start : kept.start + was.shape[1]] = was
+        for row, was in zip((*self._of_target, *self._of_drafter), kept.stacks, strict=True):
+            row[:, :, kept.start : kept.end] = was
 
-    def _all(self) -> tuple[np.ndarray, ...]:
-        return (*self.target_caches.values(), *self.drafter_caches.values())
+    def close_up(self, start: int, columns: Iterable[int], at: int) -> None:
+        """Move the target's entries of window ``columns`` to the positions from column ``at`` on.
+
+        The window begins at position ``start``. A column is never before the position that it moves to.
+        """
+        for to, column in enumerate(columns, start + at):
+            for row in self._of_target:
+                row[:, :, to] = row[:, :, start + column]
 
     def moved_to(self, caches: CacheArrays, slot: int) -> SlotArrays:
         """Return the same policy, numbers and choice for another cache row."""
         moved = SlotArrays(caches, slot)
         moved.policy, moved.numbers, moved.choice = self.policy, self.numbers, self.choice
         return moved
+
+
+def _rows(stacks: Stacks, slot: int) -> Stacks:
+    """Return one row of every stack: [caches, heads, T, head_dim] each."""
+    return tuple(stack[:, slot] for stack in stacks)
 
 
 class RowWindow:

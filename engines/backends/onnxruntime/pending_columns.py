@@ -24,7 +24,9 @@ FREED = 128  # columns that are read at once where the storage is full
 class PendingColumns:
     """The columns of one request that its drafter has not read yet: ids i64 [count] and features f32 [count, F].
 
-    They are contiguous, begin at absolute position ``start``, and number at most ``most``.
+    They are contiguous, begin at absolute position ``start``, and number at most ``most``. Memory for ``most`` columns
+    is reserved with the first one. ``clear`` keeps it, so that another request can use it: the first write to a page of
+    fresh memory takes as long as the rest of a round's bookkeeping.
     """
 
     def __init__(self, most: int) -> None:
@@ -44,12 +46,10 @@ class PendingColumns:
     def add(self, ids: np.ndarray, features: np.ndarray, start: int) -> None:
         """Append a copy of columns that begin at ``start``, directly after the stored ones."""
         if not self.count:
-            self.start = start
-        needed = self.count + len(ids)
-        if needed > len(self.ids) or self.features.shape[1] != features.shape[1]:
-            self._grow(max(needed, min(2 * needed, self.most)), features.shape[1])
-        self.ids[self.count : needed], self.features[self.count : needed] = ids, features
-        self.count = needed
+            self._begin(start, features.shape[1])
+        end = self.count + len(ids)
+        self.ids[self.count : end], self.features[self.count : end] = ids, features
+        self.count = end
 
     def has_room(self, count: int) -> bool:
         """Return whether ``count`` more columns fit."""
@@ -84,11 +84,10 @@ class PendingColumns:
         if last > first:
             self.add(other.ids[first:last], other.features[first:last], other.start + first)
 
-    def _grow(self, size: int, width: int) -> None:
-        ids, features = np.empty(size, np.int64), np.empty((size, width), np.float32)
-        if self.count:
-            ids[: self.count], features[: self.count] = self.ids[: self.count], self.features[: self.count]
-        self.ids, self.features = ids, features
+    def _begin(self, start: int, width: int) -> None:
+        self.start = start
+        if self.features.shape != (self.most, width):
+            self.ids, self.features = np.empty(self.most, np.int64), np.empty((self.most, width), np.float32)
 
 
 def read_pending(
