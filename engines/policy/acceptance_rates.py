@@ -64,6 +64,11 @@ def _rates(seen: AcceptanceRates, before: Sequence[float], rounds: float) -> lis
     return rates
 
 
+def multiplied(rates: Sequence[float], odds: float) -> Sequence[float]:
+    """Return the rates whose odds are ``odds`` times as high."""
+    return rates if odds == 1 else [odds * rate / (1 + (odds - 1) * rate) for rate in rates]
+
+
 def new_rates(most: int, *, of_text: bool) -> AcceptanceRates:
     """Return empty statistics, for one text or for all texts."""
     return AcceptanceRates(most, _TEXT_MEMORY if of_text else _MEMORY)

@@ -10,7 +10,8 @@ neighbouring K or none if there are some. Probes have a budget. A small share of
 the savings cover its expected loss, and its actual loss is deducted. Each probe halves the share, a new text doubles
 it, and a change of K or a probe that went better than expected restores it. A useless drafter therefore costs its first
 few rounds and then that share. If nothing is drafted, a probe is one round that drafts, which may have to read a
-prompt, and two that verify; it continues while drafts are accepted.
+prompt, and two that verify; it continues while drafts are accepted. If drafts would not pay even in a text that is far
+easier to draft than the others, only every second of these probes runs.
 
 The policy depends only on the rounds that it is told about. It uses no clock and no random numbers.
 """
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from .acceptance_rates import AcceptanceRates, new_rates, rates_of_all, rates_of_text
+from .acceptance_rates import AcceptanceRates, multiplied, new_rates, rates_of_all, rates_of_text
 from .drafts_per_round import ObservedRound, RoundAhead
 from .prior import Prior, guessed, tokens_by_k
 from .round_costs import RoundCosts
@@ -37,6 +38,8 @@ _PROBE, _LEAST_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in ro
 _LOOK, _READING = 3, 1.5  # rounds of a probe while nothing is drafted; assumed extra cost of its prompt reading
 _SURPRISE = 1.1  # a probe this much better than expected is a surprise
 _PROBED = 2  # drafts of a probe while nothing is drafted
+_EASIER = 8.0  # factor of the odds of acceptance in a text that is far easier to draft than the others
+_HOPELESS = 2  # one in so many probes runs if drafts would not even pay in such a text
 _CARRIED = 2.0  # weight, in ratios, of costs carried over from rounds of another kind
 
 
@@ -71,6 +74,7 @@ class _Place:
         self.probed: dict[int, int] = {}  # K -> number of probes
         self.price = _LEAST_PRICE  # of the next probe, in rounds
         self.looked = _READING  # extra cost of a probe while nothing is drafted
+        self.covered = 0  # number of such probes that the savings covered
 
     def change(self, k: int) -> None:
         self.k, self.since, self.probe, self.price = k, 0, None, _LEAST_PRICE
@@ -170,12 +174,14 @@ class Adaptive:
         tokens, costs = self._tokens(ahead), self._place(ahead).costs
         return [brought / costs.ratio(max(k, ahead.least)) for k, brought in enumerate(tokens)]
 
-    def _tokens(self, ahead: RoundAhead) -> list[float]:
+    def _tokens(self, ahead: RoundAhead, odds: float = 1.0) -> list[float]:
+        """Return the expected tokens of a round of each K, with the odds of acceptance multiplied by ``odds``."""
         of_all = {row.method: rates_of_all(self._rates(row.method), self._before(row.method)) for row in ahead.rows}
         brought = [0.0] * (self.most + 1)
         for row in ahead.rows:
             text, common = self._texts.get(row.text), of_all[row.method]
-            for k, tokens in enumerate(tokens_by_k(rates_of_text(text, common) if text else common)):
+            rates = multiplied(rates_of_text(text, common) if text else common, odds)
+            for k, tokens in enumerate(tokens_by_k(rates)):
                 brought[k] += tokens
         return brought
 
@@ -205,11 +211,20 @@ class Adaptive:
         price = rounds * max(1 - values[k] / values[place.k], 0.0) * ratio
         place.price = min(max(price + (place.looked if is_off else after), _LEAST_PRICE), _MOST_SAVED)
         if self._account >= place.price:
+            place.covered += is_off
+            if is_off and place.covered % _HOPELESS and not self._could_pay(place, ahead):
+                self._account -= place.price
+                return
             place.price = _LEAST_PRICE
             expected, brings = values[k] / values[place.k], self._brings(ahead, k, place)
             place.probe = _Probe(k, rounds, self._running, expected, brings, price, after)
             place.probed[k] = place.probed.get(k, 0) + 1
             self._share = max(self._share / 2, LEAST_SHARE)
+
+    def _could_pay(self, place: _Place, ahead: RoundAhead) -> bool:
+        """Return whether drafts would pay if these texts were far easier to draft than all texts so far."""
+        tokens = self._tokens(ahead, odds=_EASIER)
+        return any(tokens[k] > tokens[0] * place.costs.ratio(k) for k in self.counts)
 
     def _end(self, place: _Place, probe: _Probe, ahead: RoundAhead) -> None:
         """End a probe. If it went better than expected, continue it or make the next one come soon."""

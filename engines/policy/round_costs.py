@@ -36,11 +36,13 @@ class RoundCosts:
         self._fitted: list[float] | None = list(self._assumed)  # None after further ratios
         self._seen: dict[tuple[int, int], deque[float]] = {}  # (more, fewer drafts) -> log ratios
         self._recent: deque[tuple[int, float]] = deque(maxlen=_NEAR)
+        self._alike = 0  # last rounds of the same K
         self._untimed: dict[int, int] = {}
 
     def begin(self) -> None:
         """Do not compare later rounds with earlier ones, because other texts have other lengths."""
         self._recent.clear()
+        self._alike = 0
 
     def add(self, k: int, seconds: float) -> None:
         """Record a round that verified and drafted ``k``."""
@@ -48,6 +50,14 @@ class RoundCosts:
         if self._untimed[k] <= _UNTIMED or seconds <= 0:
             return
         now = math.log(seconds)
+        if self._recent and self._recent[-1][0] != k:
+            self._alike = 0
+        if self._alike < len(self._recent):  # some were of another K
+            self._compare(k, now)
+        self._alike += 1
+        self._recent.append((k, now))
+
+    def _compare(self, k: int, now: float) -> None:
         others = {other for other, _ in self._recent if other != k}
         for other in others:
             ratio = now - statistics.median(then for each, then in self._recent if each == other)
@@ -56,7 +66,6 @@ class RoundCosts:
         if others:
             self.num_ratios += len(others)
             self._fitted = None
-        self._recent.append((k, now))
 
     def ratio(self, k: int) -> float:
         """Return the cost of a round of ``k``."""

@@ -59,13 +59,9 @@ class RowGroup:
         self._of_drafters = first, rows, most_held + 2 * emitted, emitted
         self.policies: list[SlotArrays | None] = [None] * rows  # the policy that each row of the arrays holds
         self.shape = (0, 0, 0)  # of the last target pass: rows, columns, emitted
+        self.made: Arrays = {}  # its arrays
         self.chains: set[int] = set()  # rows whose ancestors array, in this shape, is that of a chain
         self.bindings: dict[tuple[str, tuple[int, ...]], Any] = {}
-
-    @property
-    def made(self) -> Arrays:
-        """The arrays of the last target pass."""
-        return self.target.of(*self.shape)
 
     def drafting(self, drafter: LoadedDrafter) -> PassArrays:
         """Return the arrays of the drafter's passes over these rows."""
@@ -211,7 +207,7 @@ class SessionLanes:
         emitted = max(int(request.window.draft_len[0]) for request in rows) + 1
         columns = max(emitted, self._sessions.least_columns)
         if group.shape != (shape := (len(rows), columns, emitted)):
-            group.shape = shape
+            group.shape, group.made = shape, group.target.of(*shape)
             group.chains.clear()
         arrays = group.made
         for at, request in enumerate(rows):

@@ -26,7 +26,7 @@ class TimedLanes:
         self._drafting(lambda: self.lanes.draft(k))
 
     def draft_tree(self, k: int) -> None:
-        """Run ``branch`` and count its time as the drafter's."""
+        """Run ``draft_tree`` and count its time as the drafter's."""
         self._drafting(lambda: self.lanes.draft_tree(k))
 
     def extend(self) -> None:
@@ -34,7 +34,7 @@ class TimedLanes:
         self._drafting(self.lanes.extend)
 
     def defer(self) -> None:
-        """Run ``hold`` and count its time as the drafter's."""
+        """Run ``defer`` and count its time as the drafter's, which may read columns."""
         self._drafting(self.lanes.defer)
 
     def advance(self, k: int) -> None:
