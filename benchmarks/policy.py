@@ -7,8 +7,9 @@ SmolLM2-135M with two heads: the registry's, and one of its shape with random we
 Missing engines are built. Prompts are the bundled questions, code and prose in turn; end-of-sequence is ignored. All
 methods take turns on each group of questions, so that disturbances affect all of them. A turn is a whole call, prompts
 included, followed by a pause: Linux stops a real-time program that never sleeps for 50 ms of every second, and a call
-hit by that takes a tenth longer. Each run of a batch size starts with a freshly loaded engine, whose policy has no
-history; the last line of a table is the policy over the fastest fixed K of that run.
+hit by that takes a tenth longer. Each run of a batch size starts with an engine that was tuned just before
+(`peagle-compile tune`: the costs of rounds change with the hour on a shared host) and freshly loaded, so its policy has
+no history; the last line of a table is the policy over the fastest fixed K of that run.
 """
 
 from __future__ import annotations
@@ -70,6 +71,14 @@ def built(head: str, precision: str, folder: Path) -> Path:
         if done.returncode:
             raise SystemExit(done.returncode)
     return out
+
+
+def tune(engine: Path) -> None:
+    """Measure what the rounds of an engine cost now. Raises ``SystemExit`` if that fails, which it reports."""
+    command = [str(Path(sys.executable).with_name("peagle-compile")), "tune", str(engine)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
 
 
 def measure(
@@ -137,6 +146,7 @@ def main() -> None:
     for head in arguments.heads:
         folder = built(head, arguments.precision, WORK)
         for batch in arguments.batch * arguments.runs:
+            tune(folder)
             engine = Engine.load(folder, max_batch_size=batch, check="sizes", prefix_cache_bytes=0)
             depths = sorted({2, engine.num_speculative_tokens} if arguments.k is None else {*arguments.k})
             ways: dict[str, Way] = {"plain": {"draft": "none"}, "auto": {"num_speculative_tokens": "auto"}}

@@ -39,7 +39,7 @@ from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
 MOST_PRIORITY = (1 << 31) - 1
-_CYCLES, _TIMED_CALLS, _TIMED_TOKENS = 4, 8, 64  # of `round_costs`: cycles through all K, calls, and their tokens
+_CYCLES, _TIMED_CALLS, _TIMED_TOKENS = 8, 16, 64  # of `round_costs`: cycles through all K, calls, and their tokens
 _PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 

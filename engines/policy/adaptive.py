@@ -3,7 +3,8 @@
     value(K) = sum over texts of (1 + q_1 + ... + q_K) / seconds of a round of K
 
 q_j is the acceptance rate of the j-th draft, in a chain or a tree: of this text if known, else of all texts. The K with
-the highest value is chosen, including 0, if it is better than the current one by a margin.
+the highest value is chosen, including 0, if it is better than the current one by a margin. With drafts, a drafter also
+reads every prompt, which is no part of a round: values of K > 0 are reduced by a small share for it.
 
 Untested values of K are unknown, so now and then a few rounds are a probe: with a few drafts if there are none, with
 neighbouring K or none if there are some. Probes have a budget. A small share of every round is saved; a probe runs when
@@ -31,6 +32,7 @@ MORE, FEWER = 1.05, 1.03  # required improvement for a K of more drafts, or of f
 DWELL = 6  # minimum rounds between changes of K
 _WEIGH = 4  # rounds between two comparisons of all K, which take as long as a thousandth of a fast round
 SHARE, LEAST_SHARE = 0.03, 0.0075  # share of a round that is saved for probes
+PROMPTS = 1.04  # time of a text with drafts in which nothing is gained, relative to none: its prompt is read twice
 OFF_SHARE = 0.4  # factor of that share while nothing is drafted
 _FIRST, _MOST_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
 _MOST_OWED = 16.0  # rounds; limit of the debt after an expensive probe
@@ -171,8 +173,11 @@ class Adaptive:
 
     def values(self, ahead: RoundAhead) -> list[float]:
         """Return the expected value of each K = 0 .. ``most``: tokens per second, up to a common factor."""
-        tokens, costs = self._tokens(ahead), self._place(ahead).costs
-        return [brought / costs.ratio(max(k, ahead.least)) for k, brought in enumerate(tokens)]
+        return self._valued(self._tokens(ahead), self._place(ahead).costs.shape(), ahead.least)
+
+    @staticmethod
+    def _valued(tokens: Sequence[float], costs: Sequence[float], least: int) -> list[float]:
+        return [brought / costs[max(k, least)] / (PROMPTS if k else 1.0) for k, brought in enumerate(tokens)]
 
     def _tokens(self, ahead: RoundAhead, odds: float = 1.0) -> list[float]:
         """Return the expected tokens of a round of each K, with the odds of acceptance multiplied by ``odds``."""
@@ -301,8 +306,7 @@ class Adaptive:
         else:
             costs, known = prior.costs_of(busy), prior.ratios if prior.knows(busy) else _CARRIED
         if prior.knows(busy) and (last or busy > 1):
-            tokens = self._tokens(ahead)
-            k = max(self.counts, key=lambda k: tokens[k] / costs[max(k, ahead.least)])
+            k = max(self.counts, key=self._valued(self._tokens(ahead), costs, ahead.least).__getitem__)
         place = _Place(k, RoundCosts(costs, known), busy)
         place.since = DWELL if self._prior.is_measured else 0
         return place

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .drafts_per_round import ObservedRound, RoundAhead
 
-_TIMED = 2  # rounds of a K that are timed, after those that still verify drafts made for another K
+_TIMED = 2  # rounds of a K that are timed, after the first one, and those that still verify drafts for another K
 
 
 class Sweep:
@@ -22,6 +22,7 @@ class Sweep:
         """``counts`` must begin with 0."""
         self.counts, self.most = tuple(counts), max(counts)
         self._rows, self._at, self._timed = rows, 0, list[float]()
+        self._is_first = True  # a round after another K reads less of its data from the processor's caches
         self._cycle: list[float] = []  # seconds of a round, by K
         self._cycles: list[list[float]] = []
 
@@ -41,11 +42,14 @@ class Sweep:
             return
         if seen.k != self.counts[self._at] or seen.verified != seen.k:
             return
+        if self._is_first:
+            self._is_first = False
+            return
         self._timed.append(seen.seconds)
         if len(self._timed) < _TIMED:
             return
         self._cycle.append(min(self._timed))
-        self._timed, self._at = [], (self._at + 1) % len(self.counts)
+        self._timed, self._at, self._is_first = [], (self._at + 1) % len(self.counts), True
         if self._at == 0:
             self._cycles.append(self._cycle)
             self._cycle = []

@@ -47,8 +47,17 @@ def test_rounds_of_other_numbers_of_texts_are_not_timed() -> None:
     sweep = Sweep(COUNTS, 4)
     run(sweep, [1.0] * 9, 100, 3)
     assert (sweep.cycles, sweep.costs) == (0, ())
-    run(sweep, [1.0] * 9, 40, 4)
+    run(sweep, [1.0] * 9, 50, 4)
     assert sweep.cycles == 1
+
+
+def test_the_first_round_of_a_k_is_not_timed() -> None:
+    sweep, ahead, first = Sweep((0, 1), 1), RoundAhead([RoundRow(object(), "peagle")], 1), True
+    for _ in range(30):
+        k = sweep.choose(ahead)
+        sweep.learn(ObservedRound(ahead, k, [(k, range(0))], (9.0 if first else 1.0) + k))
+        first = sweep.choose(ahead) != k
+    assert sweep.costs == pytest.approx([1.0, 2.0])
 
 
 def test_drafts_that_were_made_for_another_k_are_not_timed() -> None:
