@@ -232,7 +232,7 @@ class Loop:
         """Process incoming items; sleep until one arrives if there is nothing to do."""
         may_sleep = self._is_idle and not self._is_ending
         while True:
-            if not may_sleep and self._inbox.empty():  # faster than to catch ``Empty``, and only this thread takes items
+            if not may_sleep and self._inbox.empty():  # faster than catching ``Empty``; no other thread takes items
                 break
             item = self._inbox.get()
             may_sleep = False

@@ -125,7 +125,7 @@ class Adaptive:
         return place.best
 
     def _best(self, ahead: RoundAhead, place: _Place) -> int:
-        """Return the K with the highest value if it is better than the current one by a margin, else the current one."""
+        """Return the K with the highest value, or the current one if no other is better by a margin."""
         values = self.values(ahead)
         best = max(self.counts, key=values.__getitem__)
         margin = MORE if best > place.k else FEWER
