@@ -44,8 +44,10 @@ class RoundPolicy:
 
 
 class RoundPolicies:
-    """The policies of the requests in ``slots``. Whatever they share is computed once for all rounds of one set of
-    requests, because a round can be as short as two milliseconds."""
+    """The policies of the requests in ``slots``.
+
+    Whatever the rounds of one set of requests share is computed once, because a round can take only two milliseconds.
+    """
 
     def __init__(self, slots: Sequence[Request | None]) -> None:
         self._slots = slots
