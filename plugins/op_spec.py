@@ -96,18 +96,23 @@ class Kernel:
 
     Its parameters are a pointer per input, an ``int`` per entry of ``scalars`` (a dimension of the op or one of its int
     attributes), and a pointer per output, in that order. The entry point is ``entry``, or ``<entry>_<dtype>`` with the
-    dtype of the ``typed_by`` input. ``blocks`` is a dim expression; each block becomes ``cluster`` thread blocks on
-    GPUs with clusters (SM 9.0 and up), otherwise one. ``headers`` are files of ``plugins/kernels/`` that it shares with
-    other kernels.
+    dtype of the ``typed_by`` input. ``blocks`` is a dim expression, multiplied by the dimension ``per`` if there is
+    one; each block becomes ``cluster`` thread blocks on GPUs with clusters (SM 9.0 and up), otherwise one. ``headers``
+    are files of ``plugins/kernels/`` that it shares with other kernels.
     """
 
     entry: str
     blocks: str
     threads: int
     scalars: tuple[str, ...]
+    per: str | None = None
     typed_by: str | None = None
     cluster: int = 1
     headers: tuple[str, ...] = ()
+
+    def num_blocks(self, dims: Mapping[str, int]) -> int:
+        """Return the number of blocks, before clusters, for these sizes of the op's dimensions."""
+        return int(evaluate_dim(self.blocks, dims)) * (dims[self.per] if self.per else 1)
 
 
 @dataclass(frozen=True)

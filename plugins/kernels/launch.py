@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import REPORT, BuildError, EnvironmentProblem
-from ..op_spec import OpSpec, evaluate_dim
+from ..op_spec import OpSpec
 from .sources import entries, kernel_of
 
 _INT32 = range(-(2**31), 2**31)
@@ -29,11 +29,11 @@ def geometry(op: OpSpec, sm: int, dims: Mapping[str, int]) -> Geometry:
     """Return the launch geometry for a GPU and the op's dimension sizes. Raises ``BuildError`` for a negative size."""
     kernel = kernel_of(op)
     cluster = _cluster(op, sm)
-    blocks = int(evaluate_dim(kernel.blocks, dims))
+    blocks = kernel.num_blocks(dims)
     if blocks < 0 or blocks * cluster not in _INT32:
         raise BuildError(
             f"{op.name}: cannot launch {blocks} blocks",
-            why=f"the number of blocks is computed as {kernel.blocks}, with "
+            why=f"their number is computed as {kernel.blocks}{f' per {kernel.per}' if kernel.per else ''}, with "
             + ", ".join(f"{name} = {size}" for name, size in dims.items()),
             fix=REPORT,
         )

@@ -7,7 +7,7 @@ template <class Piece>
 __device__ inline void close_up_pieces(Piece* entries, const i64* start, const int* path, int buffers, int slots,
                                        int heads, int length, int size, int rows, int columns) {
   const i64 count = static_cast<i64>(buffers) * rows * heads * size;
-  const i64 stride = static_cast<i64>(buffers + 15) * block_size();  // as many blocks as the spec says
+  const i64 stride = static_cast<i64>(buffers + 15) * rows * block_size();  // as many blocks as the spec says
   for (i64 next = static_cast<i64>(block_index()) * block_size() + thread_index(); next < count; next += stride) {
     const int piece = static_cast<int>(next % size);
     const i64 of_head = next / size;

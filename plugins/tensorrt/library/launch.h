@@ -108,7 +108,7 @@ class Launcher {
   // One launch on the stream; returns without waiting.  `sizes` are those of the op's symbols, all known.
   std::string launch(const Op& op, int entry, const std::vector<Size>& sizes, const void* const* inputs,
                      void* const* outputs, void* stream) const {
-    const std::int64_t blocks = evaluate(op.blocks, sizes, nullptr).value;
+    const std::int64_t blocks = evaluate(op.blocks, sizes, nullptr).value * (op.per < 0 ? 1 : sizes[op.per].value);
     const std::int64_t most = std::numeric_limits<std::int32_t>::max() / cluster_;
     if (blocks < 0 || blocks > most) return text_of("cannot launch %lld blocks", static_cast<long long>(blocks));
     if (blocks == 0) return "";

@@ -75,6 +75,7 @@ struct Op {
   const int* scalars;
   int num_scalars;
   Sum blocks;
+  int per;  // the symbol that multiplies the blocks, -1 where there is none
   int threads;
   int cluster;
   const Cubin* cubins;

@@ -149,7 +149,8 @@ def _tables(op: OpSpec, cubins: Iterable[Cubin]) -> str:
         f'"{op.name}"', f"{name}Symbols", len(dimensions), len(symbols), f"{name}Inputs", len(op.inputs),
         f"{name}Outputs", len(op.outputs), f"{name}Attributes", f"{name}Bounds", len(op.bounds), f"{name}Entries",
         f"{name}EntryTypes", len(types), typed_by, f"{name}Scalars", len(kernel.scalars), f"{name}Blocks[0]",
-        kernel.threads, kernel.cluster, f"{name}Cubins", f"sizeof {name}Cubins / sizeof *{name}Cubins",
+        -1 if kernel.per is None else symbols[kernel.per], kernel.threads, kernel.cluster, f"{name}Cubins",
+        f"sizeof {name}Cubins / sizeof *{name}Cubins",
     ]  # fmt: skip
     return "".join([*parts, f"const Op {name} = {{{', '.join(map(str, fields))}}};\n"])
 

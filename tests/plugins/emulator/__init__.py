@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from peagle.plugins.kernels.sources import entries, source
-from peagle.plugins.op_spec import evaluate_dim
 from peagle.plugins.ops import OPS
 
 COMPILER = shutil.which("g++")
@@ -91,7 +90,7 @@ def run(op: str, inputs: Sequence[Any], *, threads: int, cluster: int = 1, **att
     typed = [dtype for o, dtype in zip(spec.inputs, dtypes, strict=True) if o.name == kernel.typed_by]
     entry = getattr(library(op, threads), "_".join(["emulate", kernel.entry, *typed]))
     pointers = (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
-    blocks = evaluate_dim(kernel.blocks, dims) * cluster
+    blocks = kernel.num_blocks(dims) * cluster
     failed = entry(blocks, threads, cluster, pointers, (ctypes.c_int * len(scalars))(*scalars))
     assert not failed, "threads wait for others that never come"
     return outputs

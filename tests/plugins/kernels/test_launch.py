@@ -41,10 +41,22 @@ launcher.launch(0xabc, [2**40 + i for i in range(13)], dims, {}, "bfloat16")
 def test_grid_has_a_cluster_per_spec_block(op: OpSpec, rows: int, sm: int) -> None:
     kernel = kernel_of(op)
     cluster = kernel.cluster if sm >= 90 else 1
-    blocks = {"B+S": rows + 3, "N+15": 2 + 15}.get(kernel.blocks, rows)
+    blocks = {"B+S": rows + 3, "N+15": (2 + 15) * rows}.get(kernel.blocks, rows)
     assert geometry(op, sm, {"B": rows, "S": 3, "H": rows, "I": rows, "N": 2}) == Geometry(
         blocks * cluster, kernel.threads, cluster
     )
+
+
+@pytest.mark.parametrize(
+    ("buffers", "heads", "size"),
+    [(96, 4, 256), (72, 8, 128), (50, 8, 512), (1, 1, 3 * 2880 * 2)],
+    ids=["caches of Qwen3-Coder", "caches of GPT-OSS", "windowed caches of Gemma-4", "features of GPT-OSS"],
+)
+@pytest.mark.parametrize("rows", [1, 8, 64, 256])
+def test_threads_that_close_up_caches_grow_with_the_batch(buffers: int, heads: int, size: int, rows: int) -> None:
+    """A thread takes 16 bytes of an entry along the path; a few turns of it are as fast as the memory."""
+    shape = geometry(OPS["CloseUp"], 100, {"N": buffers, "B": rows})
+    assert buffers * rows * heads * size / 16 <= 2 * shape.grid * shape.block
 
 
 def test_a_kernel_with_clusters_has_them_from_hopper_on() -> None:

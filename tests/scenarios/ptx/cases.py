@@ -168,7 +168,7 @@ def _moves() -> Iterator[Case]:
     path = np.array([[0, 2, 5, -1], [0, 1, 2, 3], [1, 4, 6, 7], [3, -1, -1, -1], [-1, 5, 6, 7]], np.int32)
     near, far = [2, 0, 3, 1, 4], [-2, 9, -5, 2**40, -(2**40)]
     for starts, (buffers, heads, size), shift in (
-        (near, (3, 2, 32), 0), (far, (2, 3, 6), 0), (near, (2, 1, 16), 1), (far, (1, 1, 48), 0), (near, (1, 1, 450), 0)
+        (near, (3, 2, 32), 0), (far, (2, 3, 6), 0), (near, (2, 1, 16), 1), (far, (1, 1, 48), 0), (near, (1, 1, 2100), 0)
     ):  # fmt: skip
         entries = rng.integers(-128, 128, (buffers, 6, heads, 12, size)).astype(np.int8)
         yield Case({"entries": entries, "start": np.array(starts), "path": path}, shift={"entries": shift})

@@ -97,12 +97,12 @@ CHOSEN: dict[tuple[str, str, int], tuple[str, str]] = {
         "dropped atomic 0, dropped instruction 0, other operation 0, other reduction 0, not atomic 0",
     ),
     ("CloseUp", "", 90): (
-        "fd72f13941ba",
+        "fb105a04b3b1",
         "comparison 1, constant 0, swapped operands 1, removed guard 0, negated guard 0, branch not taken 1, "
         "address offset 0, dropped store 0, dropped instruction 1, other operation 0",
     ),
     ("CloseUp", "", 100): (
-        "65c998a1b086",
+        "600e0da9a40d",
         "comparison 1, constant 1, swapped operands 0, removed guard 0, negated guard 0, branch not taken 1, "
         "address offset 0, dropped store 0, dropped instruction 0, other operation 0",
     ),

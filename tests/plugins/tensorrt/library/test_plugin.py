@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from peagle.plugins.cpu.compile import find_compilers
 from peagle.plugins.errors import BuildError, EnvironmentProblem
 from peagle.plugins.kernels.compile import Cubin
+from peagle.plugins.kernels.launch import geometry
 from peagle.plugins.kernels.sources import digest, entries, kernel_of, kernel_ops
 from peagle.plugins.ops import OPS
 from peagle.plugins.tensorrt.check_call import check_call
@@ -295,6 +296,12 @@ def test_inputs_scalars_and_outputs_reach_the_kernel_in_the_order_of_the_spec(
 def test_attributes_reach_the_kernel(program: Path) -> None:
     lines, _ = launch(program, "PlaceholderDraft")
     assert lines[-2].endswith("params 100 101 102 103 104 105 3 7 5 9 200 201 202 203 204 205 206")
+
+
+def test_grids_are_those_of_the_python_launcher(program: Path) -> None:
+    for op in kernel_ops():
+        lines, _ = launch(program, op.name, COMPUTE_CAPABILITY="100")
+        assert f" grid {geometry(op, 100, SIZES).grid},1,1 " in lines[-2], op.name
 
 
 def test_empty_launch_is_skipped(program: Path) -> None:
