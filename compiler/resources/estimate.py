@@ -219,7 +219,7 @@ def estimate(
         drafter, head_token = replace(drafter, count=0, bytes=0), 0
     head_slot = None if head_token is None else head_token * length
     text = family_for(config).text(config)
-    tensors = pass_tensors(spec, text, census, recipe, rows=rows, num_speculative_tokens=most).bytes(length)
+    tensors = pass_tensors(spec, text, workload, rows=rows, num_speculative_tokens=most).bytes(length)
     speeds = estimate_speed(speed, workload, spec, text, trials, gpu) if speed else None
     weights = (*workload.lines, line(TABLES, recipe.wide, tables // int(bytes_of(recipe.wide))))
     written = sum(each.bytes for each in weights) + (drafter.bytes or 0)

@@ -1,69 +1,127 @@
-"""The largest tensors of a pass on a GPU, which lie beside weights and caches: scores, copies of caches, logits."""
+"""The largest tensors of a pass on a GPU, which lie beside weights and caches: masks, scores or copies, logits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..precision.recipes import Recipe
+from ...plugins.number_formats import keeps_blocks
 from ..request.build_plan import CHUNK
 from .weight_bytes import bytes_of
+from .workload import Workload
 
 if TYPE_CHECKING:
-    from ...graphs.targets import TargetSpec
-    from ...graphs.targets.weight_roles import RoledWeight
+    from ...graphs.drafters import DrafterSpec
+    from ...graphs.targets import CacheSpec, TargetSpec
 
-TENSORS = "scores or copied keys and values of a layer, and logits"
-_SOFTMAX = 4  # bytes of a score in FP32, beside the one in the type of the model
+TENSORS = "masks, scores or copied keys and values of a layer, its dense experts, logits, and probabilities of drafts"
+_WIDEST = 4  # bytes of a number in FP32, as which scores and probabilities are computed
 _SINKS = ".sinks"  # the end of the name of a weight, which says that a layer's attention has them
 
 
 @dataclass(frozen=True)
 class PassTensors:
-    """Bytes of the largest tensors of one layer, whose memory the next layer uses again, and of the logits.
+    """Bytes of the largest tensors of a target's or a drafter's pass, whichever needs more, and of the logits of both.
 
-    Scores and copies grow with the length of the caches: ``scores`` and ``copies`` are bytes per position.
+    ``masks``, ``scores`` and ``copies`` grow with the caches: they are bytes per position. All layers share the masks.
+    Scores or copies, and then the outputs of dense ``experts``, are those of one layer: the next one uses their memory
+    again. ``logits`` stay until the next pass. ``at_end`` lies beside them after the last layer.
     """
 
+    masks: int
     scores: int
     copies: int
+    experts: int
     logits: int
+    at_end: int
 
     def bytes(self, cache_length: int) -> int:
-        """Return the bytes of a pass that reads whole caches of this length; a layer has scores or copies."""
-        return self.layer_bytes(cache_length) + self.logits
+        """Return the bytes of a pass that reads whole caches of this length."""
+        return self.logits + self.scratch_bytes(cache_length)
 
-    def layer_bytes(self, cache_length: int) -> int:
-        """Return the bytes of the largest layer."""
-        return max(self.scores, self.copies) * cache_length
+    def scratch_bytes(self, cache_length: int) -> int:
+        """Return the bytes without the logits, in memory that all passes use in turn."""
+        layer = max(max(self.scores, self.copies) * cache_length, self.experts)
+        return max(self.masks * cache_length + layer, self.at_end)
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """The layers of a pass: ``masks`` different ones, and the caches and heads that TensorRT fuses or does not."""
+
+    caches: Collection[CacheSpec]
+    heads: int
+    masks: int
+    has_sinks: bool = False
+    has_softcap: bool = False
+
+    def position_bytes(self, rows: int, columns: int, width: int) -> tuple[int, int, int]:
+        """Return the bytes per position of masks, scores and copies, for so many columns of all ``rows`` together.
+
+        Scores are in memory twice, in the type of the model and in FP32. With sinks, copies have more dimensions.
+        """
+        from ...graphs.lowering.tensorrt.attention import fused_size
+
+        sizes = [
+            (cache, fused_size(cache.head_dim, has_sinks=self.has_sinks, has_softcap=self.has_softcap))
+            for cache in self.caches
+        ]
+        return (
+            self.masks * columns * width,
+            0 if all(size for _, size in sizes) else self.heads * columns * (width + _WIDEST),
+            2 * rows * width * max(cache.heads * (size or cache.head_dim) for cache, size in sizes),
+        )
 
 
 def pass_tensors(
-    spec: TargetSpec,
-    text: Mapping[str, Any],
-    census: Collection[RoledWeight],
-    recipe: Recipe,
-    *,
-    rows: int,
-    num_speculative_tokens: int,
+    spec: TargetSpec, text: Mapping[str, Any], workload: Workload, *, rows: int, num_speculative_tokens: int
 ) -> PassTensors:
-    """Return the tensors of a target configured by ``text``, in rounds of ``rows`` rows and in prompt chunks.
+    """Return the tensors of a target configured by ``text`` and of its head, if that is known.
 
-    Attention that TensorRT does not fuse has its scores in memory, twice: in the type of the model and in FP32. Fused
-    attention reads a copy of the layer's keys and values, with more dimensions if it has sinks.
+    Passes are rounds of ``rows`` rows or prompt chunks. The last logits of a target with a soft cap are in memory
+    before and after it; a head for draft trees has the probabilities of its whole vocabulary in FP32.
     """
-    from ...graphs.lowering.tensorrt.attention import fused_size
-
-    width, verified = int(bytes_of(recipe.wide)), rows * (num_speculative_tokens + 1)
-    has_softcap = bool(text.get("attn_logit_softcapping"))
-    has_sinks = any(weight.name.endswith(_SINKS) for weight in census)
-    sizes = [fused_size(cache.head_dim, has_sinks=has_sinks, has_softcap=has_softcap) for cache in spec.caches]
-    columns = max(CHUNK, verified)
-    heads = int(text["num_attention_heads"])
-    copied = (cache.heads * (size or cache.head_dim) for cache, size in zip(spec.caches, sizes, strict=True))
+    recipe, head = workload.recipe, workload.head
+    width, drafts = int(bytes_of(recipe.wide)), max(num_speculative_tokens, 1)  # a plan emits two columns at least
+    columns = max(CHUNK, rows * (num_speculative_tokens + 1))
+    target = _Attention(
+        spec.caches,
+        int(text["num_attention_heads"]),
+        masks=1 + bool(text.get("sliding_window") and text.get("use_sliding_window", True)),
+        has_sinks=any(weight.name.endswith(_SINKS) for weight in workload.census),
+        has_softcap=bool(text.get("attn_logit_softcapping")),
+    )
+    needs = [target.position_bytes(rows, columns, width)]
+    logits = rows * (drafts + 1) * spec.vocab_size * width
+    capped, drafted, probable = logits if text.get("final_logit_softcapping") else 0, 0, 0
+    if head and num_speculative_tokens:
+        needs.append(_of_head(head, rows, num_speculative_tokens, width))
+        drafted = rows * drafts * head.draft_vocab_size
+        probable = drafted * _WIDEST if head.strategy == "parallel" else 0
+    masks, scores, copies = (max(each) for each in zip(*needs, strict=True))
     return PassTensors(
-        scores=0 if all(sizes) else heads * columns * (width + _SOFTMAX),
-        copies=2 * rows * width * max(copied),
-        logits=verified * spec.vocab_size * width,
+        masks, scores, copies, _dense_experts(spec, workload) * columns, logits + drafted * width, max(capped, probable)
+    )
+
+
+def _of_head(head: DrafterSpec, rows: int, drafts: int, width: int) -> tuple[int, int, int]:
+    """Return the bytes per position of a head; with all drafts in one pass, it has a placeholder for each but one."""
+    more = drafts - 1 if head.strategy == "parallel" else 0
+    columns = max(CHUNK + more, rows * (drafts + 1 + more))
+    return _Attention(head.caches, head.num_heads, len({*head.windows})).position_bytes(rows, columns, width)
+
+
+def _dense_experts(spec: TargetSpec, workload: Workload) -> int:
+    """Return the bytes of what all experts of a layer compute for a column; 0 if only those that it uses do.
+
+    Of each expert, what its first matmul returns and what the gating makes of it, or that and the final output.
+    """
+    stacks = [weight.shape for weight in workload.census if weight.role == "experts"]
+    if not stacks or workload.lowering.has_expert_layer or keeps_blocks(workload.recipe.experts):
+        return 0
+    inner = min(math.prod(shape[1:]) for shape in stacks) // spec.hidden_size
+    return int(
+        max(shape[0] for shape in stacks) * max(3 * inner, inner + spec.hidden_size) * bytes_of(workload.recipe.wide)
     )

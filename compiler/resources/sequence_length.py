@@ -77,9 +77,7 @@ def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], w
     if memory is None:
         return SequenceLength(usual, f"the memory of {', '.join(plan.platform.gpus)} is unknown")
     drafts = plan.speculation.max_num_speculative_tokens
-    tensors = pass_tensors(
-        spec, text, workload.census, workload.recipe, rows=plan.max_batch_size, num_speculative_tokens=drafts
-    )
+    tensors = pass_tensors(spec, text, workload, rows=plan.max_batch_size, num_speculative_tokens=drafts)
     token = position_bytes(spec.caches, workload.recipe.kv_cache)
     if workload.head:
         token += position_bytes(workload.head.caches, workload.recipe.cache_type("drafter"))
@@ -98,12 +96,12 @@ def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], w
 
 
 def _longest(free: int, plan: BuildPlan, token: int, tensors: PassTensors) -> int:
-    """Return the greatest multiple of ``_STEP`` tokens whose caches and largest layer take no more than ``free``."""
+    """Return the greatest multiple of ``_STEP`` tokens whose caches and largest pass take no more than ``free``."""
     low, high = 0, MOST_BY_DEFAULT // _STEP
     while low < high:
         middle = (low + high + 1) // 2
         length = replace(plan, max_seq_len=middle * _STEP).cache_length
-        taken = plan.max_batch_size * token * length + tensors.layer_bytes(length)
+        taken = plan.max_batch_size * token * length + tensors.scratch_bytes(length)
         low, high = (middle, high) if taken <= free else (low, middle - 1)
     return low * _STEP
 

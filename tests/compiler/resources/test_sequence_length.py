@@ -60,9 +60,7 @@ def test_caches_of_all_requests_fit_beside_the_weights() -> None:
     assert found.why == "8 requests of this length fit into 96.0 GB of rtx-pro-6000 beside 61.1 GB of weights"
     config = target_config(CODER)[0]
     workload, family = Workload(Skeleton(config).weights, plan.recipe, plan.lowering), family_for(config)
-    tensors = pass_tensors(
-        family.describe(config), family.text(config), workload.census, plan.recipe, rows=8, num_speculative_tokens=18
-    )
+    tensors = pass_tensors(family.describe(config), family.text(config), workload, rows=8, num_speculative_tokens=18)
 
     def taken(tokens: int) -> int:
         length = -(-(tokens + 2 * 18) // 64) * 64

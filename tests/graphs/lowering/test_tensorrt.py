@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.compiler.precision.recipes import RECIPES
+from peagle.compiler.request.build_plan import CHUNK
 from peagle.compiler.resources.pass_tensors import pass_tensors
+from peagle.compiler.resources.workload import Workload
 from peagle.graphs import graph_files
 from peagle.graphs.lowering import LOWERINGS
 from peagle.plugins.errors import BuildError
@@ -58,12 +60,17 @@ def test_attention_has_a_mask_and_no_unsupported_node(every: Traced, part: str) 
     assert len(attention) == len(_nodes(model, "TensorScatter")) // 2
 
 
-def test_estimates_count_scores_for_attention_that_is_not_fused(every: Traced) -> None:
+def test_estimates_count_masks_and_dense_experts_and_scores_that_are_not_fused(every: Traced) -> None:
     fused = len(_nodes(every.lowered("target", "tensorrt").model, "Attention"))
     opened, recipe = every.pair.opened(), RECIPES["fp8"].on("bf16")
     text, census = opened.family.text(opened.config), opened.skeleton.weights
-    tensors = pass_tensors(opened.spec, text, census, recipe, rows=1, num_speculative_tokens=4)
+    workload = Workload(census, recipe, LOWERINGS["tensorrt"])
+    tensors = pass_tensors(opened.spec, text, workload, rows=1, num_speculative_tokens=4)
     assert (tensors.scores == 0) == (fused == opened.spec.num_layers)
+    model = every.lowered("target", "tensorrt").model
+    masks, experts = len(_nodes(model, "LessOrEqual")), [each for each in census if each.role == "experts"]
+    assert tensors.masks == masks * CHUNK * 2  # bytes per position
+    assert (tensors.experts > 0) == bool(experts)
 
 
 @pytest.mark.parametrize("part", PARTS)
