@@ -1,11 +1,14 @@
 """A whole round on the GPU, captured once in a CUDA graph and replayed without the host in between.
 
 Target and drafter are tables: the logits of a column are the row of its token, the drafts follow another table. So the
-round can be computed on the host by the NumPy references, and must give the same text, with speculation and without.
+round can be computed on the host by the NumPy references, and must give the same text, with chains of drafts, with
+trees and without drafts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,14 @@ from tests.gpu.on_device import captured, launcher_of
 
 pytestmark = pytest.mark.gpu
 
-VOCAB, ROWS, K, LENGTH, ROUNDS = 499, 6, 5, 400, 40
+VOCAB, ROWS, K, LENGTH, ROUNDS = 499, 6, 5, 400, 24
 COLUMNS = K + 1
+PLACES = 4  # candidates of a position
+CACHES, HEADS, BYTES = (
+    3,
+    2,
+    32,
+)  # of an entry, which is the id of its token as often as it fits, plus its cache and head
 MASK_TOKEN = VOCAB - 1
 TEMPERATURE = np.array([0, 0, 1, 0.7, 1.3, 1], np.float32)
 TOP_K = np.array([0, 0, 0, 20, 0, 0], np.int32)
@@ -97,16 +106,29 @@ class DeviceRound:
         self.emit_rows = torch.empty((ROWS, K), **integers)
         self.newest = torch.empty(ROWS, **integers)
 
-    def launch(self, name: str, tensors: list[Any], **attributes: int) -> None:
+    def launch(
+        self, name: str, tensors: list[Any], dims: Mapping[str, int] = MappingProxyType({}), **attributes: int
+    ) -> None:
         import torch
 
         launcher: Launcher = launcher_of(name)
-        dims = {"B": ROWS, "E": COLUMNS, "S": COLUMNS, "V": VOCAB, "N": LENGTH}
+        dims = {"B": ROWS, "E": COLUMNS, "S": COLUMNS, "V": VOCAB, "N": LENGTH, **dims}
         pointers = [tensor.data_ptr() for tensor in tensors]
         launcher.launch(torch.cuda.current_stream().cuda_stream, pointers, dims, attributes, "float32")
 
     def step(self) -> None:
         """One round; only enqueues. The next window takes the place of this one."""
+        self.verify()
+        inputs = [self.logits, self.ids, self.window, self.draft, self.forced, self.uniform, *self.policy]
+        self.launch("AcceptPrefix", [*inputs, self.tokens, self.counts])
+        following = self.following()
+        self.ids[:, 0] = self.newest
+        for j, scores in enumerate(self.positions()):
+            self.ids[:, 1 + j] = scores.argmax(dim=1)
+        self.advance(following)
+
+    def verify(self) -> None:
+        """The numbers of the positions that the windows may emit, and the logits of their columns."""
         import torch
 
         window = [self.window, self.draft]
@@ -114,31 +136,79 @@ class DeviceRound:
         first = (self.window - 1 - self.draft).long()
         at = (first[:, None] + torch.arange(COLUMNS, device="cuda")).clamp(0, COLUMNS - 1)
         self.logits.copy_(self.target[self.ids.gather(1, at)])
-        inputs = [self.logits, self.ids, *window, self.forced, self.uniform, *self.policy]
-        self.launch("AcceptPrefix", [*inputs, self.tokens, self.counts])
-        inputs = [self.ids, self.start, *window, self.tokens, self.counts]
+
+    def following(self) -> list[Any]:
+        """The start and the lengths of the next windows."""
+        import torch
+
+        inputs = [self.ids, self.start, self.window, self.draft, self.tokens, self.counts]
         following = [torch.empty_like(x) for x in (self.start, self.window, self.draft)]
         outputs = [self.row_ids, self.row_is_real, self.emit_rows, self.newest, *following]
         self.launch("PlaceholderDraft", [*inputs, *outputs], mask_token_id=MASK_TOKEN)
+        return following
+
+    def positions(self) -> Iterator[Any]:
+        """The drafter's scores of every token, by position; it takes the best of the position before."""
         token = self.newest
-        self.ids[:, 0] = token
-        for j in range(K):
+        for _ in range(K):
+            yield self.drafter[token]
             token = self.drafter[token].argmax(dim=1)
-            self.ids[:, 1 + j] = token
+
+    def advance(self, following: list[Any]) -> None:
         for state, new in zip((self.start, self.window, self.draft), following, strict=True):
             state.copy_(new)
 
 
-def replayed() -> tuple[list[list[int]], float]:
-    """The text of every row by replays of one captured graph, and the tokens emitted a round."""
+class TreeRound(DeviceRound):
+    """The same round with trees of drafts, which the host never sees, and caches with an entry for every column."""
+
+    def __init__(self) -> None:
+        import torch
+
+        super().__init__()
+        self.skipped = torch.zeros((ROWS, COLUMNS), dtype=torch.int64, device="cuda")
+        self.path = torch.empty((ROWS, COLUMNS), dtype=torch.int32, device="cuda")
+        shape = (CACHES, ROWS + 1, HEADS, LENGTH + COLUMNS, BYTES)  # one row more than there are requests
+        self.entries = torch.zeros(shape, dtype=torch.int8, device="cuda")
+
+    def step(self) -> None:
+        import torch
+
+        self.verify()
+        self.write_entries()
+        column = torch.arange(COLUMNS, device="cuda")
+        skips = (self.skipped[:, :, None] >> column) & 1
+        ancestors = (skips == 0) & (column < column[:, None])
+        uniform = self.uniform.gather(1, ancestors.sum(dim=2))  # the window begins with the newest token
+        inputs = [self.logits, self.ids, self.window, self.draft, self.forced, uniform, *self.policy, ancestors]
+        self.launch("AcceptTree", [*inputs, self.tokens, self.counts, self.path])
+        sizes = dict(zip("NPHTW", self.entries.shape, strict=True))
+        self.launch("CloseUp", [self.entries, self.start, self.path, self.entries], sizes)
+        following = self.following()
+        self.ids[:, 0] = self.newest
+        likely = [torch.topk(torch.log_softmax(scores, dim=1), PLACES) for scores in self.positions()]
+        ids, scores = (torch.stack([getattr(each, name) for each in likely], 1) for name in ("indices", "values"))
+        self.launch("GrowTree", [self.ids, ids, scores, self.ids, self.skipped], {"D": K, "C": PLACES})
+        self.advance(following)
+
+    def write_entries(self) -> None:
+        """What the target's attention does: an entry for every column, drafts that will be rejected too."""
+        import torch
+
+        rows, columns = torch.arange(ROWS, device="cuda"), torch.arange(COLUMNS, device="cuda")
+        entry = self.ids.contiguous().view(torch.int8).reshape(ROWS, COLUMNS, 1, 1, 8).repeat(1, 1, 1, 1, BYTES // 8)
+        caches, heads = (torch.arange(n, dtype=torch.int8, device="cuda") for n in (CACHES, HEADS))
+        entry = entry + (caches[:, None, None] * HEADS + heads[:, None])
+        self.entries[:, rows[:, None], :, self.start[:, None] + columns] = entry
+
+
+def replays(state: DeviceRound, text: list[list[int]]) -> Iterator[None]:
+    """Replay one captured graph until every row of ``text`` is full; stop after each round."""
     import torch
 
-    DeviceRound().step()  # loads whatever code the capture must not load
+    type(state)().step()  # loads whatever code the capture must not load
     torch.cuda.synchronize()
-    state = DeviceRound()
-    replay = captured(state.step)
-    text: list[list[int]] = [[] for _ in range(ROWS)]
-    rounds = 0
+    replay, rounds = captured(state.step), 0
     while min(map(len, text)) < ROUNDS:
         replay()
         tokens, counts = state.tokens.cpu().numpy(), state.counts.cpu().numpy()
@@ -146,16 +216,40 @@ def replayed() -> tuple[list[list[int]], float]:
             text[b] += tokens[b, : counts[b]].tolist()
         rounds += 1
         assert rounds <= ROUNDS, "every round emits at least one token per row"
+        yield
+
+
+def replayed(state: DeviceRound) -> tuple[list[list[int]], float]:
+    """The text of every row, and the tokens emitted a round."""
+    text: list[list[int]] = [[] for _ in range(ROWS)]
+    rounds = len([*replays(state, text)])
     return [row[:ROUNDS] for row in text], sum(map(len, text)) / rounds / ROWS
 
 
 def test_the_captured_round_writes_the_text_of_plain_decoding_on_the_host() -> None:
     plain = on_the_host(0)
     assert on_the_host(K) == plain, "the references themselves must agree"
-    text, per_round = replayed()
+    text, per_round = replayed(DeviceRound())
     assert text == plain
     assert per_round > 1.2, "some drafts must have been accepted for this to say anything"
 
 
+def test_a_captured_round_of_trees_writes_the_same_text_and_leaves_an_entry_for_every_token_of_it() -> None:
+    state, scattered = TreeRound(), 0
+    text: list[list[int]] = [[] for _ in range(ROWS)]
+    for _ in replays(state, text):
+        path = state.path.cpu().numpy()
+        scattered += int(((path > 0) & (path != np.arange(COLUMNS))).sum())
+    assert [row[:ROUNDS] for row in text] == on_the_host(0)
+    assert scattered > ROWS, "some accepted paths must have left a chain for this to say anything"
+    entries, start = state.entries.cpu().numpy(), state.start.cpu().numpy()
+    shift = np.arange(CACHES * HEADS, dtype=np.int8).reshape(CACHES, HEADS, 1, 1)
+    for b, row in enumerate(text):
+        committed = np.array([first_tokens()[b], *row])[: start[b]]
+        own = np.tile(committed[:, None].view(np.int8), BYTES // 8)
+        np.testing.assert_array_equal(entries[:, b, :, : start[b]], own + shift)
+    assert not entries[:, ROWS:].any()
+
+
 def test_replay_repeats_the_text() -> None:
-    assert replayed()[0] == replayed()[0]
+    assert replayed(DeviceRound())[0] == replayed(DeviceRound())[0]
