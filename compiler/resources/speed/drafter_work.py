@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ....graphs.lowering import Lowering
     from ....graphs.targets import TargetSpec
 
-_ASSUMED_LAYERS = 4  # of the published P-EAGLE heads (arXiv 2602.01469)
+# Layers of the published heads: P-EAGLE's (arXiv 2602.01469) and EAGLE-3's (arXiv 2503.01840).
+_PARALLEL_LAYERS, _AUTOREGRESSIVE_LAYERS = 4, 1
 # Kernels of a pass, counted in plans of TensorRT-RTX 1.7 for the bundled head.
 _LAYER_KERNELS, _OTHER_KERNELS = 11, 12
 _FIRST_COPIES, _FURTHER_COPIES = 2, 4  # on the device (``PlanChain``), after the first pass and around further ones
@@ -53,7 +54,7 @@ def assumed_head(
 
     Its layers have the widths of the target's. ``parameters``, if the head's card states them, determine its MLP.
     """
-    layers = _ASSUMED_LAYERS if parallel else 1
+    layers = _PARALLEL_LAYERS if parallel else _AUTOREGRESSIVE_LAYERS
     head = DrafterSpec(
         hidden_size=spec.hidden_size,
         target_hidden_size=spec.hidden_size,
