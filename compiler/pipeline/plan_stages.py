@@ -209,8 +209,11 @@ def build_plan(
 
 
 def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
-    """Pack the kernels of all plugins for these GPUs: prebuilt ones where shipped, the rest compiled with NVRTC."""
-    from ...plugins.kernels.pack import obtain, write_pack
+    """Pack the kernels of all plugins for these GPUs: prebuilt ones where shipped, the rest compiled with NVRTC.
+
+    Raises ``EnvironmentProblem`` if NVRTC is needed but missing.
+    """
+    from ...plugins.kernels.pack import identity, obtain, write_pack
     from ...plugins.kernels.sources import digest, kernel_ops
 
     kernels = [(op, int(gpu.removeprefix("sm_"))) for gpu in gpus for op in kernel_ops()]
@@ -224,7 +227,7 @@ def build_kernels(run: PipelineRun, gpus: Sequence[str]) -> Stage:
                 advance(1)
         write_pack(folder, list(cubins.values()))
 
-    return run.store.run("kernels", [[op.name, digest(op), sm] for op, sm in kernels], make)
+    return run.store.run("kernels", [[op.name, digest(op), sm, identity(op, sm)] for op, sm in kernels], make)
 
 
 def build_plugin_library(run: PipelineRun, kernels: Stage) -> PluginLibraryStage:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -49,14 +50,24 @@ class Compiler:
 
     @property
     def identity(self) -> str:
-        """Return a string that identifies the compiler and its version without running it."""
+        """Return a string that identifies the compiler and its version.
+
+        The program may be a wrapper such as ccache, which stays the same if the compiler behind it is replaced.
+        """
         program = Path(os.path.realpath(self.command[0]))
         try:
             facts = program.stat()
         except OSError:  # removed since it was found; running it reports the error
             return str(program)
-        package = version("ziglang") if "ziglang" in self.command else ""
-        return f"{program} {facts.st_size} {facts.st_mtime_ns} {package}".strip()
+        return f"{program} {facts.st_size} {facts.st_mtime_ns} {self._version()}".strip()
+
+    def _version(self) -> str:
+        """Return what tells versions apart; empty if the compiler does not run, which compiling reports."""
+        if "ziglang" in self.command:
+            return version("ziglang")
+        with tempfile.TemporaryDirectory(prefix="peagle-cpu-") as folder, suppress(BuildError):
+            return _version_line(self, folder)
+        return ""
 
 
 def machine_name() -> str:
@@ -135,8 +146,13 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
             raise BuildError(
                 "the C++ compiler failed", why="it reported success but wrote no output file", fix=_ANOTHER
             ) from error
-        said = _run([*compiler.command, "--version"], folder).strip().splitlines()
-    return code, said[0] if said else "of unknown version"
+        return code, _version_line(compiler, folder)
+
+
+def _version_line(compiler: Compiler, folder: str) -> str:
+    """Return the first line of the compiler's version output. Raises ``BuildError`` if it does not run."""
+    said = _run([*compiler.command, "--version"], folder).strip().splitlines()
+    return said[0] if said else "of unknown version"
 
 
 def _compiled_part(command: Sequence[str], part: str, folder: str) -> str:

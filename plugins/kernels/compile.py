@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -156,6 +157,17 @@ def load_nvrtc() -> Any:
             fix="pip install 'cuda-bindings>=13,<14' 'nvidia-cuda-nvrtc>=13,<14'",
         ) from error
     return nvrtc
+
+
+def nvrtc_identity() -> str:
+    """Return what tells compilers that ``compile_nvrtc`` could use apart, without loading a packaged one.
+
+    Raises ``EnvironmentProblem`` if there is none.
+    """
+    try:
+        return f"NVRTC {metadata.version('nvidia-cuda-nvrtc')}"
+    except metadata.PackageNotFoundError:  # that of a CUDA toolkit, which tells its release only
+        return f"NVRTC {nvrtc_version(load_nvrtc())}"
 
 
 def nvrtc_version(nvrtc: Any) -> str:

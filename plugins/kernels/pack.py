@@ -19,7 +19,7 @@ from ..errors import EnvironmentProblem
 from ..op_spec import OpSpec
 from ..ops import OPS
 from ..regular_files import read_recorded, read_regular
-from .compile import Cubin, Usage, compile_nvrtc
+from .compile import Cubin, Usage, compile_nvrtc, nvrtc_identity
 from .sources import digest
 
 INDEX = "kernels.json"
@@ -137,6 +137,15 @@ def obtain(op: OpSpec, sm: int, packs: Sequence[Pack] = ()) -> Cubin:
         if cubin := pack.find(op, sm):
             return cubin
     return _compiled(op.name, sm)
+
+
+def identity(op: OpSpec, sm: int) -> str:
+    """Return what identifies the machine code that ``obtain`` gives beside its source, without compiling.
+
+    It is the hash of a shipped kernel, or the version of the compiler. Raises ``EnvironmentProblem`` like ``obtain``.
+    """
+    cubin = shipped().find(op, sm)
+    return hashlib.sha256(cubin.code).hexdigest() if cubin else nvrtc_identity()
 
 
 @functools.cache

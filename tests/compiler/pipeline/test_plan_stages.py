@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.compiler.pipeline.plan_stages import build_plugin_library, profiles
+from peagle.compiler.pipeline.plan_stages import build_kernels, build_plugin_library, profiles
 from peagle.compiler.pipeline.shared_steps import PipelineRun
 from peagle.compiler.store.stages import Stage, StageStore
 from peagle.engines.folder.records import Profile, Speculation
+from peagle.plugins.kernels import pack as packing
 from peagle.plugins.kernels.compile import Cubin
-from peagle.plugins.kernels.pack import write_pack
+from peagle.plugins.kernels.pack import Pack, read_pack, write_pack
 from peagle.plugins.kernels.sources import digest, kernel_ops
 from peagle.plugins.tensorrt.library import INDEX, LIBRARY
 
@@ -54,6 +56,28 @@ def test_the_library_is_compiled_once_for_kernels_and_compiler(
     third = build_plugin_library(run, other).stage
     assert third is not None
     assert third.path != first.path
+
+
+def test_kernels_of_another_nvrtc_are_compiled_again(run: PipelineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = "13.0.88"
+    monkeypatch.setattr("peagle.plugins.kernels.pack.shipped", lambda: Pack(()))
+    monkeypatch.setattr("peagle.plugins.kernels.compile.metadata.version", lambda name: version)
+    monkeypatch.setattr(packing, "obtain", lambda op, sm: Cubin(op.name, sm, digest(op), version.encode(), {}))
+    first, again = build_kernels(run, ["sm_100"]), build_kernels(run, ["sm_100"])
+    assert (first.reused, again.reused) == (False, True)
+    version = "13.0.99"
+    newer = build_kernels(run, ["sm_100"])
+    assert {cubin.code for cubin in read_pack(newer.path).cubins} == {b"13.0.99"}
+
+
+def test_kernels_that_are_shipped_need_no_nvrtc(run: PipelineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their content is their identity, whatever compiled them."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setattr("peagle.plugins.kernels.pack.shipped", lambda: Pack(tuple(CUBINS)))
+    first = build_kernels(run, ["sm_100"])
+    others = tuple(replace(cubin, code=b"others") for cubin in CUBINS)
+    monkeypatch.setattr("peagle.plugins.kernels.pack.shipped", lambda: Pack(others))
+    assert build_kernels(run, ["sm_100"]).path != first.path
 
 
 @pytest.mark.parametrize(

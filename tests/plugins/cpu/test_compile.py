@@ -105,6 +105,17 @@ def test_a_compiler_that_fails_is_followed_by_the_next(
     assert (library.machine, library.digest) == (machine_name(), digest())
 
 
+def test_another_compiler_behind_a_wrapper_has_another_identity(tmp_path: Path) -> None:
+    wrapper = Compiler((str(program(tmp_path, "c++", f"cat {tmp_path}/version")),))
+    (tmp_path / "version").write_text("c++ 12.2.0\nCopyright\n")
+    old, again = wrapper.identity, wrapper.identity
+    assert old == again
+    (tmp_path / "version").write_text("c++ 14.1.0\nCopyright\n")
+    assert wrapper.identity != old
+    (tmp_path / "version").unlink()  # compiling reports that it does not run
+    assert wrapper.identity not in ("", old)
+
+
 def test_local_compiler_builds_a_loadable_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_library: Path
 ) -> None:
