@@ -83,7 +83,7 @@ class DraftDefaults:
                 raise UsageError(
                     f"draft is {method.name}, but num_speculative_tokens is {k}",
                     why=f"{method.name} is plain decoding, which has no drafts",
-                    fix="remove one of the two",
+                    fix="remove one of them",
                 )
             policy = Fixed(0)
         method = method if policy.most else PLAIN
@@ -122,7 +122,7 @@ class LoadedDrafters:
             )
         if name not in self.names:
             there = ", ".join(self.names) or "none"
-            raise UsageError(f"no drafter {name} is loaded", why=f"the loaded drafters are: {there}")
+            raise UsageError(f"no drafter named {name} is loaded", why=f"the loaded drafters are: {there}")
         gone = self._others[name].drafter
         self._others = {each: defaults for each, defaults in self._others.items() if each != name}
         return gone
@@ -229,7 +229,7 @@ def with_drafter(manifest: Manifest, name: Any) -> Manifest:
     if name not in there:
         raise UsageError(
             f"the engine has no drafter {shown(name)}",
-            why=f"its drafters are: {', '.join(there) or 'none'}",
+            why=f"the drafters of the engine are: {', '.join(there) or 'none'}",
             fix="choose one of these, or add one with `peagle-compile drafter add`",
         )
     return manifest.using(name)
@@ -248,13 +248,13 @@ def usable_method(manifest: Manifest, draft: Any) -> DraftMethod:
         head = f"a head for {METHODS[method.heads].title}"
         raise UsageError(
             f"draft is {draft}, but this engine has no such drafter",
-            why=f"its head is for {own.title}" if own.needs_head else "it was built without a head",
+            why=f"the engine's head is for {own.title}" if own.needs_head else "the engine was built without a head",
             fix=f"remove draft to use the engine's own method, or build an engine with {head}",
         )
     if method.drafts and not manifest.speculation.max_num_speculative_tokens:
         raise UsageError(
             f"draft is {draft}, but this engine cannot draft",
-            why="it was built for plain decoding, without room for drafts in its windows and caches",
+            why="the engine was built for plain decoding, without room for drafts in its windows and caches",
             fix=_REBUILD,
         )
     return method

@@ -62,6 +62,6 @@ def require_process(pid: int) -> None:
     if os.getpid() != pid:
         raise UsageError(
             "this engine was loaded before the process was forked",
-            why=f"its threads belong to process {pid}; a fork does not copy them",
+            why=f"the engine's threads belong to process {pid}; a fork does not copy threads",
             fix="load the engine in each process, after the fork",
         )

@@ -96,7 +96,9 @@ def names(config: Config, name: str, known: Sequence[str], count: int, problems:
         problems.add(f"config entry {name} lists {len(value)} layers, but num_hidden_layers is {count}")
     unknown = sorted(set(value) - set(known))
     if unknown:
-        problems.add(f"config entry {name} has {', '.join(map(shown, unknown))}; supported are {' and '.join(known)}")
+        problems.add(
+            f"config entry {name} has {', '.join(map(shown, unknown))}; only {' and '.join(known)} are supported"
+        )
 
 
 def is_positive(value: Any) -> bool:

@@ -61,6 +61,6 @@ def whole_matrices(runs: Iterable[Array], rows: int, columns: int) -> Iterator[A
     if rest:
         raise BuildError(
             "a stack of matrices is truncated",
-            why=f"its last matrix has {count} of {size} values",
+            why=f"the last matrix has {count} of {size} values",
             fix="download the checkpoint again",
         )

@@ -75,7 +75,7 @@ def typed(error: ImportError) -> EnvironmentProblem | None:
 def _not_installed(extra: str, absent: Sequence[str], what: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"{what} needs packages that are not installed: {', '.join(absent)}",
-        why=f"they belong to the extra [{extra}]; the base installation only runs engines on a CPU",
+        why=f"these packages belong to the extra [{extra}]; the base installation only runs engines on a CPU",
         fix=install(extra),
     )
 

@@ -14,7 +14,7 @@ def read_regular(path: Path, most: int) -> bytes:
         require_regular(file.fileno())
         content = file.read(most + 1)  # do not rely on the size that the file reports
     if len(content) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
+        raise ValueError(f"the file has more than {most:,} bytes")
     return content
 
 
@@ -22,16 +22,16 @@ def read_recorded(path: Path, size: int, sha256: str, most: int) -> bytes:
     """Return the bytes of a regular file. Raises ``ValueError`` for another size or hash, and like ``read_regular``."""
     content = read_regular(path, most)
     if len(content) != size:
-        raise ValueError(f"it has {len(content)} bytes instead of {size}")
+        raise ValueError(f"the file has {len(content)} bytes instead of {size}")
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise ValueError("its content does not match its hash")
+        raise ValueError("the content of the file does not match its hash")
     return content
 
 
 def require_regular(file: int | Path) -> None:
     """Raise ``OSError`` unless it is a regular file: a pipe waits for a writer, and a device may never end."""
     if not stat.S_ISREG(os.stat(file).st_mode):
-        raise OSError("it is not a regular file")
+        raise OSError("the path is not a regular file")
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -87,5 +87,5 @@ def _require_usable(drafts: Sequence[str], usable: set[str]) -> None:
         raise UsageError(
             f"--draft {unknown[0]} is not available: none of the engines supports this draft method",
             why=f"the draft methods of these engines are {', '.join(sorted(usable)) or 'none'}",
-            fix="choose some of these; plain decoding is always measured",
+            fix="choose from these methods; plain decoding is always measured",
         )

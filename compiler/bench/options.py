@@ -54,11 +54,11 @@ class BenchOptions:
             if not url or not name.strip() or "://" in name:
                 raise UsageError(
                     f"--peer {text} is not NAME=URL",
-                    why="the tables show a peer under a name of your choice",
-                    fix="use for example --peer llama.cpp=http://127.0.0.1:8080",
+                    why="the tables show each server under the name that you give it",
+                    fix="use NAME=URL, for example --peer llama.cpp=http://127.0.0.1:8080",
                 )
             if name in found:
-                raise UsageError(f"--peer names {name} twice", fix="give every peer a unique name")
+                raise UsageError(f"--peer uses the name {name} twice", fix="give every peer a unique name")
             found[name] = self.server(url)
         return found
 
@@ -71,8 +71,8 @@ class BenchOptions:
         """Raise ``UsageError`` for options that are invalid for every engine, or contradict each other."""
         if bool(self.engines) == (self.url is not None):
             raise UsageError(
-                "nothing to measure" if not self.engines else "ENGINE and --url contradict each other",
-                why="bench measures either engines, or the server at --url",
+                "neither ENGINE nor --url was given" if not self.engines else "ENGINE and --url cannot be combined",
+                why="bench measures either engines or the server at --url",
                 fix="pass an engine folder, or --url http://HOST:PORT",
             )
         for name in ("num_prompts", "repeats", "max_tokens"):
@@ -87,15 +87,15 @@ class BenchOptions:
         if self.price_per_hour is not None:
             number("--price-per-hour", self.price_per_hour, 0)
         if self.workload is not None and self.prompts is not None:
-            raise UsageError("--workload and --prompts contradict each other", fix="give only one of them")
+            raise UsageError("--workload and --prompts cannot be combined", fix="omit one of them")
         if self.workload_name not in WORKLOADS:
-            raise UsageError(f"--workload {self.workload} is unknown", fix=f"use one of {', '.join(WORKLOADS)}")
+            raise UsageError(f"unknown --workload {self.workload}", fix=f"use one of {', '.join(WORKLOADS)}")
         if self.endpoint is not None and self.endpoint not in ENDPOINTS:
-            raise UsageError(f"--endpoint {self.endpoint} is unknown", fix=f"use one of {', '.join(ENDPOINTS)}")
+            raise UsageError(f"unknown --endpoint {self.endpoint}", fix=f"use one of {', '.join(ENDPOINTS)}")
         if self.servers and self.url is not None:
             raise UsageError(
-                "--peer and --url contradict each other",
-                why="a peer takes turns with engines",
+                "--peer and --url cannot be combined",
+                why="--peer measures servers in turn with engines, and --url measures a server alone",
                 fix="pass an engine folder, or measure each server with --url",
             )
         if self.url is not None:
@@ -106,14 +106,14 @@ class BenchOptions:
         for name in _OF_ENGINES:
             if getattr(self, name) != getattr(default, name):
                 raise UsageError(
-                    f"{_flag(name)} and --url contradict each other",
-                    why="the server decides how it decodes",
-                    fix=f"remove {_flag(name)}, or measure an engine folder",
+                    f"{_flag(name)} and --url cannot be combined",
+                    why="the server at --url decodes with its own settings",
+                    fix=f"omit {_flag(name)}, or measure an engine folder",
                 )
         if self.prompts is None and WORKLOADS[self.workload_name].questions is None:
             raise UsageError(
-                f"--workload {self.workload_name} and --url contradict each other",
-                why="its prompts are token ids, made with the tokenizer of an engine",
+                f"--workload {self.workload_name} and --url cannot be combined",
+                why="the prompts of this workload are token ids, which only the tokenizer of an engine can make",
                 fix="choose another --workload, or pass --prompts FILE",
             )
 

@@ -27,14 +27,14 @@ from .result import BenchResult
 from .summary import LatencyFigures, ModeFigures
 
 _CURVE_END = 96
-_MEANING = """Tokens per second of one user count the tokens after the first one, which comes from the prompt. Gains are
-medians of ratios within the same turn, and p is the two-sided sign test over the turns. The acceptance length is the
-mean number of tokens of a round with drafts, the target's own token included; after 20 means without the first 20
-rounds of an answer. TTFT is the time to the first token. ITL divides the time between two pieces of the stream among
-the tokens of the second; pieces are the times themselves. Identical means that every token equals that of plain
-decoding; of a peer, it is the number of answers with the same text. A pass of the target verifies the drafts of a
-round: its columns are the drafts and one token more. The floor is the time in which memory, as fast as it was measured,
-gives the weights that the pass reads."""
+_MEANING = """"Tokens/s, one user" counts the tokens after the first one, which belongs to the prompt. A gain is the
+median of the ratios within one turn, and p comes from a two-sided sign test over the turns. The acceptance length is
+the mean number of tokens per round with drafts, including the target's own token; "after 20" excludes the first 20
+rounds of each answer. TTFT is the time to the first token. ITL divides the time between two chunks of the stream by the
+number of tokens in the second chunk; "pieces" are the times between chunks. "Identical" means that every token equals
+that of plain decoding; for a peer, it is the number of answers with the same text. A pass of the target verifies the
+drafts of a round: its columns are the drafts and one more token. The floor is the time to read the weights of the pass
+at the measured memory speed."""
 
 
 def write_page(path: Path, result: BenchResult) -> None:
@@ -50,7 +50,7 @@ def page(result: BenchResult) -> str:
         *_verdict(result),
         "<h2>Origin</h2>",
         html_table((), result.origin, "facts"),
-        f"<p>These figures come from this command:</p><pre>{escape(result.command)}</pre>",
+        f"<p>This command measured the figures:</p><pre>{escape(result.command)}</pre>",
         *(f'<p class="faint">{escape(note)}</p>' for note in result.notes),
     ]
     for figures in result.levels.values():
@@ -77,7 +77,7 @@ def _verdict(result: BenchResult) -> Iterator[str]:
     for each in differing(result.figures):
         yield f'<p class="warn">{escape(difference_line(each))}</p>'
     if result.identical:
-        yield "<p>The text of every mode of the engines is that of plain decoding.</p>"
+        yield "<p>In every mode, the engines generated the same text as in plain decoding.</p>"
 
 
 def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _level(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[str]
     if drafting:
         yield "<h3>Acceptance by position</h3>" + _table(*position_rows(drafting))
         rates = {each.mode: [*enumerate(rates_of(each.acceptance), 1)] for each in drafting}
-        yield line_chart(rates, "position of the draft", "share of rounds that accepted it")
+        yield line_chart(rates, "draft position", "share of rounds that accepted the draft")
     if len(figures[0].categories) > 1:
         yield "<h3>By category</h3>" + _table(*category_rows(figures))
         yield from _positions_by_category(drafting)
@@ -149,12 +149,12 @@ def _sweep(result: BenchResult) -> Iterator[str]:
     if sweep := sweep_rows(result):
         yield "<h2>By concurrency</h2>" + _table(*sweep)
     if len(result.levels) > 1:
-        for title, is_total in (("tokens per second of one user", False), ("tokens per second in all", True)):
+        for title, is_total in (("tokens per second of one user", False), ("tokens per second of all users", True)):
             lines: dict[str, list[tuple[float, float]]] = {}
             for each in result.figures:
                 speed = each.total_speed if is_total else each.user_speed
                 lines.setdefault(each.mode, []).append((float(each.concurrency), speed.median))
-            yield line_chart(lines, "requests at once", title)
+            yield line_chart(lines, "concurrent requests", title)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -179,10 +179,11 @@ def difference_line(figures: ModeFigures) -> str:
     found = figures.difference
     where = f"{figures.mode}, {requests(figures.concurrency)}"
     if found is None:
-        return f"{where}: the text is that of plain decoding"
+        return f"{where}: the text equals that of plain decoding"
     return (
-        f"{where}: the text differs from plain decoding; first in prompt {found.prompt} at token {found.position}: "
-        f"plain {found.plain}, found {found.found}. `peagle-compile verify` shows whether the two are tied"
+        f"{where}: the text differs from that of plain decoding, first in prompt {found.prompt} at token "
+        f"{found.position}: "
+        f"expected {found.plain}, found {found.found}. `peagle-compile verify` shows whether the two tokens nearly tie"
     )
 
 

@@ -42,7 +42,9 @@ def _prompt(where: str, number: int, line: str) -> Prompt:
         raise UsageError(f"{where} is not a JSON object", fix=_FORM)
     text = _text(content)
     if not text:
-        raise UsageError(f"{where} has no prompt", why=f"one of {', '.join(_TEXTS)} must hold its text", fix=_FORM)
+        raise UsageError(
+            f"{where} has no prompt", why=f"the text must be in one of the fields {', '.join(_TEXTS)}", fix=_FORM
+        )
     name = next((content[key] for key in _IDS if key in content), number)
     category = content.get("category") or _DEFAULT_CATEGORY
     return Prompt(str(name), text, str(category))

@@ -90,7 +90,7 @@ class BenchResult:
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UsageError(
-                f"{path} is not the result of a benchmark of this version",
+                f"{path} is not a benchmark result of this version",
                 why=str(error) or type(error).__name__,
                 fix="run the benchmark again",
             ) from None
@@ -112,7 +112,8 @@ def require_replaceable(path: Path) -> None:
         is_ours = False
     if not is_ours:
         raise UsageError(
-            f"{path} exists and was not written by `peagle-compile bench`", fix="choose another --out, or remove it"
+            f"{path} exists and was not written by `peagle-compile bench`",
+            fix="choose another --out, or remove the file",
         )
 
 

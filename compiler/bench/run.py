@@ -79,7 +79,7 @@ class BenchRun:
         for name, peer in self.peers.items():
             if peer.problem:
                 turns = sum(name in turn for level in self.levels for turn in level.turns)
-                yield f"{name} left after {turns} turns: {peer.problem}"
+                yield f"{name} was dropped after {turns} turns: {peer.problem}"
 
     def _bursts(self) -> Iterator[str]:
         """Yield a note on every server whose answers came at once."""
@@ -88,7 +88,8 @@ class BenchRun:
             answers = [answer for turn in turns for answer in turn.answers if answer.tokens > 1]
             if count := sum(not answer.is_timed for answer in answers):
                 yield (
-                    f"{count} of {len(answers)} answers of {name} arrived in one piece and have no speed: the server "
+                    f"{count} of {len(answers)} answers of {name} arrived in one piece, so their speed is unknown: "
+                    f"the server "
                     "does not stream, or its threads had to wait"
                 )
 
@@ -170,7 +171,7 @@ class BenchRun:
     def _level(self, at_once: int, ways: Mapping[str, Ask], prompts: int, advance: Callable[[int], None]) -> None:
         groups = groups_of(prompts, at_once)
         if (left := prompts - at_once * len(groups)) > 0:
-            self.notes.append(f"{left} of {prompts} prompts left out: they do not fill a group of {at_once}")
+            self.notes.append(f"{left} of {prompts} prompts were skipped: they do not fill a group of {at_once}")
         level = Level(at_once)
         self.levels.append(level)
         take_turns(ways, groups, self.options.repeats, level.turns, advance)
@@ -201,7 +202,7 @@ class BenchRun:
         most = max(min(options.max_tokens, engine.max_seq_len // 2), 1)
         if most < options.max_tokens:
             self.notes.append(
-                f"{most} tokens instead of {options.max_tokens} per answer: the engine's max_seq_len is "
+                f"answers are limited to {most} tokens instead of {options.max_tokens}: the engine's max_seq_len is "
                 f"{engine.max_seq_len}"
             )
         room = engine.max_seq_len - most

@@ -51,7 +51,7 @@ class BenchServer:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{self.url} is not the URL of a server", fix="use for example http://127.0.0.1:8000")
+            raise UsageError(f"{self.url} is not the URL of a server", fix="use a URL such as http://127.0.0.1:8000")
 
     @cached_property
     def model(self) -> str:
@@ -61,7 +61,7 @@ class BenchServer:
             listed = json.loads(response.read())["data"]
             return str(listed[0]["id"])
         except (ValueError, LookupError, TypeError):
-            raise EnvironmentProblem(f"{self.url} lists no model", fix=_FIX) from None
+            raise EnvironmentProblem(f"{self.url} lists no models", fix=_FIX) from None
         finally:
             connection.close()
 
@@ -71,7 +71,7 @@ class BenchServer:
         if not answer.text:
             raise EnvironmentProblem(
                 f"{self.url} returned no text for the first prompt",
-                why=f"its stream at /v1/{ENDPOINTS[self.endpoint].path} contains none",
+                why=f"the stream of /v1/{ENDPOINTS[self.endpoint].path} contains no text",
                 fix="check --endpoint and the model that the server has loaded",
             )
 
@@ -124,12 +124,14 @@ class BenchServer:
             raise _unreachable(self.url, error) from None
         except KeyError:
             raise EnvironmentProblem(
-                f"{self.url} did not report the tokens of a stream",
-                why="its stream ended early, or has no usage although stream_options asks for it",
+                f"{self.url} did not report the number of tokens in a stream",
+                why="the stream ended early, or has no usage although stream_options requested it",
                 fix="use a server that supports stream_options.include_usage",
             ) from None
         except (AttributeError, TypeError, ValueError) as error:
-            raise EnvironmentProblem(f"{self.url} does not stream as OpenAI does", why=str(error), fix=_FIX) from None
+            raise EnvironmentProblem(
+                f"{self.url} does not stream in OpenAI's format", why=str(error), fix=_FIX
+            ) from None
         finally:
             connection.close()
         gaps = [after - before for before, after in itertools.pairwise(arrived)]

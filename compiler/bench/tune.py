@@ -42,10 +42,10 @@ class TuneOptions:
         integer("--num-prompts", self.num_prompts, 1)
         integer("--max-batch-size", self.max_batch_size, 1)
         if self.workload is not None and self.prompts is not None:
-            raise UsageError("--workload and --prompts contradict each other", fix="give only one of them")
+            raise UsageError("--workload and --prompts cannot be combined", fix="omit one of them")
         usable = [name for name, each in WORKLOADS.items() if each.questions]
         if self.workload is not None and self.workload not in usable:
-            raise UsageError(f"--workload {self.workload} is unknown", fix=f"use one of {', '.join(usable)}")
+            raise UsageError(f"unknown --workload {self.workload}", fix=f"use one of {', '.join(usable)}")
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -125,11 +125,14 @@ def _using(options: TuneOptions) -> tuple[Manifest, str]:
     drafter = options.draft or manifest.drafter_name
     if options.draft is not None and options.draft not in {manifest.drafter_name, *manifest.drafters} - {""}:
         known = ", ".join(name for name in (manifest.drafter_name, *manifest.drafters) if name) or "none"
-        raise UsageError(f"{options.engine} has no drafter {options.draft}", why=f"its drafters are: {known}")
+        raise UsageError(
+            f"{options.engine} has no drafter named {options.draft}", why=f"the drafters of the engine are: {known}"
+        )
     used = manifest.using(drafter) if drafter else manifest
     if not used.speculation.max_num_speculative_tokens:
         raise UsageError(
-            f"{options.engine} cannot be tuned", why="it was built for plain decoding, so there is no K to choose"
+            f"{options.engine} cannot be tuned",
+            why="the engine was built for plain decoding, so there is no K to choose",
         )
     return used, drafter
 

@@ -131,8 +131,8 @@ def _long(engine: Engine, room: int) -> list[EncodedPrompt]:
     shortest, longest = LONG_TOKENS[0], min(LONG_TOKENS[1], room)
     if longest < shortest:
         raise UsageError(
-            f"the workload long needs prompts of {shortest} tokens, but this engine has room for {room}",
-            why=f"prompt and answer together can have {engine.max_seq_len} tokens",
+            f"the workload long needs prompts of {shortest} tokens, but this engine accepts at most {room}",
+            why=f"a prompt and its answer can have at most {engine.max_seq_len} tokens together",
             fix="rebuild it with for example --max-seq-len 4096, or choose another --workload",
         )
     lengths = np.linspace(shortest, longest, _COUNT).astype(int)
@@ -211,12 +211,14 @@ def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int
     if not fitting:
         raise UsageError(
             f"no prompt of {name} fits into {room} tokens",
-            why=f"prompt and answer together can have {engine.max_seq_len} tokens",
+            why=f"a prompt and its answer can have at most {engine.max_seq_len} tokens together",
             fix="use a smaller --max-tokens, shorter prompts, or an engine with a larger --max-seq-len",
         )
-    notes = [] if engine.can_chat else ["the engine has no chat template: prompts are continued as plain text"]
+    notes = [] if engine.can_chat else ["the engine has no chat template, so it continues the prompts as plain text"]
     if len(fitting) < len(every):
-        notes.append(f"{len(every) - len(fitting)} of {len(every)} prompts left out: longer than {room} tokens")
+        notes.append(
+            f"{len(every) - len(fitting)} of {len(every)} prompts were skipped: they are longer than {room} tokens"
+        )
     return Prompts(name, fitting, tuple(notes))
 
 

@@ -23,7 +23,7 @@ _HELP = '''/reset  clear the conversation, except for the system message
 /exit   leave the chat (or press Ctrl-D)
 /help   show this help
 """     begin and end a multi-line question
-Ctrl-C  stop an answer and keep its beginning; at the prompt, leave the chat'''
+Ctrl-C  stop an answer and keep its text so far; at the prompt, leave the chat'''
 
 
 class TerminalChat:

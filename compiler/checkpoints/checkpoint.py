@@ -86,7 +86,7 @@ class Checkpoint:
         modelopt: dict[str, Any] = {}
         with problems.collecting():
             config = read_json(
-                folder / CONFIG, "every checkpoint has this file; is this the folder of the model itself?"
+                folder / CONFIG, "every checkpoint has this file, so this is probably not the folder of the model"
             )
         if (folder / MODELOPT_CONFIG).is_file():
             with problems.collecting():

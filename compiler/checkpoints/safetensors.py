@@ -74,9 +74,9 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     try:
         header = parse_json(raw, _no_duplicates)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"its header is not valid JSON ({error})") from None
+        raise _damaged(path, f"the header is not valid JSON ({error})") from None
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is not an object")
+        raise _damaged(path, "the header is not a JSON object")
     header.pop("__metadata__", None)
     entries = {name: _entry(path, name, item, 8 + length) for name, item in header.items()}
     end = 8 + length
@@ -85,8 +85,8 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             raise _damaged(path, f"the data of {shown(name)} does not directly follow the previous tensor")
         end = entry.end
     if end != size:
-        why = f"its header describes {end} bytes, but it has {size}"
-        raise _damaged(path, why + (": it is truncated" if size < end else ""))
+        why = f"the header describes {end} bytes, but the file has {size}"
+        raise _damaged(path, why + (": the file is truncated" if size < end else ""))
     return entries
 
 
@@ -101,7 +101,7 @@ def read_rows(name: str, entry: TensorEntry, begin: int, end: int) -> np.ndarray
     except OSError as error:
         raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and the disk") from None
     if raw.size != count:
-        raise _damaged(entry.file, f"it ends inside {name}: it was truncated while being read")
+        raise _damaged(entry.file, f"the file ends inside {name}: it was truncated while it was read")
     return raw.reshape((end - begin, *entry.shape[1:]) if entry.shape else ())
 
 
@@ -182,10 +182,10 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _foreign(path: Path, head: bytes, size: int) -> BuildError:
     for magic, what in _OTHER_FORMATS.items():
         if head.startswith(magic):
-            return _not_safetensors(path, f"it is {what}")
+            return _not_safetensors(path, f"the file is {what}")
     if size < 8:
-        return _damaged(path, f"it has only {size} bytes")
-    return _damaged(path, "its header is longer than the file: it is truncated, or has another format")
+        return _damaged(path, f"the file has only {size} bytes")
+    return _damaged(path, "the header is longer than the file: the file is truncated, or has another format")
 
 
 def _not_safetensors(path: Path, why: str) -> BuildError:

@@ -115,7 +115,7 @@ def read_inputs(options: Sizes, resolved: Resolved, head_says: HeadSays = lambda
     warnings = [*resolved.notes, *warnings, *_doubts(drafter.config, head)]
     depth = head.trained_depth or (resolved.pair.trained_depth if resolved.pair else None)
     if depth is None:
-        warnings.append(f"the head does not state its trained number of drafts; assuming {ASSUMED_DEPTH}")
+        warnings.append(f"the head does not state how many drafts it was trained for; assuming {ASSUMED_DEPTH}")
     k = options.num_speculative_tokens or 0
     if k > (depth or ASSUMED_DEPTH):
         warnings.append(
@@ -155,8 +155,8 @@ def _doubts(config: Mapping[str, Any], head: DrafterSpec) -> list[str]:
     doubts = [f"{doubt}; the head was read as P-EAGLE because it has mask_hidden" for doubt in doubts]
     if head.unread:
         doubts.append(
-            f"the head has unknown tensors, which were ignored: {listed(head.unread)}; if they were used in training, "
-            "more drafts will be rejected (the output is not affected)"
+            f"the head has unknown tensors, which were ignored: {listed(head.unread)}; if training used them, more "
+            f"drafts will be rejected (the output is not affected)"
         )
     return doubts
 

@@ -42,7 +42,7 @@ def _only_file(folder: Path) -> Path:
     if candidates:
         raise BuildError(
             f"{folder} has several weight files and no {INDEX}: {listed([path.name for path in candidates])}",
-            why="it is unclear which tensors belong to the model",
+            why="without the index, it is unclear which tensors belong to the model",
             fix=f"add the {INDEX} that was published with the model",
         )
     if files := sorted(folder.glob("*.gguf")):
@@ -122,18 +122,16 @@ def _check_places(
             absent[file].append(name)
         elif file in whole and file not in entries[name]:
             misplaced.append(f"{shown(name)} (in {', '.join(entries[name])}, not in {file})")
-    kinds = {f"missing from {file}, where {INDEX} places them": names for file, names in absent.items()} | {
-        f"in another file than {INDEX} says": misplaced,
-        "in more than one file": [
-            f"{shown(n)} (in {', '.join(files)})" for n, files in entries.items() if len(files) > 1
-        ],
-        f"that {INDEX} does not name": [name for name in entries if name not in placed],
+    kinds = {f"missing from {file}, in which {INDEX} lists them": names for file, names in absent.items()} | {
+        f"in a file other than the one that {INDEX} lists": misplaced,
+        "in several files": [f"{shown(n)} (in {', '.join(files)})" for n, files in entries.items() if len(files) > 1],
+        f"that {INDEX} does not list": [name for name in entries if name not in placed],
     }
     for what, names in kinds.items():
         if names:
             problems.add(
                 f"{problems.subject}: {counted(names)} {what}: {listed(sorted(names))}",
-                fix="download all files of the model again: the present ones come from different versions",
+                fix="download all files of the model again: the files in the folder come from different versions",
             )
 
 

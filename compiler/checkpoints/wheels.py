@@ -65,7 +65,7 @@ def _downloaded(wheel: Wheel, folder: Path, progress: Progress) -> Path:
     if not is_installed("pip"):
         raise EnvironmentProblem(
             f"cannot download {wheel.requirement}: this Python has no pip",
-            why=f"the download runs `{sys.executable} -m pip`, which knows the package index of this machine",
+            why=f"the download runs `{sys.executable} -m pip`, which uses the package index of this machine",
             fix=f"run `{sys.executable} -m ensurepip`, or {wheel.instead}",
         )
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
@@ -156,6 +156,6 @@ def _require(what: str, found: str, pinned: str, wheel: Wheel) -> None:
     if found != pinned:
         raise EnvironmentProblem(
             f"{what} does not match its pinned hash",
-            why=f"its SHA-256 is {found}; expected {pinned}",
+            why=f"the SHA-256 is {found}; expected {pinned}",
             fix=f"check the package index of pip (`pip config list`), or {wheel.instead}",
         )

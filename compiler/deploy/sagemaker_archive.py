@@ -80,7 +80,7 @@ def require_free(out: Path, *, force: bool) -> None:
         if out.exists() and not out.is_file():
             raise UsageError(f"--out {out} exists and is not a file", fix="choose another --out")
         if os.path.lexists(out) and not out.exists():
-            raise UsageError(f"--out {out} is a dangling link", fix="remove the link, or choose another --out")
+            raise UsageError(f"--out {out} is a dangling link", fix="choose another --out, or remove the link")
         if out.exists() and not force:
             raise UsageError(f"--out {out} already exists", fix="add --force to replace it, or choose another --out")
 

@@ -61,7 +61,7 @@ def find_engine(base: Path) -> Path:
     holds = ", ".join(path.name for path in (found or inside)[:8]) or "nothing"
     raise EnvironmentProblem(
         f"{model} contains {'several engines' if found else 'no engine'}",
-        why=f"its top level has no {FILE_NAME}; it contains {holds}",
+        why=f"the top level of the folder has no {FILE_NAME}, and contains {holds}",
         fix="create the model data with `peagle-compile sagemaker ENGINE --out model.tar.gz`, or upload one engine "
         "folder",
     )

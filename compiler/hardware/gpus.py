@@ -138,7 +138,7 @@ def _require_rtx(sms: Sequence[int]) -> None:
         alike = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
         raise UsageError(
             f"TensorRT-RTX does not support {', '.join(map(sm_name, refused))}",
-            why=f"it supports {', '.join(map(sm_name, RTX_SMS))}; data-centre GPUs need the full TensorRT",
+            why=f"TensorRT-RTX supports {', '.join(map(sm_name, RTX_SMS))}; data-centre GPUs need the full TensorRT",
             fix=f"use --backend tensorrt on a host with {_whose(refused[0])}, "
             f"or build for another GPU, for example --gpu {sm_name(alike[-1])}",
         )
@@ -148,7 +148,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
     if len(set(sms)) > 1:
         raise UsageError(
             f"TensorRT builds for one GPU architecture at a time, not {len(set(sms))}",
-            why="it chooses kernels by timing them on the local GPU",
+            why="TensorRT chooses kernels by timing them on the local GPU",
             fix="build once for each architecture, on a host with such a GPU",
         )
     (sm,) = set(sms)
@@ -156,7 +156,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
         rtx = sm in RTX_SMS
         raise EnvironmentProblem(
             f"TensorRT cannot build for {sm_name(sm)} on this machine",
-            why=f"it builds only for the local GPU, and {_here(present)}",
+            why=f"TensorRT builds only for the local GPU, and {_here(present)}",
             fix=f"run the same command on a host with {_whose(sm)}"
             + (f", or build ahead of time with --backend tensorrt-rtx --gpu {sm_name(sm)}" if rtx else ""),
         )

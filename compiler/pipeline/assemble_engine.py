@@ -108,7 +108,7 @@ def assemble(
                     batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of)
             except EnvironmentProblem as error:  # the engine is whole without them
                 messages.append(
-                    f"rounds of several requests were not measured, so their K is chosen from estimates until "
+                    f"rounds of several requests were not measured, so their K comes from estimates until "
                     f"`peagle-compile tune {out}` measures them: {error.one_line}"
                 )
             manifest = with_choice(manifest, choice, batches)
@@ -146,7 +146,7 @@ def _with_plans_for(
         return pieces, manifest, []
     gain = f"the plans are tuned for K = {k}; K = {choice.k} decoded {choice.gain_over(k):.2f}x as fast"
     if not choice.justifies_rebuild(k):
-        return pieces, manifest, [f"{gain}, which is too small a gain to rebuild the plans"]
+        return pieces, manifest, [f"{gain}, a gain too small to rebuild the plans"]
     try:
         plans, described = pieces.make_plans(choice.k)
     except (BuildError, EnvironmentProblem) as error:  # the existing plans are intact
@@ -165,7 +165,7 @@ def _choice_warnings(plan: BuildPlan, manifest: Manifest, choice: KChoice | None
     method = manifest.draft_method
     if choice is None:
         of_method = f"the default maximum of {method.name}"
-        what = "the depth that the head was trained for" if method.needs_head else of_method
+        what = "the trained depth of the head" if method.needs_head else of_method
         why = f"this machine cannot run an engine for {', '.join(plan.platform.gpus)}"
         return [f"K = {plan.speculation.num_speculative_tokens} is {what} and was not measured: {why}"]
     if choice.speedup > 1:

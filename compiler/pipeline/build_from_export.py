@@ -77,7 +77,7 @@ def build_from(
 def check_from(request: CompileRequest) -> None:
     """Raise ``UsageError`` for options that no engine can be built with."""
     request.plans.check()
-    request.sizes.check(fix="omit --num-speculative-tokens to use the depth that the head was trained for")
+    request.sizes.check(fix="omit --num-speculative-tokens to use the trained depth of the head")
     require_disjoint(request.out, request.source)
     require_publishable(request.out)
 
@@ -145,7 +145,7 @@ def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
         if not most:
             problem, why = "cannot be used with this export", "the export is for plain decoding"
         elif not asked:
-            problem, why = "cannot be used with this export", "0 is for plain decoding, and the export is for drafts"
+            problem, why = "cannot be used with this export", "0 means plain decoding, but the export is for drafts"
         else:
             problem, why = f"is not between 1 and {most}", f"the caches of the export have room for {most} drafts"
         raise UsageError(

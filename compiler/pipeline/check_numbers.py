@@ -53,7 +53,7 @@ def require_finite(half: str, logits: Sequence[np.ndarray[Any, Any]], manifest: 
         wider = wider if manifest.backend.gpus and "bf16" not in kinds else []
         fix = f"build with {', or with '.join([*wider, '--backend onnxruntime --precision fp32'])}"
     raise BuildError(
-        f"{name} would not work: the {half}'s logits are NaN or infinite after {len(bad)} of {len(logits)} prompts",
+        f"{name} does not work: the {half}'s logits are NaN or infinite after {len(bad)} of {len(logits)} prompts",
         why=why,
         fix=fix,
     )
@@ -83,5 +83,5 @@ def not_checked(gpus: Sequence[str]) -> str:
     """Return the warning on an engine that this machine cannot run."""
     return (
         f"the engine's outputs were not checked: this machine cannot run an engine for {', '.join(gpus)}; "
-        "run `peagle-compile verify` on a machine that can"
+        "run `peagle-compile verify` on a machine that can run it"
     )

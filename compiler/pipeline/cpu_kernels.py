@@ -48,7 +48,7 @@ def cpu_kernels(run: PipelineRun, platform: BuildPlatform, *, is_asked: bool) ->
             what = f"{error.what}: {error.why}" if error.why else error.what
             if not is_asked:
                 return CpuKernels(None, ORT, [costs_without_kernels(what, error.fix)])
-            warning = f"the engine has no CPU kernels and will be slow: {what}; {error.fix}"
+            warning = f"the engine has no CPU kernels, so it will be slow: {what}; {error.fix}"
             return CpuKernels(None, platform.lowering, [warning])
         record["reused"] = stage.reused
     return CpuKernels(stage, platform.lowering)

@@ -181,7 +181,9 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
             added = ", ".join(sorted(manifest.drafters)) or "none"
             raise UsageError(
                 f"the drafter {name} of {engine} cannot be removed",
-                why="the engine was built with it" if gone else f"it does not exist; the added drafters are: {added}",
+                why="the engine was built with this drafter"
+                if gone
+                else f"this drafter does not exist; the added drafters are: {added}",
                 fix="pass the name of an added drafter",
             )
         drafters = {each: record for each, record in manifest.drafters.items() if each != name}
@@ -217,7 +219,7 @@ def _extensible(engine: Path) -> Manifest:
     if not manifest.shapes.taps:
         raise UsageError(
             f"no drafter can be added to {engine}",
-            why="it was built without a head, so its target has no outputs that a drafter could read",
+            why="the engine was built without a head, so its target has no outputs that a drafter could read",
             fix=f"{fix}; any number of heads that read the same layers can be added to it",
         )
     return manifest
@@ -241,7 +243,7 @@ def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
     if name in manifest.drafters:
         raise UsageError(
             f"{request.engine} already has a drafter named {name}",
-            why=f"it was added from {manifest.drafters[name].part.origin.id}",
+            why=f"this drafter was added from {manifest.drafters[name].part.origin.id}",
             fix=f"choose another --name, or first run `peagle-compile drafter remove {request.engine} {name}`",
         )
     return name
@@ -249,7 +251,7 @@ def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
 
 def _target_of(engine: Path) -> Target:
     """Return the target as its configuration describes it, without weights."""
-    config = read_json(engine / "target" / CONFIG, "every engine has it")
+    config = read_json(engine / "target" / CONFIG, "every engine has this file")
     return Target.of(Checkpoint(engine / "target", config, {}, {}, "plain"))
 
 
@@ -261,8 +263,8 @@ def _require_taps(manifest: Manifest, request: DrafterRequest, head: DrafterSpec
     model = manifest.target.origin.id
     raise UsageError(
         f"the head {request.draft} does not fit {request.engine}",
-        why=f"it reads the target's layers {_listed(head.taps)} (its taps), but the engine's target outputs "
-        f"{_listed(taps)}; these were fixed when the engine was built",
+        why=f"the head reads the target's layers {_listed(head.taps)} (its taps), but the engine's target outputs "
+        f"layers {_listed(taps)}, which were fixed when the engine was built",
         fix=f"build an engine with this head: `peagle-compile build --model {model} --draft {request.draft}`",
     )
 
@@ -282,7 +284,7 @@ def _speculation(manifest: Manifest, request: DrafterRequest, head: DrafterSpec)
         )
     depth, warnings = head.trained_depth or ASSUMED_DEPTH, []
     if head.trained_depth is None:
-        warnings.append(f"the head does not state its trained number of drafts; assuming {ASSUMED_DEPTH}")
+        warnings.append(f"the head does not state how many drafts it was trained for; assuming {ASSUMED_DEPTH}")
     if depth > room and asked is None:
         warnings.append(f"the head was trained for {depth} drafts, but the engine's caches have room for {room}")
     most = min(max(depth, asked or 0), room)
@@ -353,7 +355,7 @@ def _plan(
 
     The windows of a round have one width, so a drafter may get those of another one that drafts more.
     """
-    source, config = PlanSource.of(compiled), read_json(request.engine / RESOLVED, "every engine has it")
+    source, config = PlanSource.of(compiled), read_json(request.engine / RESOLVED, "every engine has this file")
     room = replace(speculation, max_num_speculative_tokens=manifest.speculation.max_num_speculative_tokens)
     sizes = profiles(
         "drafter",
@@ -371,7 +373,7 @@ def _unchecked(manifest: Manifest) -> str:
     gpus = ", ".join(manifest.backend.gpus)
     return (
         f"the drafter's outputs were not checked: this machine cannot run an engine for {gpus}; "
-        "results of requests that use it show how many of its drafts are accepted"
+        "the results of requests that use the drafter show how many of its drafts are accepted"
     )
 
 

@@ -118,5 +118,5 @@ def of_plans(platform: BuildPlatform, versions: Mapping[str, str]) -> tuple[Evid
     """Return the evidence for plans: TensorRT-RTX built them ahead of time."""
     if platform.backend != "tensorrt-rtx":
         return ()
-    how = f"{platform.title} {versions[platform.backend]} built it ahead of time for {', '.join(platform.gpus)}"
+    how = f"built ahead of time by {platform.title} {versions[platform.backend]} for {', '.join(platform.gpus)}"
     return (Evidence("aot", how if platform.runs_here else f"{how}; not run"),)

@@ -65,8 +65,8 @@ def unsupported_reason(precision: str, *, tensorrt: bool) -> str:
     """Explain why TensorRT, or ONNX Runtime, does not support a recipe."""
     kind = NUMBER_FORMATS[precision]
     if kind.as_stored:
-        only = "only this project's CPU kernels multiply with the blocks of a GGUF file"
-        on_gpus = "for TensorRT, all but routed experts in MXFP4 are dequantized"
+        only = "only this project's CPU kernels compute with the blocks of a GGUF file"
+        on_gpus = "for TensorRT, all blocks are dequantized except routed experts in MXFP4"
         return f"{only}; {on_gpus}" if tensorrt else f"{only}, which need a C++ compiler"
     if kind.is_quantized:
         return f"{'TensorRT' if tensorrt else 'ONNX Runtime'} neither computes in {kind.title} nor emulates it"
@@ -153,7 +153,7 @@ def _require_caches(recipe: Recipe, lowering: Lowering, gpus: Sequence[str], wid
         )
         raise UsageError(
             f"--kv-cache-dtype {kind} is not available with {lowering.backend}",
-            why=f"its attention kernel reads keys and values in {' or '.join([recipe.wide, *kinds])}",
+            why=f"the attention kernel of this lowering reads keys and values in {' or '.join([recipe.wide, *kinds])}",
             fix=f"{on_cpu}, or build for a GPU of {_first(kind)} or newer",
         )
     if kind in _on_cpu() and not lowering.is_tensorrt:
@@ -178,7 +178,7 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
         raise UsageError(
             f"--draft-precision {kind} is not available with TensorRT",
             why=f"TensorRT multiplies {title} weights only by {title} inputs, and the inputs of a drafter's matrices "
-            "are not quantized; it would dequantize the weights to memory before every product",
+            "are not quantized; it would dequantize the weights to memory before every matmul",
             fix=f"use --draft-precision {kinds[0]}, or omit it",
         )
     if kind in kinds or kind in wides:

@@ -14,8 +14,8 @@ BITS = {kind.name: kind.bits for kind in (FLOAT32, FLOAT16, BFLOAT16, E4M3, E8M0
 
 _SAYS = {
     "graph": "according to the lowered graph",
-    "network": "as parsed by TensorRT",
-    "plan": "according to the plan itself",
+    "network": "according to TensorRT's parser",
+    "plan": "according to the plan",
     "inspector": "according to TensorRT's inspector",
 }
 
@@ -64,7 +64,7 @@ def described(table: Mapping[str, Any]) -> str:
         stored, computed = (_short(total[kind]) for kind in ("stored", "computed"))
         stored = total.get("blocks", stored)
         how = "" if stored == computed else f" computed in {computed}"
-        how = f" dequantized to {computed} before every product" if total["unpacked"] else how
+        how = f" dequantized to {computed} before every matmul" if total["unpacked"] else how
         how = f" emulated in {computed}" if total.get("emulated") else how
         parts.append(f"{total['matmuls']} {stored}{how} ({total['share']:.1%}{of})")
         of = ""

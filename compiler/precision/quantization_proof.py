@@ -29,8 +29,8 @@ _UNSIGNED = "u"  # types with a zero point at their middle: CPU kernels read the
 _KERNELS = ("MatMulNBits", "QMoE", "QuantizedExperts", "QuantizedLinear")
 _EXPERTS = "experts"
 _UNREAD = (
-    "ONNX Runtime has no kernel that reads this form, and would dequantize the weight at load; for routed experts, "
-    "both stacks must have a supported form"
+    "ONNX Runtime has no kernel that reads this form, and would dequantize the weight when the engine loads; for "
+    "routed experts, both stacks must have a supported form"
 )
 
 
@@ -226,7 +226,7 @@ class QuantizedGraph:
         if stored_only and not self._shortfall():
             notes.append(f"routed experts are stored in {recipe.title} and computed in {recipe.wide}")
         if wide:
-            stay = "s selected by {} stay" if len(wide) > 1 else " selected by {} stays"
+            stay = "s that {} would quantize stay" if len(wide) > 1 else " that {} would quantize stays"
             notes.append(f"{len(wide)} weight{stay.format(recipe.name)} {recipe.wide}: {_reasons(wide)}")
         return notes + self.source.notes()
 

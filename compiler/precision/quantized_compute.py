@@ -117,7 +117,7 @@ def too_little(selection: Selection, lowering: Lowering, share: float, wide: Map
     roles = dict.fromkeys(selection.weights[name].role for name in wide)
     allow = [role for role in roles if role in _TITLES and role not in recipe.allow_wide]
     nearest = _nearest(selection, lowering)
-    instead = f"build in {nearest}, the nearest recipe that is fully computed in its type"
+    instead = f"build in {nearest}, the nearest recipe whose weights are all computed in its type"
     if lowering.has_expert_layer and _holds(selection, recipe.name, TENSORRT):
         instead += "; or compute all experts in every pass, with --experts dense"
     return BuildError(
@@ -125,7 +125,7 @@ def too_little(selection: Selection, lowering: Lowering, share: float, wide: Map
         f"{recipe.title}; at least {recipe.share:.0%} is required",
         why=f"{_who(selection, wide)} would be stored in {recipe.title} but computed in {recipe.wide} by the "
         f"lowering {lowering}, among them {listed(list(wide), 2)}",
-        fix=f"{instead}; or permit this with --allow-wide {','.join(allow)}; every report then starts with the share"
+        fix=f"{instead}; or permit this with --allow-wide {','.join(allow)}, and every report starts with the share"
         if allow
         else instead,
     )

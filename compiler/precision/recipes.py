@@ -143,13 +143,14 @@ class Recipe:
             return replace(self, activations=self.wide, expert_activations=self.wide, says=says)
         says = (
             f"{kernels.codes} in blocks, inputs quantized to int8 at run time, for the matrices of attention, mlp and "
-            f"experts; lm_head, and an embedding tied to it, in {kernels.lm_head} likewise; any other embedding, "
+            f"experts; lm_head, and an embedding tied to it, also in {kernels.lm_head}; any other embedding, "
             f"router, norms, biases, sinks and the KV cache stay {self.wide}"
         )
         if keeps_blocks(self.weights):
             says = (
-                f"{kernels.codes} for the matrices of attention, mlp and experts, lm_head and embedding, unchanged, "
-                "inputs quantized to int8 at run time; matrices that the file stores otherwise, router, norms, biases, "
+                f"{kernels.codes} for the matrices of attention, mlp and experts, lm_head and the embedding, "
+                f"unchanged, "
+                "inputs quantized to int8 at run time; matrices in other types, router, norms, biases, "
                 f"sinks and the KV cache stay {self.wide}"
             )
         at_run_time = replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME)
@@ -286,7 +287,7 @@ def emulated(recipe: Recipe, lowering: Lowering) -> list[str]:
     titles = " or ".join(kinds).upper()
     return [
         f"{' and '.join(kinds)} is emulated: 0% of the weights are computed in {titles}; values are rounded to "
-        f"it and computed in {recipe.wide}, which shows the loss of accuracy without any speedup"
+        f"this type and computed in {recipe.wide}, which shows the loss of accuracy but gives no speedup"
     ]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...graphs.drafters import DrafterSpec
     from ...graphs.lowering import Lowering
 
-_NO_BLOCKS = "not stored in blocks that the kernels multiply with"
+_NO_BLOCKS = "not stored in blocks that the kernels support"
 _LAYERS, _FEATURES = "layers.", "fc."  # of a drafter
 
 

@@ -64,8 +64,8 @@ class StoredFp8:
         if dynamic := self.uncalibrated():
             raise BuildError(
                 f"{checkpoint.folder} has no input scale for {counted(dynamic, 'FP8 weight')}: {listed(dynamic)}",
-                why="the checkpoint is made for scales computed per token at run time; TensorRT needs one calibrated "
-                "scale per input",
+                why="the checkpoint expects scales that are computed per token at run time; TensorRT needs one "
+                "calibrated scale per input",
                 fix=_QUANTIZE,
             )
 
@@ -109,13 +109,14 @@ class StoredFp8:
         if losses:
             name, error = max(losses.items(), key=lambda item: item[1])
             notes.append(
-                f"{len(losses)} tensors have one scale per row or a single scale, where the checkpoint has more; "
+                f"{len(losses)} tensors were rescaled to one scale per row or per tensor, because the checkpoint "
+                f"has more; "
                 f"the relative error is at most {error:.2%} ({name})"
             )
         cached = any(name.endswith((".k_scale", ".v_scale")) for name in self.target.checkpoint.companions)
         kind = self.selection.recipe.kv_cache
         if cached and not self.selection.recipe.calibrates_caches:
-            notes.append(f"the checkpoint's scales for an FP8 KV cache are not used: the KV cache stays {kind}")
+            notes.append(f"the checkpoint's scales for an FP8 KV cache were ignored: the KV cache stays {kind}")
         return notes + (list(self.ranges.facts.warnings) if self.ranges else [])
 
     def codes(self, name: str, shape: Shape) -> Iterator[Array]:

@@ -74,7 +74,7 @@ def platform_of_engine(engine: BackendRecord) -> BuildPlatform:
     if installed != built:
         raise EnvironmentProblem(
             f"the plans of the engine were built with {engine.name} {built}, but {installed} is installed",
-            why="all plans of an engine run with the version that built them",
+            why="all plans of an engine must be built with the same version",
             fix=fix,
         )
     here = bool({sm_name(sm) for sm in machine.sms} & {*engine.gpus})
@@ -104,7 +104,7 @@ def _platform(request: CompileRequest) -> BuildPlatform:
     if asked.lowering is not None:
         raise UsageError(
             f"--lowering {asked.lowering} does not work with {platform.title}",
-            why="TensorRT's parser needs a lowering of its own",
+            why="TensorRT's parser needs its own lowering",
             fix="omit --lowering, or use --backend onnxruntime",
         )
     return platform

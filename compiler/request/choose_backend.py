@@ -181,7 +181,7 @@ def _cannot(
         f"this machine cannot build {precision + ' ' if precision else ''}engines for TensorRT"
         + (f" on {', '.join(named)}" if named else ""),
         why="; ".join(missing),
-        fix="run the same command on a host without these problems; or run "
+        fix="run the same command on a host that meets these requirements; or run "
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
         "--out DIR` here, with the other options of this build, and `peagle-compile build --from DIR` on that host, "
         "which then needs neither the checkpoints nor torch; or use "

@@ -33,7 +33,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if content is not None and not isinstance(content, dict):
         raise UsageError(
             f"--config {path} contains no options",
-            why="its content is not a mapping",
+            why="the content of the file is not a mapping",
             fix="write options such as max_seq_len: 4096",
         )
     return content or {}
@@ -53,7 +53,9 @@ def read_settings(settings: Sequence[str]) -> list[tuple[str, str]]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set {setting} is not NAME=VALUE", fix="for example, use --set sizes.max_seq_len=4096")
+            raise UsageError(
+                f"--set {setting} is not NAME=VALUE", fix="use NAME=VALUE, for example --set sizes.max_seq_len=4096"
+            )
         pairs.append((name.strip(), text))
     return pairs
 

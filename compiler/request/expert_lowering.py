@@ -34,7 +34,7 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
     if not lowering.is_tensorrt:
         raise UsageError(
             f"--experts {asked} does not work with {lowering.backend}",
-            why="--experts selects between two lowerings for TensorRT",
+            why="--experts selects a lowering for TensorRT",
             fix="omit --experts",
         )
     if asked != "dense" and not lowering.has_expert_layer:
@@ -63,7 +63,7 @@ def select_expert_lowering(
             raise UsageError(
                 f"--experts {asked} is not supported for this model",
                 why=why,
-                fix="omit --experts: the experts are dense then",
+                fix="omit --experts; the experts are then dense",
             )
         return TENSORRT, [f"routed experts are dense: {_COSTS}. {why}"]
     if asked is not None or not family.own_swiglu or stored in lowering.expert_blocks:

@@ -78,7 +78,7 @@ def _check(asked: BackendOptions) -> None:
     asked.check_known()
     if asked.name == ONNXRUNTIME:
         raise UsageError(
-            "--from and --backend onnxruntime contradict each other",
+            "--from and --backend onnxruntime cannot be combined",
             why="the exported graphs are for TensorRT's parser",
             fix="build from the checkpoint: `peagle-compile build --model ... --backend onnxruntime`",
         )
@@ -118,6 +118,6 @@ def _here(backend: str, machine: Machine) -> tuple[str, ...]:
         return ()  # choose_backend takes the local GPUs, or raises
     raise UsageError(
         "no GPU was specified",
-        why="this machine has no GPU, and the export was made without --gpu",
+        why="this machine has no GPU, and the export does not name one (--gpu)",
         fix="specify one, for example --gpu sm_120",
     )

@@ -23,7 +23,7 @@ def check_build(request: CompileRequest) -> None:
     request.calibration.check()
     request.backend.check_lowering()
     request.sizes.check(
-        why="it is the number of tokens drafted per round",
+        why="this option is the number of tokens drafted per round",
         fix="omit it to let the build choose the fastest number, or use 0 for plain decoding",
     )
     _check_drafter(request)
@@ -58,7 +58,7 @@ def _form_of_export(request: CompileRequest) -> Lowering:
         raise UsageError(
             f"--gpu {','.join(request.backend.gpus)} does not work with --for {asked}",
             why="only TensorRT engines run on a GPU",
-            fix="omit one of the two, or use --for tensorrt",
+            fix="omit one of them, or use --for tensorrt",
         )
     if lowering.has_expert_layer and not best.has_expert_layer:
         raise UsageError(
@@ -75,7 +75,7 @@ def check_quantize(request: CompileRequest) -> None:
     if request.precision.name not in (None, FP8.name):
         raise UsageError(
             f"quantize does not write {request.precision.name} checkpoints",
-            why="it writes only fp8; other precisions quantize the weights during a build",
+            why="quantize writes only fp8; with other precisions, a build quantizes the weights",
             fix=f"omit --precision, or run `peagle-compile build --precision {request.precision.name}`",
         )
     if request.precision.kv_cache not in (None, FP8.name):
@@ -95,22 +95,22 @@ def _check_drafter(request: CompileRequest) -> None:
     k, said = request.sizes.num_speculative_tokens, request.pair.draft
     if k and (method := headless_named(said)) and not method.drafts:
         raise UsageError(
-            f"--draft {said} and --num-speculative-tokens {k} contradict each other",
+            f"--draft {said} and --num-speculative-tokens {k} cannot be combined",
             why=f"{said} is plain decoding, which drafts no tokens",
-            fix="omit one of the two, or use --draft ngram for drafts without a head",
+            fix="omit one of them, or use --draft ngram for drafts without a head",
         )
     if said is not None and request.pair.head is None and request.of_head():
         raise UsageError(
             f"{', '.join(request.of_head())} has no effect with --draft {said}",
-            why="this draft method has no head",
+            why="this draft method uses no head",
             fix=f"omit it, or pass a head instead of {said} (./{said} for a folder of that name)",
         )
     if request.headless and request.precision.drafter is not None:
         spelled = f"--draft {said}" if said is not None and request.pair.head is None else "--num-speculative-tokens 0"
         raise UsageError(
             f"--draft-precision {request.precision.drafter} has no effect with {spelled}",
-            why="such an engine has no drafter",
-            fix="omit one of the two",
+            why="this engine would have no drafter",
+            fix="omit one of them",
         )
 
 

@@ -137,7 +137,7 @@ class SizeOptions:
         if self.num_speculative_tokens is not None and self.num_speculative_tokens > MAX_DRAFTS:
             raise UsageError(
                 f"--num-speculative-tokens {self.num_speculative_tokens} is above {MAX_DRAFTS}",
-                why=f"the kernels process at most {MAX_DRAFTS + 1} columns per round: the drafts and the bonus token",
+                why=f"the kernels process at most {MAX_DRAFTS + 1} columns per round: the drafts and one more token",
                 fix="omit it to let the build choose the fastest number, or use the head's trained depth",
             )
         if self.max_seq_len is not None and self.max_seq_len < 1:
@@ -165,7 +165,7 @@ class HeadOptions:
             raise UsageError(
                 f"--taps {','.join(self.taps)}: invalid layer ids",
                 why="taps are numbers of target layers, counted from 0",
-                fix="use for example --taps 2,24,45",
+                fix="use layer numbers such as --taps 2,24,45",
             )
 
     def given(self) -> list[str]:

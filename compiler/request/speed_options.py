@@ -12,7 +12,7 @@ from ...plugins.graph_contract import MAX_DRAFTS
 from ..console.option_fields import option
 
 _FLAG = "--acceptance-length"
-_FIX = f"use for example {_FLAG} 4:3.2,8:4.1, or one number for the depth that the head was trained for"
+_FIX = f"use values such as {_FLAG} 4:3.2,8:4.1, or one number for the trained depth of the head"
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class SpeedOptions:
         for (fewer, less), (k, more) in pairwise([(0, 1.0), *ordered.items()]):
             if not less <= more <= less + (k - fewer):
                 raise _refused(
-                    self, f"a round of {k} drafts can only yield {less:g} to {less + k - fewer:g} tokens if a round of "
-                    f"{fewer} yields {less:g}"
+                    self, f"a round of {k} drafts can yield only {less:g} to {less + k - fewer:g} tokens if a round "
+                        f"of {fewer} yields {less:g}"
                 )  # fmt: skip
         return ordered
 

@@ -105,8 +105,8 @@ class VerbOptions:
         settled = [entry.option.flag for entry in self if entry.option.name in {*answered} - {*_OF_PLANS}]
         if settled:
             raise UsageError(
-                f"{', '.join(settled)} and --from {source} contradict each other",
-                why="models, types, caches and ranges were chosen when the export was made",
+                f"{', '.join(settled)} and --from {source} cannot be combined",
+                why="the models, types, caches and ranges were chosen when the export was made",
                 fix=f"omit {'them' if len(settled) > 1 else 'it'}, or export again with "
                 f"{'them' if len(settled) > 1 else 'it'}; the options that work with --from are "
                 + ", ".join(entry.option.flag for entry in self if entry.option.name in _OF_PLANS[1:]),
@@ -147,7 +147,7 @@ class VerbOptions:
         raise UsageError(
             f"{where}: {self.verb} has no option {key!r}",
             why=f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}",
-            fix=f"run `peagle-compile {self.verb} --help` for a list; in an options file, write _ for -",
+            fix=f"run `peagle-compile {self.verb} --help` for a list; in an options file, write _ instead of -",
         )
 
 

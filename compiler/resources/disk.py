@@ -66,7 +66,7 @@ class Disk:
         elif self.shares_blocks:
             text = f"{kept}; {self.out} shares its blocks and needs no extra space"
         elif self.adopts and self.is_one_disk:
-            text = f"{kept}, from where they move to {self.out}"
+            text = f"{kept}, from which the files move to {self.out}"
         else:
             text = f"{kept}, and a copy of {out}"
         missing = f"; SHORT BY {size(self.short_bytes)}" if self.short_bytes else ""

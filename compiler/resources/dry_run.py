@@ -124,7 +124,7 @@ def decide_build(request: CompileRequest) -> Decided:
 def decide_export(request: CompileRequest) -> Decided:
     """Plan an export; if a GPU is named, for the form that TensorRT builds for it."""
     named = request.backend.gpus
-    request.sizes.check(fix="omit --num-speculative-tokens to use the depth that the head was trained for")
+    request.sizes.check(fix="omit --num-speculative-tokens to use the trained depth of the head")
     platform = platform_of_graphs(request)
     verdict, notes = _gpu(named[0] if len(named) == 1 else None)
     plan, head = _plan("export", request, platform, notes, keeps_own=bool(platform.gpus))
@@ -161,7 +161,7 @@ def _plan(
     recipe = table_of(asked, lowering, wide_of(target.checkpoint if target else None, lowering))
     recipe = recipe.keeping_experts(stored, lowering)
     if recipe.keeps_blocks and to_come:
-        notes.append(f"the figures assume that all blocks of the GGUF file are {to_come}, as most of them are")
+        notes.append(f"the figures assume that all blocks of the GGUF file are {to_come}, the type of most of them")
     require_gpus(recipe, platform.gpus)
     if asked.name in known:
         decide(asked, lowering, target)
@@ -169,7 +169,7 @@ def _plan(
             again = requantized(target, recipe, lowering)
             notes += [*_lost(target, recipe, lowering), *twice_rounded(recipe, target.checkpoint, again)]
     else:
-        notes.append(f"{lowering} does not support {asked.name} (only {', '.join(known)}); such a build would fail")
+        notes.append(f"{lowering} does not support {asked.name} (only {', '.join(known)}); this build would fail")
     plan = BuildPlan(
         command=command,
         request=request,
@@ -247,7 +247,7 @@ def _estimate(decided: Decided, progress: Progress) -> Estimate:
     length = decided_length(plan, spec, text, workload)
     chosen = [length.note] if length.why else []
     if length.why and not head.spec and not request.headless:
-        chosen.append("max_seq_len does not consider the drafter, whose size is unknown until it is downloaded")
+        chosen.append("max_seq_len does not include the drafter, whose size is unknown until it is downloaded")
     found = estimate(
         model,
         config,

@@ -112,8 +112,8 @@ def share_note(what: str, share: float, recipe: Recipe) -> list[str]:
     if share >= recipe.share:
         return []
     return [
-        f"only {share:.1%} of {what} that {recipe.name} quantizes can be {recipe.title}; a build or export with less "
-        f"than {recipe.share:.0%} fails"
+        f"only {share:.1%} of {what} that {recipe.name} quantizes can be {recipe.title}; a build or export below "
+        f"{recipe.share:.0%} fails"
     ]
 
 

@@ -21,7 +21,9 @@ from .atomic_files import writing
 
 VARIABLE = "PEAGLE_CACHE"
 SWITCH = "PEAGLE_CACHE_CHECK"
-_WHY = "builds load machine code and weights from the cache, so anyone who can write to it controls what they run"
+_WHY = (
+    "builds load machine code and weights from the cache, so anyone who can write to the cache controls what builds run"
+)
 _SWITCH_WHY = "use off if everybody who can write to the cache is trusted, else on"
 _ROOT = 0
 _GROUP, _OTHERS = 0o070, 0o007
@@ -102,7 +104,7 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
     if _others(found) & _WRITE:
         raise UntrustedCache(
             f"others can write to {path}, which is {_part(root, path)}",
-            why=f"its mode is {stat.S_IMODE(found.st_mode):04o} and its owner is {_name(found.st_uid)}; {_WHY}",
+            why=f"the folder has mode {stat.S_IMODE(found.st_mode):04o} and owner {_name(found.st_uid)}; {_WHY}",
             fix=f"if nobody else has written there, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise remove it "
             f"(builds recreate its content); or {_elsewhere()}",
         )

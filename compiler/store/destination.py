@@ -40,7 +40,11 @@ def require_disjoint(out: Path, *read: str | Path | None) -> None:
     final = Path(os.path.realpath(out))
     for source in read:
         if source is not None and os.path.isdir(source) and Path(os.path.realpath(source)).is_relative_to(final):
-            raise UsageError(f"--out {out} is an input folder", why="it would be replaced", fix="choose another --out")
+            raise UsageError(
+                f"--out {out} is an input folder",
+                why="the output would replace this folder",
+                fix="choose another --out",
+            )
 
 
 def is_export(folder: Path) -> bool:
@@ -68,8 +72,8 @@ def _require_replaceable(out: Path, final: Path) -> None:
     if not final.is_dir() or not (is_engine(final) or is_export(final) or is_quantized(final) or _is_empty(final)):
         raise UsageError(
             f"{out} exists and was not created by peagle-compile",
-            why=f"it contains no {FILE_NAME}, {EXPORT} or {QUANTIZED}, so it will not be replaced",
-            fix="choose another --out, or remove it yourself",
+            why=f"the folder contains no {FILE_NAME}, {EXPORT} or {QUANTIZED}, so it was not replaced",
+            fix="choose another --out, or remove the folder yourself",
         )
     if Path.cwd().is_relative_to(final):
         raise UsageError(

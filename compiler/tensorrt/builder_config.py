@@ -87,7 +87,7 @@ def _offered(kind: Any, name: str, what: str) -> Any:
     if value is None:
         raise EnvironmentProblem(
             f"the installed TensorRT does not support {what}",
-            why=f"it has no {kind.__name__}.{name}",
+            why=f"the installed version has no {kind.__name__}.{name}",
             fix="check its version with `peagle-compile doctor`; install a newer one, or build without this feature",
         )
     return value

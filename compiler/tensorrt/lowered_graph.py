@@ -153,7 +153,7 @@ class _GraphReader:
             if file not in sizes:
                 if not file.is_file():
                     raise BuildError(
-                        f"{file} is missing", why=f"it contains the weights of {self.path}", fix=_LOWER_AGAIN
+                        f"{file} is missing", why=f"this file contains the weights of {self.path}", fix=_LOWER_AGAIN
                     )
                 sizes[file] = file.stat().st_size
             kind = BY_ONNX.get(tensor.data_type)

@@ -62,7 +62,7 @@ def _of_blocks(node: Node) -> list[str]:
     columns = x.shape[-1] if x is not None and x.shape else 0
     if isinstance(columns, int) and columns and columns % MX_BLOCK == 0:
         return []
-    return [f"it quantizes blocks of {MX_BLOCK}, but its input has {columns or 'an unknown number of'} columns"]
+    return [f"the node quantizes blocks of {MX_BLOCK}, but its input has {columns or 'an unknown number of'} columns"]
 
 
 def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
@@ -76,12 +76,12 @@ def _of_fp8(node: Node, gpus: Sequence[str]) -> list[str]:
 def _of_cache_update(node: Node, graph: LoweredGraph, profiles: Sequence[Profile]) -> list[str]:
     cache, update = node.inputs[0], node.inputs[1]
     if cache is None or update is None:
-        return ["it needs a cache and an update"]
+        return ["the node needs a cache and an update"]
     problems = []
     if cache.name not in {value.name for value in graph.inputs}:
-        problems.append(f"its cache {cache.name} is not an input of the graph")
+        problems.append(f"the cache {cache.name} is not an input of the graph")
     if node.outputs[0].name not in {value.name for value in graph.outputs}:
-        problems.append(f"its result {node.outputs[0].name} is not an output of the graph")
+        problems.append(f"the result {node.outputs[0].name} is not an output of the graph")
     if cache.dtype not in _CACHE_DTYPES:
         problems.append(f"the cache is {cache.dtype or 'of unknown type'}, not {' or '.join(_CACHE_DTYPES)}")
     if node.attributes.get("mode", "linear") != "linear":

@@ -84,8 +84,8 @@ def cast_mismatched_types(product: str, parsed: Parsed, path: Path) -> list[str]
     if product == "tensorrt-rtx":
         raise _something_else(path, parsed.unlike)
     return [
-        f"in the {path.parent.name} plan, TensorRT has {'; '.join(parsed.unlike)}: it may use other names than "
-        "TensorRT-RTX, or may have split nodes, which costs speed; `peagle-compile verify` compares the results"
+        f"in the {path.parent.name} plan, TensorRT has {'; '.join(parsed.unlike)}: TensorRT may use other names "
+        f"than TensorRT-RTX, or may have split nodes, which costs speed; `peagle-compile verify` compares the results"
     ]
 
 
@@ -125,7 +125,7 @@ def _require_operators(trt: Any, parser: Any, survey: Survey) -> None:
         if find_creator(trt, name) is None
     ]
     unknown = [op_type for op_type in survey.others if not parser.supports_operator(op_type)]
-    problems += [f"its parser does not know {', '.join(unknown)}"] if unknown else []
+    problems += [f"the parser of this version does not know {', '.join(unknown)}"] if unknown else []
     if problems:
         raise BuildError(
             f"TensorRT {trt.__version__} does not support {survey.graph.path}",

@@ -68,7 +68,7 @@ def _loss(promised: Mapping[str, Any], built: BuiltProduct) -> str:
     if promised["computed"] == promised["stored"] != built.computed:
         return f"TensorRT computes in {built.computed}"
     if built.unpacked and promised["role"] != _EXPERTS:
-        return f"TensorRT dequantizes it to memory in {built.computed} before every product"
+        return f"TensorRT dequantizes it to memory in {built.computed} before every matmul"
     return ""
 
 
@@ -81,7 +81,7 @@ def _unpacked(name: str, record: Mapping[str, Any], built: Sequence[BuiltProduct
         return []
     return [
         f"{len(unpacked)} weights of routed experts are stored in {record['recipe']['experts']}, but dequantized to "
-        f"memory in {unpacked[0].computed} before every product of the {name} plan: they save memory, but no time"
+        f"memory in {unpacked[0].computed} before every matmul of the {name} plan: this saves memory, but no time"
     ]
 
 

@@ -53,7 +53,7 @@ def survey(path: Path, gpus: Sequence[str], profiles: Sequence[Profile], record:
     graph = read_record(record, path) if record else graph_of(path)
     problems = [problem for node in graph.nodes for problem in _complaints(node, graph, gpus, profiles)]
     problems += [
-        f"input {value.name}: its size {dim!r} is not defined by profiles ({', '.join(PROFILE_FIELDS)})"
+        f"input {value.name}: no profile defines its size {dim!r} ({', '.join(PROFILE_FIELDS)})"
         for value in graph.inputs
         for dim in value.shape or ()
         if isinstance(dim, str) and dim not in PROFILE_FIELDS
@@ -114,9 +114,10 @@ def _of_our_op(node: Node) -> list[str]:
     if op is None:
         return [f"{DOMAIN} has no op of this name"]
     if op.kernel is None:
-        return ["it has no TensorRT plugin; the lowering `tensorrt` replaces it"]
+        return ["the op has no TensorRT plugin; the lowering `tensorrt` replaces the op"]
     problems = [
-        f"its {name} must be {value!r}, not {node.attributes.get(name)!r}: TensorRT would use its body instead"
+        f"the attribute {name} must be {value!r}, not {node.attributes.get(name)!r}: TensorRT would use the "
+        f"function body instead"
         for name, value in SELECTION.items()
         if node.attributes.get(name) != value
     ]
@@ -134,7 +135,7 @@ def _of_call(op: OpSpec, node: Node, inputs: Sequence[Value]) -> list[str]:
     except PeagleError as error:
         return [error.what]
     if len(results) != len(node.outputs):
-        return [f"it has {len(node.outputs)} outputs, not {len(results)}"]
+        return [f"the node has {len(node.outputs)} outputs, not {len(results)}"]
     problems = []
     for value, (dtype, shape) in zip(node.outputs, results, strict=True):
         if value.dtype and value.dtype != dtype:

@@ -146,7 +146,7 @@ def ways_out(surveyed: Survey) -> str:
         return usual
     return (
         "if the reason is TensorRT's layer for routed experts, build or export again with --experts layer-one-scale, "
-        f"which gives all experts of a layer one FP8 scale, or with --experts dense; else {usual}"
+        f"which gives all experts of a layer one FP8 scale, or with --experts dense; otherwise, {usual}"
     )
 
 

@@ -57,13 +57,13 @@ class PlanRequest:
         problems = (
             []
             if self.product in PRODUCTS
-            else [f"its product must be one of {', '.join(PRODUCTS)}, not {self.product!r}"]
+            else [f"the product must be one of {', '.join(PRODUCTS)}, not {self.product!r}"]
         )
-        problems += [] if self.gpus else ["it has no GPU"]
-        problems += [] if self.profiles else ["it has no profile"]
+        problems += [] if self.gpus else ["the request has no GPU"]
+        problems += [] if self.profiles else ["the request has no profile"]
         problems += [f"profile {p.name!r}: {c}" for p in self.profiles for c in _complaints(p)]
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
-            problems.append(f"its optimization level must be from 0 to 5, not {self.optimization_level}")
+            problems.append(f"the optimization level must be from 0 to 5, not {self.optimization_level}")
         if self.workspace_bytes is not None and self.workspace_bytes < 1:
             problems.append(f"the workspace of {self.workspace_bytes} bytes is too small")
         if problems:

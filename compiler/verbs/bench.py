@@ -28,7 +28,7 @@ def _method_names() -> list[str]:
     return [each.name for each in METHODS.values() if each.drafts]
 
 
-@interruptible("no file was written; the tables above, if any, are of the turns that had finished")
+@interruptible("no file was written; any tables above cover only the turns that had finished")
 @with_verbosity
 def bench(
     verbosity: Verbosity,
@@ -55,14 +55,14 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Prompts from a JSON Lines file with turns, messages, prompt or text in each line, and optionally a "
-            "category; the question files of SPEED-Bench and Spec-Bench have this form.",
+            help="JSON Lines file with prompts: turns, messages, prompt or text in each line, and optionally a "
+            "category. The question files of SPEED-Bench and Spec-Bench have this form.",
             show_default=False,
         ),
     ] = None,
     num_prompts: Annotated[int, typer.Option(min=1, help="Number of prompts, evenly spaced.")] = 20,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements per prompt.")] = 1,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per prompt.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of measurements of each prompt.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Number of tokens to generate for each prompt.")] = 128,
     concurrency: Annotated[
         str, typer.Option(metavar="N,N,...", help="Numbers of concurrent requests to measure.")
     ] = "1",

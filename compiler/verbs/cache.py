@@ -68,7 +68,7 @@ def list_cache(as_json: Json = False) -> None:
     print(f"{size(total)} in {len(found)} steps below {root}")
 
 
-@interruptible("entries that are not listed above were not removed")
+@interruptible("only the entries listed above were removed")
 def prune_cache(
     older_than: OlderThan = None, max_size: MaxSize = None, dry_run: Preview = False, as_json: Json = False
 ) -> None:

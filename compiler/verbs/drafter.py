@@ -131,7 +131,7 @@ def drafter_list(engine: EngineFolder, as_json: Json = False) -> None:
     print(columns(rows) if found else "no drafters")
 
 
-@interruptible("the engine has the drafter, or `peagle-compile drafter list` no longer shows it")
+@interruptible("`peagle-compile drafter list` shows whether the engine still has the drafter")
 def drafter_remove(engine: EngineFolder, name: Name, as_json: Json = False) -> None:
     """Remove an added drafter from an engine, with its files.
 

@@ -129,7 +129,7 @@ def run(
     more = more_parameters("--sampling", sampling, flags)
     if json_schema is not None:
         if more.get("structured_outputs") is not None:
-            raise UsageError("--json-schema and --sampling both set an output format", fix="give only one of them")
+            raise UsageError("--json-schema and --sampling both set an output format", fix="omit one of them")
         more["structured_outputs"] = {"json": file_text("--json-schema", json_schema)}
     params = SamplingParams(**flags, **more)
     if profile is not None:
@@ -165,7 +165,7 @@ def run(
 def _one_prompt(text: str | None, prompt: str | None) -> str:
     if text is not None and prompt is not None:
         raise UsageError(
-            "two prompts were given", why="PROMPT and --prompt are the same option", fix="give only one of them"
+            "two prompts were given", why="PROMPT and --prompt are the same option", fix="omit one of them"
         )
     given = prompt if text is None else text
     if given is not None:

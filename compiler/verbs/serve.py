@@ -122,9 +122,9 @@ def serve(
         typer.Option(
             min=1,
             metavar="N",
-            help="Maximum number of prompt tokens to read between two rounds of running requests. With a larger "
-            "number, long prompts start sooner, but running requests pause longer. (default: as many as can be read in "
-            "the time of two and a half rounds; 128 without this project's CPU kernels)",
+            help="Maximum number of prompt tokens to process between two rounds of running requests. With a larger "
+            "number, long prompts finish sooner, but running requests pause longer. (default: as many as can be "
+            "processed in the time of two and a half rounds; 128 without this project's CPU kernels)",
             show_default=False,
         ),
     ] = None,
@@ -133,8 +133,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Load this drafter too, so that requests can choose it with the field draft. Can be repeated; "
-            "POST /v1/drafters does the same later.",
+            help="Load this drafter too, so that requests can select it with the field draft. Can be repeated. POST "
+            "/v1/drafters does the same at run time.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),
@@ -179,7 +179,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="JSON",
-            help="Defaults for structured outputs, in vLLM's format: disable_additional_properties, "
+            help="Defaults for structured outputs, as JSON in vLLM's format: disable_additional_properties, "
             "disable_any_whitespace.",
             show_default=False,
         ),
@@ -299,15 +299,15 @@ def serve(
     if model in aliases:
         raise UsageError(
             f"--model-alias {model}={aliases[model]} is not valid",
-            why="it is the name of the model itself, so the alias would change the draft of all requests",
-            fix=f"choose another name, or set the draft of all requests with --draft {aliases[model]}",
+            why="this name is the model's own, so the alias would change the draft method of all requests",
+            fix=f"choose another name, or set the default of all requests with --draft {aliases[model]}",
         )
     said = speculation_of(speculative_config, os.environ, manifest)
     most = manifest.shapes.max_seq_len
     if max_model_len is not None and max_model_len > most:
         raise UsageError(
             f"--max-model-len is {max_model_len}, but this engine was built for at most {most} tokens",
-            why="its caches have that size",
+            why="the engine's caches have this size",
             fix=f"use at most {most}, or rebuild the engine with a larger --max-seq-len",
         )
     # First, since a large engine takes minutes to load. Whatever fails then, no file of a Unix socket stays behind.
@@ -368,7 +368,7 @@ def _aliases(given: Sequence[str]) -> dict[str, str]:
         if not name or not draft or name in aliases:
             raise UsageError(
                 f"--model-alias {each} is not valid",
-                why="the name was given before" if name in aliases else "it is not of the form NAME=DRAFT",
+                why="the alias was given twice" if name in aliases else "the form is NAME=DRAFT",
                 fix="name each alias once, for example --model-alias coder=code",
             )
         aliases[name] = draft

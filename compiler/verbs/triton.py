@@ -39,7 +39,7 @@ def triton(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Load this drafter too, so that requests can choose it with the input draft. Can be repeated.",
+            help="Load this drafter too, so that requests can select it with the input draft. Can be repeated.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),
@@ -51,7 +51,7 @@ def triton(
     engine_path: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH", help="Path of the engine on the server, to use instead of a copy.", show_default=False
+            metavar="PATH", help="Path of the engine on the server, used instead of a copy.", show_default=False
         ),
     ] = None,
     force: Annotated[
@@ -71,7 +71,7 @@ def triton(
     from ..deploy.triton.repository import write_repository
 
     if link and engine_path is not None:
-        raise UsageError("--link and --engine-path contradict each other", fix="give only one")
+        raise UsageError("--link and --engine-path cannot be combined", fix="omit one of them")
     options = RepositoryOptions(
         name=name_of(engine) if name is None else name,
         placing="path" if engine_path is not None else "link" if link else "copy",

@@ -39,7 +39,7 @@ def tune(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Prompts from a JSON Lines file with turns, messages, prompt or text in each line.",
+            help="JSON Lines file with prompts: turns, messages, prompt or text in each line.",
             show_default=False,
         ),
     ] = None,

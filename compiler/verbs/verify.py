@@ -15,17 +15,18 @@ from .flags.verbosity import Verbosity, with_verbosity
 
 
 @interruptible(
-    "verify.json in the engine folder contains the checks completed so far, and a certificate all finished comparisons"
+    "verify.json in the engine folder contains the completed checks, and a certificate contains all finished "
+    "comparisons"
 )
 @with_verbosity
 def verify(
     engine: EngineFolder,
     verbosity: Verbosity,
     prompts: Annotated[int, typer.Option(min=1, help="Number of bundled prompts to use.")] = 24,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per prompt.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Number of tokens to generate for each prompt.")] = 128,
     num_speculative_tokens: Annotated[
         str,
-        typer.Option(metavar="K,K,...", help="Numbers of speculative tokens, each compared with plain decoding."),
+        typer.Option(metavar="K,K,...", help="Numbers of drafts per round; each is compared with plain decoding."),
     ] = "1,3,5,8",
     draft: Annotated[
         str | None,

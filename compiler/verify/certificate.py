@@ -204,18 +204,22 @@ class Certificate:
             ) from None
         if seal != _sha256({"certificate_format": number, **content}):
             raise UsageError(
-                f"{path} was changed after it was written", why="its content does not match its SHA-256", fix=_FIX
+                f"{path} was changed after it was written",
+                why="the content does not match the recorded SHA-256",
+                fix=_FIX,
             )
         for name in (*_DERIVED, "prompts"):
             content.pop(name, None)
         problems: list[str] = []
         found = decode(cls, content, problems)
         if found is None or number != _FORMAT:
-            why = "; ".join(problems) or f"its format is {number}, but this version reads format {_FORMAT}"
+            why = "; ".join(problems) or f"the file has format {number}, but this version reads format {_FORMAT}"
             raise UsageError(f"{path} cannot be continued", why=why, fix=_FIX)
         if found.seal != seal:
             raise UsageError(
-                f"{path} cannot be continued", why="its totals or prompts do not match this version", fix=_FIX
+                f"{path} cannot be continued",
+                why="the totals or prompts in the file do not match this version",
+                fix=_FIX,
             )
         return found
 

@@ -101,8 +101,8 @@ def _ids(folder: Path, source: Path, manifest: Manifest, prompts: Sequence[Promp
         tokenizer = Tokenizer(folder, manifest.eos_token_ids)
         for text, ids in expected.items():
             if (found := tokenizer.encode(text)) != ids:
-                differing.append(f"the ids of {text[:30]!r}... differ: {found[:8]} instead of {ids[:8]}")
-    return differing, f"{counted(expected, 'text')}, same ids as with the checkpoint's {TOKENIZER}"
+                differing.append(f"the token ids of {text[:30]!r}... differ: {found[:8]} instead of {ids[:8]}")
+    return differing, f"{counted(expected, 'text')}, same token ids as with the checkpoint's {TOKENIZER}"
 
 
 def _reference(path: Path, texts: Sequence[str]) -> dict[str, list[int]]:

@@ -58,7 +58,10 @@ def _fix(verification: Verification, path: Path) -> str:
     if verification.state("text") == "failed":
         return f"if you trust the checkpoint, rebuild the engine from it; see {path} for details"
     if precision is None or precision.status != "failed":
-        return f"see {path} for details; rebuild with --lowering std to find out if a kernel or the graph is the cause"
+        return (
+            f"see {path} for details; rebuild with --lowering std to find out whether a kernel or the graph is "
+            "the cause"
+        )
     if precision.bisection is None:
         return f"run verify --bisect to find the layers to --exclude; see {path} for details"
     return f"rebuild with the command that --bisect printed, or in another precision; see {path} for details"

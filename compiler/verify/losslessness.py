@@ -200,7 +200,9 @@ def fitted(
     longer = sum(len(ids) > room for _, ids in whole)
     notes = []
     if most < max_tokens:
-        notes.append(f"{most} tokens instead of {max_tokens} per prompt: the engine's max_seq_len is {max_seq_len}")
+        notes.append(
+            f"answers are limited to {most} tokens instead of {max_tokens}: the engine's max_seq_len is {max_seq_len}"
+        )
     if longer:
         notes.append(
             f"{longer} of {len(whole)} prompts truncated to {room} tokens: the engine's max_seq_len is {max_seq_len}"

@@ -61,8 +61,8 @@ class MeasureRequest:
         if self.bisect and self.reference == "streamed":
             raise UsageError(
                 "--bisect cannot be combined with --reference streamed",
-                why="bisecting rebuilds the target with other weights unquantized, which needs the whole target",
-                fix="omit one of the two flags",
+                why="each step of a bisection rebuilds the whole target with other weights unquantized",
+                fix="omit one of them",
             )
 
     def reference_of(self, manifest: Manifest) -> Reference:
@@ -129,7 +129,8 @@ def _against_streamed(
         logits=found,
         checks=checks_of(limits, found, None, None),
         notes=(
-            f"greedy text, acceptance and layers were not compared: they need the whole pair in FP32; run {command}",
+            f"greedy text, acceptance and layers were not compared, because this needs the whole pair in FP32; run "
+            f"{command}",
         ),
     )
 

@@ -109,7 +109,7 @@ def _incomparable(origin: Origin) -> str:
         return why
     checkpoint = Checkpoint.open(Path(origin.source))
     if checkpoint.format not in ("plain", GGUF):
-        return f"its weights are stored as {checkpoint.format}, which transformers cannot compute in FP32"
+        return f"the weights are stored as {checkpoint.format}, which transformers cannot compute in FP32"
     return ""
 
 

@@ -64,7 +64,7 @@ def lossless_lines(lossless: Losslessness) -> list[Line]:
     rows.append(("logits in windows of other widths", bits))
     if lossless.ties:
         why = "where plain decoding in passes of other widths gives either token"
-        rows.append(("ties", f"{lossless.ties} texts diverge at a near-tie, {why}; they are compared up to there"))
+        rows.append(("ties", f"{lossless.ties} texts diverge at a near-tie, {why}; each is compared up to its tie"))
     rows += [(f"acceptance length, {name}", f"{length:.2f}") for name, length in lossless.acceptance_length.items()]
     rows += [("note", note) for note in lossless.notes]
     return rows + [

@@ -39,7 +39,7 @@ _STATUS_OF: dict[State, Status] = {
     "passed": "passed", "failed": "failed", "not checked": "not checked",
     "lossy": "passed", "not reached": "not checked",
 }  # fmt: skip
-_NO_DRAFTS = "the engine has no drafter and does not speculate, so its output is always that of plain decoding"
+_NO_DRAFTS = "the engine has no drafter and does not speculate, so its output always equals that of plain decoding"
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,8 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
             if why := gone(origin):
                 raise EnvironmentProblem(
                     f"--only {part} needs the checkpoint of the {half}, which cannot be used: {why}",
-                    why=f"the engine was built from {origin.source}, and {part} compares it with that checkpoint",
+                    why=f"the engine was built from {origin.source}, and {part} compares the engine with this "
+                    f"checkpoint",
                     fix="restore the checkpoint at that path, or use --only losslessness, which needs no checkpoint",
                 )
 
@@ -277,7 +278,10 @@ def require_parts(manifest: Manifest, only: Sequence[str]) -> None:
 def _not_needed(manifest: Manifest) -> dict[str, str]:
     """Return the parts that do not apply to this engine, with the reasons."""
     exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
-    lossy = f"only fp32 engines match torch's logits, and the engine is in {kind}; precision measures that cost"
+    lossy = (
+        f"only fp32 engines match torch's logits, and the engine is in {kind}; the check precision measures this "
+        "difference"
+    )
     inapplicable = {
         "losslessness": _NO_DRAFTS if not manifest.draft_method.drafts else "",
         "parity": "" if exact else lossy,

@@ -51,7 +51,7 @@ class VerifyOptions:
             given = ",".join(map(str, self.num_speculative_tokens))
             raise UsageError(
                 f"--num-speculative-tokens {given!r} is not a list of numbers of 1 or more",
-                fix="use for example 1,3,5,8",
+                fix="use numbers such as 1,3,5,8",
             )
         number("--acceptance-tolerance", self.acceptance_tolerance, 0, 1)
         if self.max_perplexity_increase is not None:
@@ -60,7 +60,7 @@ class VerifyOptions:
         if self.draft not in (None, *drafting):
             raise UsageError(
                 f"--draft {self.draft} cannot be compared with plain decoding",
-                why=f"the methods that draft are {', '.join(drafting)}",
+                why=f"the methods with drafts are {', '.join(drafting)}",
                 fix="use --draft ngram, or omit --draft to use the engine's method",
             )
         self._check_certificate()
@@ -72,19 +72,20 @@ class VerifyOptions:
             return
         if self.acceptance_tolerance:
             raise UsageError(
-                "--certificate and --acceptance-tolerance contradict each other",
+                "--certificate and --acceptance-tolerance cannot be combined",
                 why="a certificate records that no token differs, and lossy drafts change tokens",
-                fix="give only one of them",
+                fix="omit one of them",
             )
         if self.only and "losslessness" not in self.only:
             raise UsageError(
-                f"--certificate and --only {','.join(self.only)} contradict each other",
+                f"--certificate and --only {','.join(self.only)} cannot be combined",
                 why="a certificate records the check losslessness",
                 fix="use --only losslessness, or remove --certificate",
             )
         if not self.certificate.parent.is_dir():
             raise UsageError(
-                f"--certificate {self.certificate}: there is no folder {self.certificate.parent}", fix="create it first"
+                f"--certificate {self.certificate}: the folder {self.certificate.parent} does not exist",
+                fix="create the folder first",
             )
         if self.certificate.exists():
             Certificate.read(self.certificate)  # before minutes of other work

@@ -56,7 +56,7 @@ def check_files(
         if found != entry.sha256:
             raise EnvironmentProblem(
                 f"{path} was changed after the build",
-                why="its content does not match the hash in the manifest",
+                why="the content does not match the hash in the manifest",
                 fix="copy the whole folder again, or " + _repair(name, folder),
             )
 

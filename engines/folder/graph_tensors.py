@@ -86,7 +86,7 @@ def _difference(kind: str, listed: tuple[str, ...], expected: Tensors, found: Te
     names = sorted(found)
     if sorted(expected) != names or sorted(listed) != names:
         odd = sorted({*expected, *listed, *found} - (expected.keys() & {*listed} & found.keys()))
-        return f"its {kind} differ from the manifest: {', '.join(odd[:5]) or 'one is listed twice'}"
+        return f"the graph's {kind} differ from the manifest: {', '.join(odd[:5]) or 'one is listed twice'}"
     for name, tensor in found.items():
         if not _fits(tensor, expected[name]):
             return f"{name} is {tensor}, but the manifest says {expected[name]}"

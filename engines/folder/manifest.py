@@ -171,7 +171,9 @@ class Manifest:
             raise EnvironmentProblem(f"{path} is not a valid manifest", why="; ".join(problems), fix=REBUILD)
         if digest != _digest(content):
             raise EnvironmentProblem(
-                f"{path} was changed after the build", why="its content does not match its own digest", fix=REBUILD
+                f"{path} was changed after the build",
+                why="the content does not match the digest in the manifest",
+                fix=REBUILD,
             )
         return manifest
 
@@ -238,11 +240,11 @@ def _drafter_contradictions(manifest: Manifest) -> list[str]:
             continue
         found = contradictions(replace(manifest.using(name), drafters={}))
         if owner_of(added.part.file) != name:
-            found.append(f"its graph is not in {folder_of(name)}")
+            found.append(f"the graph is not in {folder_of(name)}")
         if not manifest.shapes.taps:
             found.append("the target has no taps")
         if added.speculation.max_num_speculative_tokens > manifest.speculation.max_num_speculative_tokens:
-            found.append("it drafts more than the caches have room for")
+            found.append("the drafter drafts more tokens than the caches have room for")
         problems += [f"drafters[{name!r}]: {problem}" for problem in found]
     return problems
 
@@ -301,7 +303,7 @@ def _load(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise EnvironmentProblem(
             f"{folder} is not an engine folder",
-            why=f"it contains no {FILE_NAME}",
+            why=f"the folder contains no {FILE_NAME}",
             fix="use the folder created by `peagle-compile build --out`",
         ) from None
     except OSError as error:
@@ -311,7 +313,9 @@ def _load(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise EnvironmentProblem(f"{path} is not valid JSON", why=str(error), fix=REBUILD) from None
     if not isinstance(content, dict):
-        raise EnvironmentProblem(f"{path} is not a valid manifest", why="it must contain a JSON object", fix=REBUILD)
+        raise EnvironmentProblem(
+            f"{path} is not a valid manifest", why="the file must contain a JSON object", fix=REBUILD
+        )
     return content
 
 

@@ -162,7 +162,7 @@ def _tag(text: str, place: str) -> str:
 def _not_kept(place: str) -> UsageError:
     return UsageError(
         f"{place} cannot be enforced in the tool calls of this model",
-        why="it writes parameters as text between tags, not as JSON",
+        why="the model writes parameters as text between tags, not as JSON",
         fix='remove it, or set tool_choice to "auto"',
     )
 

@@ -113,16 +113,16 @@ def try_out(form: StructuredOutputsParams, special: Sequence[str] = ()) -> None:
             )
     except subprocess.TimeoutExpired:
         raise _untried(
-            form, f"it did not finish in {_PATIENCE} seconds on this busy machine", "try again later"
+            form, f"the compilation did not finish within {_PATIENCE} seconds on this busy machine", "try again later"
         ) from None
     except OSError as error:
         raise _untried(form, str(error.strerror)) from error
     if b"ImportError" in done.stderr or b"ModuleNotFoundError" in done.stderr:
         raise _untried(form, done.stderr.decode(errors="replace").strip().splitlines()[-1])
     if done.returncode == -signal.SIGKILL:  # not one of our limits
-        raise _untried(form, "it was killed, probably because the machine ran out of memory")
+        raise _untried(form, "the compiling process was killed, probably because the machine ran out of memory")
     if not done.stdout:
-        raise refused(form, f"it takes more than {SECONDS} seconds to compile, or is nested too deeply")
+        raise refused(form, f"the grammar takes more than {SECONDS} seconds to compile, or is nested too deeply")
     if message := json.loads(done.stdout):
         raise refused(form, message)
 

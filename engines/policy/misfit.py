@@ -37,7 +37,7 @@ class MisfitWatch:
         elif not self.warning:
             self.warning = (
                 f"only {self.accepted} of {self.drafts} first drafts were accepted: {self._named} does not match "
-                "this target or its precision. The output is correct, but drafts give no speedup. Build the engine "
+                f"this target or its precision. The output is correct, but drafts give no speedup. Build the engine "
                 "with the head that was trained for this target, or with --draft none"
             )
             _LOG.warning("%s", self.warning)

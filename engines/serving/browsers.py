@@ -66,7 +66,7 @@ def check_origin(origin: str) -> str:
     raise UsageError(
         f"--cors-origin {origin} is not a valid origin",
         why="an origin is a scheme and a host, with the port if it is not the default",
-        fix="use for example https://example.com or http://localhost:3000, without a path; * allows any site",
+        fix="use an origin such as https://example.com or http://localhost:3000, without a path; * allows any site",
     )
 
 
@@ -74,7 +74,7 @@ def check_root_path(path: str) -> str:
     """Return the prefix of all paths, without a slash at its end. Raises ``UsageError`` if it is not a path."""
     root = path.rstrip("/")
     if root and (not root.startswith("/") or any(each in root for each in "?# ")):
-        raise UsageError(f"--root-path {path} is not a path", fix="use for example /llm")
+        raise UsageError(f"--root-path {path} is not a path", fix="use a path such as /llm")
     return root
 
 
@@ -83,8 +83,8 @@ def check_host_name(name: str) -> str:
     if not name or name != name.strip() or "/" in name or (":" in name and _address(_name(name)) is None):
         raise UsageError(
             f"--allowed-host {name} is not a host name",
-            why="it is compared with the Host header of requests, without the port",
-            fix="use for example ai.example.com or 192.0.2.7",
+            why="the name is compared with the Host header of requests, without the port",
+            fix="use a name such as ai.example.com or 192.0.2.7",
         )
     return name
 

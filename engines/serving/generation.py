@@ -136,7 +136,7 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     if choices < 1 or total > limit:
         raise HttpRefusal(
             400,
-            f"n is {choices} for {generation.num_inputs} prompt(s), which makes {total} choices, but this server "
+            f"n is {choices} with {generation.num_inputs} prompts, which makes {total} choices, but this server "
             f"allows 1 to {limit} per request; fix: request a number in this range, or start the server with a larger "
             "--max-choices",
             param="n",

@@ -34,7 +34,7 @@ class Tls:
             except OSError as error:
                 raise _unusable(f"{flag} {path} cannot be read", error.strerror or str(error)) from None
             if text not in content:
-                raise _unusable(f"{flag} {path} is not usable", f"it does not contain {text.decode()}")
+                raise _unusable(f"{flag} {path} is not usable", f"the file does not contain {text.decode()}")
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certfile, self.keyfile, _no_passphrase)
         except (ssl.SSLError, OSError) as error:

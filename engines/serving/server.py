@@ -98,7 +98,7 @@ class Server:
             raise EnvironmentProblem(
                 "the server stopped unexpectedly",
                 why=f"{type(self._error).__name__}: {self._error}",
-                fix="start it again; if too many files are open, raise the limit first (ulimit -n)",
+                fix="start the server again; if too many files are open, raise the limit first (ulimit -n)",
             ) from self._error
         return not self._thread.is_alive()
 
@@ -198,7 +198,7 @@ class _Connection(H11Protocol):
         """Drop the connection if the client has read nothing since ``before``, the bytes that waited for it then."""
         waiting = self.transport.get_write_buffer_size()
         if before is not None and waiting >= before:
-            log("dropped a connection", why=f"its client read nothing for {UNREAD_SECONDS} seconds")
+            log("dropped a connection", why=f"the client read nothing for {UNREAD_SECONDS} seconds")
             self.transport.abort()
         elif waiting:
             if self._unread is not None:

@@ -35,7 +35,7 @@ def _is_scalar(value: Any) -> bool:
 
 ONE_GPU = "an engine runs on one GPU"
 FITS_ONE = "remove it; `peagle-compile build --dry-run --gpu NAME` checks whether the model fits one GPU"
-NO_SUCH_RUNTIME = "it configures a part of that runtime that peagle-compile does not have"
+NO_SUCH_RUNTIME = "the key configures a component that peagle-compile does not have"
 _EXACT = "acceptance is exact: drafts never change the output"
 _LOSSY = "remove it; for lossy acceptance, set acceptance_tolerance in the request"
 

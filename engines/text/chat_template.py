@@ -63,7 +63,7 @@ class ChatTemplate:
         if not templates:
             raise UsageError(
                 f"{folder} has no chat template",
-                why="its checkpoint has none: the model was probably not trained for chat",
+                why="the checkpoint of the engine has no chat template, so the model was probably not trained for chat",
                 fix="use `generate` (`peagle-compile run` without --chat), or put the model's chat_template.jinja into "
                 "that folder",
             )
@@ -188,7 +188,9 @@ class ChatTemplate:
             return error
         if isinstance(error, TemplateRefusal):
             return UsageError(
-                f"{name} rejected the messages", why=f"its message is {_said(error)!r}", fix="change the messages"
+                f"{name} rejected the messages",
+                why=f"the template's message is {_said(error)!r}",
+                fix="change the messages",
             )
         if isinstance(error, TemplateLimitExceeded):
             return problem(f"{name} was stopped", why=_said(error), fix=fix)

@@ -33,7 +33,7 @@ def growth_of(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, A
     """
     given = [*args, *kwargs.values()]
     if any(isinstance(each, int) and abs(each) > MOST_COUNT for each in given):
-        raise TemplateLimitExceeded(f"it calls {name} with a number larger than {MOST_COUNT:,}")
+        raise TemplateLimitExceeded(f"the template calls {name} with a number larger than {MOST_COUNT:,}")
     if name in ("format", "format_map", "tojson"):
         return _of_format(str(value), given, size) if name != "tojson" else _of_json(given, size)
     texts = [each for each in given if isinstance(each, str)]
@@ -49,12 +49,12 @@ def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
     if operator == "%" and isinstance(left, str):
         values = right if isinstance(right, tuple | list) else [right]
         if "*" in left and any(isinstance(each, int) and abs(each) > MOST_COUNT for each in values):
-            raise TemplateLimitExceeded(f"it formats a value to a width above {MOST_COUNT:,}")
+            raise TemplateLimitExceeded(f"the template formats a value to a width above {MOST_COUNT:,}")
         return _of_format(left, [right], size)
     if isinstance(left, int) and isinstance(right, int):
         bits = {"**": left.bit_length() * right, "*": left.bit_length() + right.bit_length()}.get(operator, 0)
         if bits > _MOST_BITS:
-            raise TemplateLimitExceeded(f"it computes integers of more than {_MOST_BITS:,} bits")
+            raise TemplateLimitExceeded(f"the template computes integers of more than {_MOST_BITS:,} bits")
         return 0
     if operator == "*":
         text, times = (right, left) if isinstance(left, int) else (left, right)
@@ -64,14 +64,16 @@ def growth_of_operator(operator: str, left: Any, right: Any, size: Size) -> int:
 
 def _of_format(form: str, given: Sequence[Any], size: Size) -> int:
     if _LONG_NUMBER.search(form):
-        raise TemplateLimitExceeded("it formats a value to a width of more than five digits")
+        raise TemplateLimitExceeded("the template formats a value to a width of more than five digits")
     places = form.count("{") + form.count("%")
     return places * (size(list(given)) + (MOST_COUNT if re.search(r"\d{3}|\*|:[^}]*{", form) else 1000))
 
 
 def _of_json(given: Sequence[Any], size: Size) -> int:
     if any(size(each) > _MOST_JSON or (isinstance(each, int) and each > _MOST_JSON) for each in given):
-        raise TemplateLimitExceeded(f"it writes JSON with an indent or separators of more than {_MOST_JSON} characters")
+        raise TemplateLimitExceeded(
+            f"the template writes JSON with an indent or separators of more than {_MOST_JSON} characters"
+        )
     return 0
 
 

@@ -69,7 +69,9 @@ def template_arguments_of(name: str, value: Any) -> dict[str, Any]:
     for taken in ("messages", "tools", "documents", *TEMPLATE_OPTIONS):
         if taken in value:
             raise UsageError(
-                f"{name} must not contain {taken!r}", why="it is a separate argument", fix=f"remove it from {name}"
+                f"{name} must not contain {taken!r}",
+                why=f"{taken} is a separate argument",
+                fix=f"remove {taken} from {name}",
             )
     return {text_of(f"a key of {name}", key): plain(f"{name}[{key!r}]", each, 1) for key, each in value.items()}
 

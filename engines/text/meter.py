@@ -38,14 +38,14 @@ class Meter:
         """Count an iteration, a call or a comparison."""
         self._steps -= 1
         if self._steps < 0:
-            raise TemplateLimitExceeded(f"it takes more than {MOST_STEPS:,} steps")
+            raise TemplateLimitExceeded(f"the template takes more than {MOST_STEPS:,} steps")
         if self._steps % 16 == 0 and time.thread_time() > self._until:
-            raise TemplateLimitExceeded(f"it runs for more than {MOST_SECONDS:g} seconds")
+            raise TemplateLimitExceeded(f"the template runs for more than {MOST_SECONDS:g} seconds")
 
     def require(self, characters: int) -> None:
         """Raise if this many more characters would exceed the limit; called before they are created."""
         if characters > self._left:
-            raise TemplateLimitExceeded(f"it creates more than {self._most:,} characters of text")
+            raise TemplateLimitExceeded(f"the template creates more than {self._most:,} characters of text")
 
     def charge(self, characters: int) -> None:
         """Count created characters."""

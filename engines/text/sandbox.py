@@ -217,7 +217,7 @@ def _raise_exception(message: Any) -> None:
 
 def _strftime_now(form: str) -> str:
     if len(form) > _MOST_FORMAT:
-        raise TemplateLimitExceeded("it uses a date format that is too long")
+        raise TemplateLimitExceeded("the template uses a date format that is too long")
     return datetime.now().strftime(form)
 
 

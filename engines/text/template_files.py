@@ -93,9 +93,9 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_text(path, _MOST_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"it is not valid JSON: {error}") from None
+        raise _damaged(path, f"the file is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise _damaged(path, "it must contain an object")
+        raise _damaged(path, "the file must contain a JSON object")
     return value
 
 
@@ -103,7 +103,7 @@ def _text(path: Path, most: int = MOST_BYTES, fix: str = _RESTORE) -> str:
     try:
         return read_regular(path, most).decode()
     except UnicodeDecodeError as error:
-        raise _damaged(path, f"it is not valid UTF-8 at byte {error.start}", fix) from None
+        raise _damaged(path, f"the file is not valid UTF-8 at byte {error.start}", fix) from None
     except ValueError as error:
         raise _damaged(path, str(error), fix) from None
     except OSError as error:

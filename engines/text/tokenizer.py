@@ -43,7 +43,7 @@ class Tokenizer:
             raise EnvironmentProblem(
                 f"{path} {'inserts token ids' if is_inserted else 'has token ids'} up to {largest}, "
                 f"but the model's vocabulary has {vocab_size} ids",
-                why="its post-processor adds them to texts"
+                why="the post-processor adds these ids to texts"
                 if is_inserted
                 else "the tokenizer and the weights belong to different models",
                 fix="use the checkpoint's own tokenizer.json",
@@ -121,7 +121,7 @@ class Tokenizer:
         for word, first, spaced in zip(words, ids[::2], ids[1::2], strict=True):
             if not first:
                 raise UsageError(
-                    f"bad_words: {word!r} has no token", why="the tokenizer drops it", fix="remove the word"
+                    f"bad_words: {word!r} has no token", why="the tokenizer drops this word", fix="remove the word"
                 )
             found += [first, spaced] if len(spaced) == len(first) and spaced[0] != first[0] else [first]
         return found

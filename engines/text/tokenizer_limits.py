@@ -67,7 +67,7 @@ class TokenizerLimits:
         if not made <= MOST_ENCODED:
             raise EnvironmentProblem(
                 "tokenizer.json can expand a text too far",
-                why=f"its normalizer and post-processor may make {_size(made)} from {_LEAST_TEXT} bytes of text; "
+                why=f"the normalizer and post-processor may make {_size(made)} from {_LEAST_TEXT} bytes of text; "
                 f"at most {_size(MOST_ENCODED)} are allowed",
                 fix="use the model's original tokenizer.json",
             )
@@ -75,7 +75,7 @@ class TokenizerLimits:
         if not text <= MOST_OF_TOKEN:
             raise EnvironmentProblem(
                 "tokenizer.json can make the text of a token too long",
-                why=f"its longest token has {self.longest} bytes, which its decoder may expand to {_size(text)}; "
+                why=f"the longest token has {self.longest} bytes, which the decoder may expand to {_size(text)}; "
                 f"at most {_size(MOST_OF_TOKEN)} are allowed",
                 fix="use the model's original tokenizer.json",
             )

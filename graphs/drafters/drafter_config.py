@@ -46,14 +46,16 @@ def flatten(config: Config, problems: Problems) -> dict[str, Any]:
     for name in _EAGLE_ENTRIES:
         outer, inner = flat.get(name), eagle.get(name)
         if None not in (outer, inner) and outer != inner:
-            problems.add(f"config has {name} {outer!r}, but {inner!r} in eagle_config")
+            problems.add(f"the config has {name} {outer!r}, but {inner!r} in eagle_config")
         flat[name] = inner if outer is None else outer
     flat["architectures"] = _architectures(config, problems)
     flat["mask_token_id"] = _mask_token_id(config, problems)
     flat["trained_depth"] = _trained_depth(config, speculators, problems)
     kind = config.get("speculators_model_type")
     if kind not in (None, *_SPECULATORS_TYPES):
-        problems.add(f"speculators_model_type {kind!r} is not supported; supported are {', '.join(_SPECULATORS_TYPES)}")
+        problems.add(
+            f"speculators_model_type {kind!r} is not supported; the supported types are {', '.join(_SPECULATORS_TYPES)}"
+        )
     if kind == _AUTOREGRESSIVE and flat.get("norm_before_residual") is None:
         flat["norm_before_residual"] = True  # the default in vLLM; newer versions of the package always write it
     return flat
@@ -109,7 +111,8 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
     if kinds is None:
         if enabled:
             problems.add(
-                "config sets use_sliding_window, but has no layer_types, which lists the layers with a sliding window"
+                "the config sets use_sliding_window, but has no layer_types, which lists the layers with a sliding "
+                "window"
             )
         return (0,) * num_layers
     if not isinstance(kinds, list) or len(kinds) != num_layers:
@@ -117,13 +120,14 @@ def read_windows(flat: Config, num_layers: int, problems: Problems) -> tuple[int
         return (0,) * num_layers
     if strange := sorted({str(kind) for kind in kinds if kind not in _LAYER_KINDS}):
         problems.add(
-            f"layers of type {', '.join(strange)} are not supported; supported are {' and '.join(_LAYER_KINDS)}"
+            f"layers of type {', '.join(strange)} are not supported; the supported types are "
+            f"{' and '.join(_LAYER_KINDS)}"
         )
     if "sliding_attention" in kinds:
         if span is None:
-            problems.add("config has layers of type sliding_attention, but no sliding_window")
+            problems.add("the config has layers of type sliding_attention, but no sliding_window")
         if enabled is False:
-            problems.add("config has layers of type sliding_attention, but sets use_sliding_window false")
+            problems.add("the config has layers of type sliding_attention, but sets use_sliding_window false")
     return tuple(span or 0 if kind == "sliding_attention" else 0 for kind in kinds)
 
 
@@ -140,7 +144,7 @@ def read_rope(flat: Config, problems: Problems) -> dict[str, Any]:
         problems.add("rope_parameters per layer type are not supported: the drafter has one rotary embedding")
         return {}
     if not isinstance(kind, str) or kind not in ROPE_NEEDS:
-        problems.add(f"RoPE type {kind!r} is not supported; supported are {', '.join(ROPE_NEEDS)}")
+        problems.add(f"RoPE type {kind!r} is not supported; the supported types are {', '.join(ROPE_NEEDS)}")
         return {}
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": _theta(stated, flat, problems)}
     if stated.get("original_max_position_embeddings") is None:  # the same default as in transformers
@@ -181,7 +185,7 @@ def _mask_token_id(config: Config, problems: Problems) -> int | None:
         problems.add(f"the mask token id must be a number, not {' or '.join(map(repr, stated.values()))}")
         return None
     if len(set(ids)) > 1:
-        problems.add(f"config has several mask token ids: {', '.join(f'{k} {v}' for k, v in stated.items())}")
+        problems.add(f"the config has several mask token ids: {', '.join(f'{k} {v}' for k, v in stated.items())}")
     return ids[0] if ids else None
 
 
@@ -191,7 +195,7 @@ def _trained_depth(config: Config, speculators: Config, problems: Problems) -> i
     proposed = positive(first, "speculative_tokens", problems)
     depth = positive(config, "num_speculative_tokens", problems) or proposed
     if depth is not None and depth > MAX_DRAFTS:
-        problems.add(f"config sets {depth} draft tokens per round, but the kernels support at most {MAX_DRAFTS}")
+        problems.add(f"the config sets {depth} draft tokens per round, but the kernels support at most {MAX_DRAFTS}")
     return depth
 
 
@@ -216,5 +220,5 @@ def _theta(stated: Config, flat: Config, problems: Problems) -> float:
         problems.add(f"rope_theta must be a positive number, not {' or '.join(map(repr, values))}")
         return ROPE_THETA
     if len({float(v) for v in values}) > 1:
-        problems.add(f"config has rope_theta {values[1]}, but {values[0]} in its rope_parameters")
+        problems.add(f"the config has rope_theta {values[1]}, but {values[0]} in its rope_parameters")
     return float(values[0]) if values else ROPE_THETA

@@ -65,7 +65,7 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
     sizes.setdefault("draft_vocab_size", sizes["vocab_size"])
     if sizes["vocab_size"] != target.vocab_size:
         problems.add(
-            f"its vocabulary has {sizes['vocab_size']} tokens, but the target's has {target.vocab_size} tokens"
+            f"the head's vocabulary has {sizes['vocab_size']} tokens, but the target's has {target.vocab_size} tokens"
         )
     if sizes["draft_vocab_size"] != sizes["vocab_size"] and not parts.draft_vocabulary:
         problems.add(
@@ -120,12 +120,13 @@ def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape]
         )
     if declares_parallel_drafting(flat) and not parts.mask_hidden:
         problems.add(
-            "the tensor mask_hidden is missing, although config enables parallel drafting: a P-EAGLE head has this "
-            "learned tensor; heads that use the mean of the target's features instead are not supported"
+            "the tensor mask_hidden is missing, although the config enables parallel drafting: only P-EAGLE heads "
+            "with this learned tensor are supported, not heads that use the mean of the target's features"
         )
     if flag(flat, "use_aux_hidden_state", problems) is False:
         problems.add(
-            "config sets use_aux_hidden_state false: the head reads the target's last hidden state instead of taps, "
+            "the config sets use_aux_hidden_state false: the head reads the target's last hidden state instead of "
+            "taps, "
             "which the target's graph does not provide"
         )
         reasons[FC] = ""
@@ -154,10 +155,10 @@ def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], prob
     for name in _STATED:
         stated = positive(flat, name, problems)
         if stated is not None and sizes.setdefault(name, stated) != stated:
-            problems.add(f"config has {name} {stated}, but the tensors have {sizes[name]}")
+            problems.add(f"the config has {name} {stated}, but the tensors have {sizes[name]}")
     layers = positive(flat, "num_hidden_layers", problems)
     if layers is not None and layers != parts.num_layers:
-        problems.add(f"config has num_hidden_layers {layers}, but the tensors have {parts.num_layers}")
+        problems.add(f"the config has num_hidden_layers {layers}, but the tensors have {parts.num_layers}")
     attention = {name for name in parts.biases if name.startswith("self_attn.")}
     for name, present, tensors in (
         ("attention_bias", bool(attention), "bias of an attention projection"),
@@ -168,14 +169,16 @@ def _compare_with_config(flat: Config, parts: Parts, sizes: dict[str, int], prob
         stated_flag = flag(flat, name, problems)
         if stated_flag is not None and stated_flag != present:
             problems.add(
-                f"config sets {name} {str(stated_flag).lower()}, but there is {'a' if present else 'no'} {tensors}"
+                f"the config sets {name} {str(stated_flag).lower()}, but there is {'a' if present else 'no'} {tensors}"
             )
     if parts.input_norm and parts.fc_norms:
         problems.add(
             "tensors input_norm.weight and fc_norm.0.weight cannot both be present: features are normalized once"
         )
     if flat.get("model_type") == "qwen3" and not parts.qk_norm:
-        problems.add("config has model_type qwen3, whose layers have q_norm and k_norm, but these tensors are missing")
+        problems.add(
+            "the config has model_type qwen3, whose layers have q_norm and k_norm, but these tensors are missing"
+        )
 
 
 def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int, CacheSpec]:
@@ -190,14 +193,14 @@ def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int
     dim = sizes.get("head_dim")
     if dim is None:
         problems.add(
-            f"head_dim is unknown: config does not state it, and its num_attention_heads ({stated or 'absent'}) "
+            f"head_dim is unknown: the config does not state it, and its num_attention_heads ({stated or 'absent'}) "
             f"does not divide the {queries} rows of q_proj"
         )
         return nothing
     for name, rows, projection in ((stated, queries, "q_proj"), (stated_kv, keys, "k_proj")):
         if rows % dim or (name and rows != name * dim):
             heads = f"{name} heads" if name else "whole heads"
-            problems.add(f"config has {heads} of head_dim {dim}, but {projection} has {rows} rows")
+            problems.add(f"the config has {heads} of head_dim {dim}, but {projection} has {rows} rows")
     num, kv = max(queries // dim, 1), max(keys // dim, 1)
     if num % kv:
         problems.add(f"{num} query heads cannot share {kv} key heads evenly")
@@ -211,10 +214,10 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
     stated = positive(flat, "target_hidden_size", problems)
     width = stated or sizes.get("target_hidden_size") or target.hidden_size
     if stated is not None and sizes.get("target_hidden_size", stated) != stated:
-        problems.add(f"config has target_hidden_size {stated}, but the tensors have {sizes['target_hidden_size']}")
+        problems.add(f"the config has target_hidden_size {stated}, but the tensors have {sizes['target_hidden_size']}")
     sizes["target_hidden_size"] = width
     if width != target.hidden_size:
-        problems.add(f"it was made for a target of hidden size {width}, but this target has {target.hidden_size}")
+        problems.add(f"the head was made for a target of hidden size {width}, but this target has {target.hidden_size}")
     ids, features = flat["eagle_aux_hidden_state_layer_ids"], sizes.get("features")
     if ids is not None and not (isinstance(ids, list) and all(type(i) is int for i in ids) and ids):
         problems.add(f"config entry eagle_aux_hidden_state_layer_ids must be a list of layer ids, not {ids!r}")
@@ -223,13 +226,15 @@ def _taps(flat: Config, norms: int, sizes: dict[str, int], target: TargetSpec, p
         ids = _usual_taps(target.num_layers, problems)
     elif ids is None and features is not None and features % width == 0:
         problems.add(
-            f"{FC} reads {features // width} taps, but config does not list their layers "
+            f"{FC} reads {features // width} taps, but the config does not list their layers "
             "(eagle_aux_hidden_state_layer_ids)"
         )
     if features is not None and features % width:
         problems.add(f"{FC} reads {features} features, which is not a multiple of the hidden size {width}")
     elif features is not None and ids is not None and len(ids) * width != features:
-        problems.add(f"config lists {len(ids)} taps {ids}, but {FC} reads {features // width} ({features} / {width})")
+        problems.add(
+            f"the config lists {len(ids)} taps {ids}, but {FC} reads {features // width} ({features} / {width})"
+        )
     if norms and features is not None and norms * width != features:
         problems.add(f"there are {norms} fc_norm tensors, one per tap, but {FC} reads {features // width} taps")
     if ids is None:
@@ -245,7 +250,7 @@ def _usual_taps(num_layers: int, problems: Problems) -> list[int] | None:
     try:
         return list(default_taps(num_layers))
     except BuildError as error:
-        problems.add(f"{error.what}, and config lists none (eagle_aux_hidden_state_layer_ids): {error.why}")
+        problems.add(f"{error.what}, and the config lists none (eagle_aux_hidden_state_layer_ids): {error.why}")
         return None
 
 
@@ -253,7 +258,7 @@ def _mask_id(flat: Config, parallel: bool, vocab: int, problems: Problems) -> in
     mask_id: int | None = flat["mask_token_id"]
     if mask_id is None:
         if parallel:
-            problems.add(f"config has no mask token id ({', '.join(MASK_ID_KEYS)})")
+            problems.add(f"the config has no mask token id ({', '.join(MASK_ID_KEYS)})")
         return -1
     if not 0 <= mask_id < vocab:
         problems.add(f"mask token id {mask_id} is outside the vocabulary of {vocab}")

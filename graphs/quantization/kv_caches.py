@@ -106,7 +106,7 @@ def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:
         if node.op_type != "CachedAttention" or node.outputs[out] is not cache:
             raise BuildError(
                 f"{cache.name} cannot be quantized",
-                why=f"it is the output of {node.op_type}",
+                why=f"the cache is the output of {node.op_type}",
                 fix="omit --kv-cache-dtype",
             )
         cache = node.inputs[place]

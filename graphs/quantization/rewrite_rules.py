@@ -53,7 +53,7 @@ class LinearRule:
             return []
         fault = "" if _only_products(turn) else "another node also reads its transpose"
         if list(turn.attributes["perm"].as_ints()) != [1, 0]:
-            fault = "it is not transposed like the weight of a linear layer"
+            fault = "the weight is not transposed like the weight of a linear layer"
         return [Site(node, turn.inputs[0], 0, turn, fault)]
 
 

@@ -57,7 +57,7 @@ def check_config(text: Config, entries: Entries, file: str) -> None:
     )
     missing = [name for name in entries.sizes if text.get(name) is None]
     if missing:
-        problems.add(f"config lacks {', '.join(missing)}")
+        problems.add(f"the config lacks {', '.join(missing)}")
     for name in dict.fromkeys((*entries.sizes, *_SIZES)):
         positive(text, name, problems)
     for name in _SWITCHES:
@@ -99,21 +99,21 @@ def _check_experts(text: Config, layers: int, problems: Problems) -> None:
     if type(count) is not int or type(chosen) is not int:
         return
     if chosen > count:
-        problems.add(f"config has {chosen} experts per token, but only {count} experts")
+        problems.add(f"the config has {chosen} experts per token, but only {count} experts")
     if count * layers > _MOST_EXPERTS:
-        problems.add(f"config describes {layers} layers of {count} experts; the limit is {_MOST_EXPERTS} experts")
+        problems.add(f"the config describes {layers} layers of {count} experts; the limit is {_MOST_EXPERTS} experts")
 
 
 def _check_attention(text: Config, problems: Problems) -> None:
     """Reject settings that make ``transformers`` attend to later tokens, which a trace would not show."""
     if text.get("is_causal") is False:
-        problems.add(f"config sets is_causal false, but {_OTHER_ATTENTION}")
+        problems.add(f"the config sets is_causal false, but {_OTHER_ATTENTION}")
     two_way = text.get("use_bidirectional_attention")
     if two_way not in (None, False, "vision"):  # "vision" applies to images; text stays causal
-        problems.add(f"config sets use_bidirectional_attention {shown(repr(two_way))}, but {_OTHER_ATTENTION}")
+        problems.add(f"the config sets use_bidirectional_attention {shown(repr(two_way))}, but {_OTHER_ATTENTION}")
     for name in ("is_encoder_decoder", "add_cross_attention"):
         if text.get(name):
-            problems.add(f"config sets {name}, but only decoder-only models are supported")
+            problems.add(f"the config sets {name}, but only decoder-only models are supported")
 
 
 def _check_layers(text: Config, served: Sequence[str], layers: int, problems: Problems) -> None:
@@ -170,7 +170,8 @@ def _check_one_rope(rope: Config, where: str, kinds: Sequence[str], problems: Pr
         return
     if not isinstance(kind, str) or kind not in kinds:
         problems.add(
-            f"RoPE type {shown(repr(kind))} of {shown(where)} is not supported; supported are {', '.join(kinds)}"
+            f"RoPE type {shown(repr(kind))} of {shown(where)} is not supported; the supported types are "
+            f"{', '.join(kinds)}"
         )
         return
     _check_theta(rope, where, problems)

@@ -67,8 +67,8 @@ class Gemma4(Family):
             )
         if missing := [entry for entry in _OF_EXPERTS if text.get(_MIXTURE) and text.get(entry) is None]:
             raise BuildError(
-                f"config lacks {', '.join(missing)}",
-                why=f"it sets {_MIXTURE}: the model has routed experts",
+                f"the config lacks {', '.join(missing)}",
+                why=f"the config sets {_MIXTURE}, so the model has routed experts",
                 fix="use the config.json that belongs to the weights",
             )
 

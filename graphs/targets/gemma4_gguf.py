@@ -62,7 +62,7 @@ def _rotated(divisors: tuple[float, ...]) -> float:
     if not divisors:
         raise BuildError(
             "rope_freqs.weight is missing, or is not one row of F32 values",
-            why="it says which frequencies rotate",
+            why="this tensor defines which frequencies rotate",
             fix=_OTHER,
         )
     kept = sum(divisor == 1 for divisor in divisors)
@@ -74,7 +74,9 @@ def _rotated(divisors: tuple[float, ...]) -> float:
         )
     if not kept:
         raise BuildError(
-            "rope_freqs.weight has no value that is 1", why="no frequency of a full layer would rotate", fix=_OTHER
+            "rope_freqs.weight has no value that is 1",
+            why="no frequency of a full-attention layer would rotate",
+            fix=_OTHER,
         )
     return kept / len(divisors)
 

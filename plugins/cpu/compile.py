@@ -144,7 +144,7 @@ def _compiled(compiler: Compiler, files: Mapping[str, bytes], options: Sequence[
             code = (Path(folder) / "kernels.so").read_bytes()
         except OSError as error:
             raise BuildError(
-                "the C++ compiler failed", why="it reported success but wrote no output file", fix=_ANOTHER
+                "the C++ compiler failed", why="the compiler reported success but wrote no output file", fix=_ANOTHER
             ) from error
         return code, _version_line(compiler, folder)
 
@@ -183,7 +183,7 @@ def _run(command: list[str], folder: str) -> str:
         raise BuildError("the C++ compiler cannot be run", why=error.strerror or str(error), fix=_ANOTHER) from error
     except subprocess.TimeoutExpired as error:
         raise BuildError(
-            "the C++ compiler timed out", why=f"it was stopped after {_LIMIT_SECONDS} s", fix=_ANOTHER
+            "the C++ compiler timed out", why=f"the compiler was stopped after {_LIMIT_SECONDS} s", fix=_ANOTHER
         ) from error
     if process.returncode == 0:
         return process.stdout

@@ -45,7 +45,7 @@ def read_pack(folder: Path) -> CpuLibrary:
     try:
         content = json.loads(read_regular(path, MAX_INDEX_BYTES))
         if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, but this version reads {FORMAT}")
+            raise ValueError(f"the record has format {content['format']!r}, but this version reads format {FORMAT}")
         machine, source, compiler = content["machine"], content["source_sha256"], content["compiler"]
         if not _MACHINE.fullmatch(machine) or not _DIGEST.fullmatch(source) or not isinstance(compiler, str):
             raise ValueError("machine, source or compiler is invalid")

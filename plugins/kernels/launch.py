@@ -160,7 +160,7 @@ class Launcher:
         if name not in self._entries:
             raise BuildError(
                 f"{self.op.name} has no kernel for {dtype}",
-                why=f"its kernels are {', '.join(self._entries)}",
+                why=f"the op's kernels are {', '.join(self._entries)}",
                 fix=REPORT,
             )
         count = len(self.op.inputs) + len(self.op.outputs)

@@ -85,10 +85,10 @@ def read_pack(folder: Path) -> Pack:
     try:
         content = json.loads(read_regular(path, MAX_INDEX_BYTES))
         if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, but this version reads {FORMAT}")
+            raise ValueError(f"the record has format {content['format']!r}, but this version reads format {FORMAT}")
         cubins = tuple(_cubin(folder, row) for row in content["kernels"])
         if len({(cubin.op, cubin.sm) for cubin in cubins}) < len(cubins):
-            raise ValueError("it lists a kernel twice")
+            raise ValueError("the record lists a kernel twice")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EnvironmentProblem(
             f"the compiled kernels in {folder} are missing or damaged",

@@ -71,7 +71,7 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     for interface in ("IPluginV3", "IPluginCreatorV3One", "get_plugin_registry"):
         if not hasattr(module, interface):
             version = getattr(module, "__version__", "of unknown version")
-            raise EnvironmentProblem(f"{title} {version} is too old", why=f"it has no {interface}", fix=fix)
+            raise EnvironmentProblem(f"{title} {version} is too old", why=f"this version has no {interface}", fix=fix)
     return module
 
 
@@ -156,7 +156,8 @@ def _cannot(link: LinkState) -> EnvironmentProblem:
         )
     return EnvironmentProblem(
         "TensorRT-RTX cannot read graphs with peagle plugins",
-        why=f"its parser opens {_LINK}, which its wheel lacks, and no link can be made in {link.folder}: {link.why}",
+        why=f"TensorRT-RTX's parser opens {_LINK}, which its wheel lacks, and no link can be made in {link.folder}: "
+        f"{link.why}",
         fix=f"mkdir -p ~/.local/lib/tensorrt-rtx && ln -sf {library} ~/.local/lib/tensorrt-rtx/{_LINK} && "
         "export LD_LIBRARY_PATH=~/.local/lib/tensorrt-rtx:$LD_LIBRARY_PATH, then start again",
     )

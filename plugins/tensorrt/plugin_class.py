@@ -214,7 +214,7 @@ def plugin_class(trt: ModuleType, spec: OpSpec, packs: Sequence[Pack] = ()) -> t
     if spec.kernel is None:
         raise BuildError(
             f"{spec.name} has no plugin",
-            why="it has no CUDA kernel: a lowering replaces it",
+            why="the op has no CUDA kernel, because a lowering replaces the op",
             fix="lower the graph for TensorRT first",
         )
     if any(operand.optional for operand in spec.inputs):

@@ -376,7 +376,7 @@ def test_a_canary_is_compared_promoted_and_rolled_back_and_no_text_changes(
 
 def test_commands_that_cannot_be_followed_say_why(cluster: Cluster) -> None:
     for words, why in (
-        (["canary", "nonsense"], "its drafters are: built-in, "),
+        (["canary", "nonsense"], "the drafters of the engine are: built-in, "),
         (["canary", "noisy", "--share", "2"], "--share is 2"),
         (["promote"], "no canary runs"),
         (["replace", "/nothing"], "/nothing is not an engine folder"),

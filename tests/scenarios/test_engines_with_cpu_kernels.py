@@ -290,7 +290,7 @@ def test_build_without_a_compiler_states_the_consequence(
     assert PLACE not in result.manifest.files
     (warning,) = [text for text in result.report["warnings"] if "CPU kernels" in text]
     assert (
-        warning
-        == "the engine has no CPU kernels and will be slow: no C++ compiler was found: they are compiled; install g++"
+        warning == "the engine has no CPU kernels, so it will be slow: "
+        "no C++ compiler was found: they are compiled; install g++"
     )
     assert inspect_engine(result.path)["kernels"] == []

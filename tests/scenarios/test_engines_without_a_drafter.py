@@ -154,7 +154,7 @@ def test_explicit_drafter_is_not_read(cli: Run, plain: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("said", "refusal"),
     [
-        (("--num-speculative-tokens", 4), "--draft none and --num-speculative-tokens 4 contradict each other"),
+        (("--num-speculative-tokens", 4), "--draft none and --num-speculative-tokens 4 cannot be combined"),
         (("--taps", "1,2"), "--taps has no effect with --draft none"),
         (("--draft-revision", "main"), "--draft-revision main has no effect with --draft none"),
         (("--mask-token-id", 3), "--mask-token-id has no effect with --draft none"),

@@ -59,7 +59,8 @@ def test_a_head_that_names_its_taps_is_built(cli: Run, shallow: Pair, tmp_path: 
         ([2, 1, 0], "taps [2, 1, 0] are invalid"),
         (
             None,
-            f"a target of 3 layers has no default auxiliary hidden-state layers (taps), and config lists none ({TAPS})",
+            f"a target of 3 layers has no default auxiliary hidden-state layers (taps), and the config lists none "
+            f"({TAPS})",
         ),
     ],
 )

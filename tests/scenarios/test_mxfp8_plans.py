@@ -101,7 +101,7 @@ def test_input_with_partial_blocks_is_rejected(product: Path, tmp_path: Path) ->
     onnx.save_model(model, tmp_path / "model.onnx")
     with pytest.raises(BuildError) as caught:
         survey(tmp_path / "model.onnx", ("sm_120",), profiles())
-    assert "it quantizes blocks of 32, but its input has 1000 columns" in caught.value.why
+    assert "the node quantizes blocks of 32, but its input has 1000 columns" in caught.value.why
 
 
 @pytest.fixture(scope="module")

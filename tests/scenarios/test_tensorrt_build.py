@@ -169,7 +169,7 @@ def test_report_includes_tensorrt_resource_use(demo_plans: Path) -> None:
     assert all(report["plans"][name]["peak_rss_bytes"] > 1 << 26 for name in ("target", "drafter"))
     numbers, k = report["warnings"]
     assert "outputs were not checked: this machine cannot run an engine for sm_120" in numbers
-    assert k.startswith("K = 8 is the depth that the head was trained for and was not measured")
+    assert k.startswith("K = 8 is the trained depth of the head and was not measured")
     for table in report["matmuls"].values():
         assert {(each["stored"], each["computed"], each["by"]) for each in table["list"]} == {
             ("float16", "float16", "plan")
@@ -183,7 +183,7 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
     for said in (
         "for sm_120", "verify: rows 1 to 8, columns 1 to 9", "one: rows 1, columns 1 to 9",
         "prefill: rows 1, columns 1 to 512", "AcceptTree 1",
-        "fp16 (100.0% of the weights); according to the plan itself",
+        "fp16 (100.0% of the weights); according to the plan",
         "PlaceholderDraft 1", "KV_CACHE_UPDATE 24", "24 caches float16 [?, 2, 2112, 32]", "input_ids int64 [?, ?]",
         "target/model.plan", "kernel NumbersAt", "registers", "plugin library", " and sm_120, ",
     ):  # fmt: skip

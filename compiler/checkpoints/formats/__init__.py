@@ -24,8 +24,8 @@ def format_of(config: Mapping[str, Any], modelopt: Mapping[str, Any], problems: 
             return candidate, settings
     problems.add(
         f"{problems.subject} uses an unsupported quantization: {describe(settings)}",
-        why="supported are MXFP4 of GPT-OSS, FP8 in blocks, and FP8 of ModelOpt and of compressed-tensors; reading "
-        "another format as one of these would give wrong weights",
+        why="the supported formats are GPT-OSS's MXFP4, FP8 in blocks, and the FP8 of ModelOpt and "
+        "compressed-tensors; reading another format as one of these would give wrong weights",
         fix="use a checkpoint of the model in BF16, FP16 or FP32, or in one of these formats",
     )
     return PLAIN, settings

@@ -103,7 +103,8 @@ def _view(stored: Stored, _: Settings, problems: Problems) -> View:
             problems.add(
                 f"{problems.subject} has MXFP4 {what}: {listed(sorted(names))}",
                 why="a tensor X is stored as X_blocks [E, rows, cols / 32, 16] and X_scales [E, rows, cols / 32]",
-                fix="download all files of the model again: the present ones probably come from different versions",
+                fix="download all files of the model again: the files in the folder probably come from different "
+                "versions",
             )
     used = {name + suffix for suffix in (_BLOCKS, _SCALES) for name in packed.keys() | scales.keys()}
     rest = plain_tensors({name: entry for name, entry in stored.items() if name not in used}, problems)

@@ -106,7 +106,7 @@ class _Header:
         if head[:4] != MAGIC:
             raise BuildError(
                 f"{self._path} is not a GGUF file",
-                why="it is empty" if not head else f"it begins with {head[:4]!r}, not with {MAGIC!r}",
+                why="the file is empty" if not head else f"the file begins with {head[:4]!r}, not with {MAGIC!r}",
                 fix="pass a .gguf file, or a checkpoint folder (config.json and safetensors)",
             )
         version = int.from_bytes(head[4:], "little")
@@ -115,7 +115,7 @@ class _Header:
         order = " in big-endian byte order" if int.from_bytes(head[4:], "big") in _VERSIONS else ""
         raise BuildError(
             f"{self._path} is GGUF version {version}{order}" if not order else f"{self._path} is GGUF{order}",
-            why=f"versions {' and '.join(map(str, _VERSIONS))} in little-endian order are supported",
+            why=f"the supported versions are {' and '.join(map(str, _VERSIONS))}, in little-endian byte order",
             fix="convert the model again, with a llama.cpp version from 2024 or later",
         )
 
@@ -173,7 +173,9 @@ class _Header:
                 raise damaged(self._path, f"the data of {shown(name)} overlaps that of {shown(before)}")
             end, before = entry.end, name
         if end > self._size:
-            raise damaged(self._path, f"its header describes {end} bytes, but it has {self._size}: it is truncated")
+            raise damaged(
+                self._path, f"the header describes {end} bytes, but the file has {self._size}: the file is truncated"
+            )
         return entries
 
     def _value(self, kind: int, key: str) -> Any:
@@ -215,7 +217,7 @@ class _Header:
     def _count(self, what: str, most: int) -> int:
         count = int(self._number("<Q"))
         if count > most:
-            raise damaged(self._path, f"its header declares {count} {what}; the limit is {most}")
+            raise damaged(self._path, f"the header declares {count} {what}; the limit is {most}")
         return count
 
     def _number(self, form: str) -> Any:
@@ -223,11 +225,13 @@ class _Header:
 
     def _take(self, count: int) -> bytes:
         if self._at + count > self._size:
-            raise damaged(self._path, f"it ends inside its header, after {self._size} bytes: it is truncated")
+            raise damaged(
+                self._path, f"the file ends inside its header, after {self._size} bytes: the file is truncated"
+            )
         if self._at + count > _MOST_BYTES:
-            raise damaged(self._path, f"its header is larger than {_MOST_BYTES} bytes")
+            raise damaged(self._path, f"the header is larger than {_MOST_BYTES} bytes")
         self._at += count
         raw = self._file.read(count)
         if len(raw) != count:
-            raise damaged(self._path, "it was truncated while being read")
+            raise damaged(self._path, "the file was truncated while it was read")
         return raw

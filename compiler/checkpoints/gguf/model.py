@@ -41,7 +41,8 @@ def naming_of(header: GgufHeader) -> tuple[Family, GgufNaming]:
     raise BuildError(
         f"{header.file} has an unsupported architecture: {shown(header.architecture or '(none)')}",
         why=f"the supported GGUF architectures are {', '.join(named)}",
-        fix="use a model with one of those, or the safetensors checkpoint of a supported model (docs/evidence.md)",
+        fix="use a model with one of these architectures, or the safetensors checkpoint of a supported model "
+        "(docs/evidence.md)",
     )
 
 
@@ -84,7 +85,7 @@ def tensors_of(header: GgufHeader, config: Mapping[str, Any], problems: Problems
         elif entry.dtype not in (*FLOATS, *ROUNDED):
             strange[f"stored as {entry.dtype}, which is not supported"].append(name)
         elif len(entry.shape) == 1 and entry.dtype in ROUNDED:
-            strange[f"with one axis stored as {entry.dtype}"].append(name)
+            strange[f"with one axis, stored as {entry.dtype}"].append(name)
         elif stack is not None:
             if len(entry.shape) != (2 if name.endswith(".bias") else 3):
                 strange["that are not stacked experts"].append(name)

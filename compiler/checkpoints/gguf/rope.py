@@ -31,7 +31,7 @@ def rope_entries(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems
     kind = header.metadata.get(f"{key}scaling.type", "none")
     if kind not in _KINDS:
         problems.add(
-            f"{problems.subject} uses RoPE scaling {shown(repr(kind))}; supported in GGUF are {' and '.join(_KINDS)}",
+            f"{problems.subject} uses RoPE scaling {shown(repr(kind))}; GGUF files support only {' and '.join(_KINDS)}",
             fix="use the safetensors checkpoint of the model",
         )
     if FREQUENCIES in header.tensors:
@@ -59,7 +59,7 @@ def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Pro
             }
     problems.add(
         f"{problems.subject} has custom RoPE frequency divisors ({FREQUENCIES})",
-        why=f"only those of Llama 3 are supported: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
+        why=f"only the divisors of Llama 3 are supported: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
         fix="use the safetensors checkpoint of the model",
     )
     return {}

@@ -19,7 +19,9 @@ def tokenizer_json(header: GgufHeader) -> str:
     vocabulary = Vocabulary(header)
     kind = vocabulary.field("model", str, "")
     if kind not in _KINDS:
-        raise vocabulary.refused(f"a tokenizer of type {shown(repr(kind))}", f"supported are {', '.join(_KINDS)}")
+        raise vocabulary.refused(
+            f"a tokenizer of type {shown(repr(kind))}", f"the supported types are {', '.join(_KINDS)}"
+        )
     make, begins_with_bos = _KINDS[kind]
     tokenizer = make(vocabulary)
     _add_special(tokenizer, vocabulary)
@@ -64,8 +66,9 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
     name = vocabulary.field("pre", str, "")
     if name not in PRE_TOKENIZERS:
         raise vocabulary.refused(
-            f"the pre-tokenizer {shown(repr(name))}" if name else "no named pre-tokenizer",
-            f"supported are {', '.join(PRE_TOKENIZERS)}; another one would split text into different tokens",
+            f"the pre-tokenizer {shown(repr(name))}" if name else "a tokenizer without a named pre-tokenizer",
+            f"the supported pre-tokenizers are {', '.join(PRE_TOKENIZERS)}; any other would split text into "
+            f"different tokens",
         )
     return PRE_TOKENIZERS[name]
 

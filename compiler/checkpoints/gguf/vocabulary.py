@@ -29,7 +29,7 @@ class Vocabulary:
         """The text of each token."""
         tokens: list[str] = self.field("tokens", list, [])
         if not tokens or not all(isinstance(token, str) for token in tokens):
-            raise self.wrong("it has no valid list of tokens")
+            raise self.wrong("the file has no valid list of tokens")
         if (longest := max(map(len, tokens))) > _LONGEST:
             raise self.wrong(f"a token has {longest} characters; the limit is {_LONGEST}")
         return tokens

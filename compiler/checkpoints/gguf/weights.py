@@ -112,7 +112,7 @@ def _read(name: str, entry: TensorEntry, offset: int, count: int) -> Array:
     except OSError as error:
         raise BuildError(f"cannot read {entry.file}", why=str(error), fix="check the file and the disk") from None
     if raw.size != count:
-        raise damaged(entry.file, f"it ends inside {name}: it was truncated while being read")
+        raise damaged(entry.file, f"the file ends inside {name}: it was truncated while it was read")
     return raw
 
 

@@ -110,7 +110,7 @@ def read_export(folder: Path) -> ExportFolder:
     if not (folder / EXPORT).is_file():
         raise UsageError(
             f"--from {folder} is not an export",
-            why=f"it contains no {EXPORT}" if folder.is_dir() else "the folder does not exist",
+            why=f"the folder contains no {EXPORT}" if folder.is_dir() else "the folder does not exist",
             fix="pass a folder that `peagle-compile export --for tensorrt --gpu NAME` wrote",
         )
     record, content = inspect_export(folder, hashes=False)
@@ -135,7 +135,7 @@ def _unusable(folder: Path, content: Mapping[str, Any]) -> UsageError:
     if not form.startswith("tensorrt"):
         why, fix = f"the export is for {form}, not for TensorRT", "export again with --for tensorrt --gpu NAME"
     else:
-        why = "it was exported without a draft method, or by an earlier version of peagle-compile"
+        why = "the export was made without a draft method, or by an earlier version of peagle-compile"
         fix = "export again with --draft and a head, or a method that needs no head"
     return UsageError(f"no engine can be built from {folder}", why=why, fix=fix)
 

@@ -163,7 +163,7 @@ def _check(matrices: Iterable[QuantizedMatrix], checkpoint: Checkpoint, transpos
     if others:
         raise BuildError(
             f"{len(others)} tensors of {checkpoint.folder} cannot be written in ModelOpt's FP8: {listed(others)}",
-            why="ModelOpt's layout for such tensors is not known",
+            why="peagle-compile does not know ModelOpt's layout for such tensors",
             fix="exclude them with --exclude '*.experts.*'; attention is still quantized",
         )
 

@@ -122,7 +122,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise EnvironmentProblem(f"{path} is not valid JSON", why=str(error), fix=_AGAIN) from None
     if not isinstance(content, dict):
-        raise EnvironmentProblem(f"{path} is not a valid record", why="it must be a JSON object", fix=_AGAIN)
+        raise EnvironmentProblem(f"{path} is not a valid record", why="the file must contain a JSON object", fix=_AGAIN)
     return content
 
 

@@ -94,7 +94,7 @@ def _lm_head(losses: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Yield the measured loss of an LM head in each format."""
     if losses:
         rows = [(each["kind"], f"{each['divergence']:.2g}", f"{each['changed']:.1%}") for each in losses]
-        yield html_table(("lm_head in", "divergence, nats per token", "other most likely token"), rows)
+        yield html_table(("lm_head in", "divergence, nats per token", "most likely token changed"), rows)
 
 
 def _saturation(found: Mapping[str, Any]) -> Iterable[str]:
@@ -105,9 +105,11 @@ def _saturation(found: Mapping[str, Any]) -> Iterable[str]:
     yield f"<p>Values exceed the calibrated range in {found['clipped']} of {found['inputs']} inputs and caches."
     if halves["inputs"]:
         yield (
-            f"The largest values of two halves of the samples differ by a factor of at most {halves['apart']:.3g} "
-            f"({escape(halves['in'])}), and by more than {halves['limit']:g} in {halves['unsettled']} of "
-            f"{halves['inputs']}."
+            f"Between two halves of the samples, the largest values differ by a factor of at most "
+            f"{halves['apart']:.3g} "
+            f"({escape(halves['in'])}); {halves['unsettled']} of {halves['inputs']} inputs differ by a factor of "
+            f"more than "
+            f"{halves['limit']:g}."
         )
     yield "</p>"
     if found["worst"]:
@@ -121,7 +123,7 @@ def _experts(found: Mapping[str, Any]) -> Iterable[str]:
         return
     count, fewest = len(found["seldom"]), found["fewer_than"]
     summary_text = (
-        f"{count} of {found['experts']} experts saw fewer than {fewest} tokens, {found['unseen']} of them none"
+        f"{count} of {found['experts']} experts saw fewer than {fewest} tokens; {found['unseen']} of these saw none"
     )
     yield f"<details><summary>{summary_text}</summary>"
     rows = [(each["module"], each["expert"], each["tokens"]) for each in found["seldom"]]
@@ -134,7 +136,7 @@ def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
     if not choice:
         return
     yield "<h2>Choice of K</h2>"
-    yield f"<p>K = {choice['k']} decodes {choice['speedup']:.2f}x as fast as plain decoding on this machine</p>"
+    yield f"<p>K = {choice['k']} decodes {choice['speedup']:.2f}x as fast as plain decoding on this machine.</p>"
     names = {"median": "tokens_per_second", "slowest": "slowest", "fastest": "fastest"}
     rates = sorted(choice["rates"], key=lambda rate: int(rate["k"]))
     lines = {name: [(rate["k"], rate[key]) for rate in rates] for name, key in names.items()}
@@ -167,8 +169,8 @@ def _products(tables: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    note = "dequantized to memory before every product" if row["unpacked"] else row.get("why", "")
-    note = note or ("emulated: both factors are rounded to the type beforehand" if "emulates" in row else "")
+    note = "dequantized to memory before every matmul" if row["unpacked"] else row.get("why", "")
+    note = note or ("emulated: both operands are rounded to the type before the matmul" if "emulates" in row else "")
     return row["weight"], row["stored"], row["computed"], row["numbers"], row["by"], note
 
 

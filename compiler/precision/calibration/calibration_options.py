@@ -78,6 +78,6 @@ class CalibrationOptions:
             below = self.scales / FOLDER
             raise UsageError(
                 f"--scales {self.scales} has no calibrated ranges",
-                why=f"it contains no {FACTS}",
+                why=f"the folder contains no {FACTS}",
                 fix=f"use --scales {below}" if os.path.isfile(below / FACTS) else _SCALES,
             )

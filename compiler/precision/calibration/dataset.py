@@ -174,13 +174,14 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise _bad(where, f"it is not valid JSON ({error})") from None
+        raise _bad(where, f"the line is not valid JSON ({error})") from None
     if not isinstance(content, dict):
-        raise _bad(where, "it is not a JSON object")
+        raise _bad(where, "the line is not a JSON object")
     kinds = [kind for kind in _FORMS if kind in content]
     if len(kinds) != 1:
-        has = f"both {' and '.join(kinds)}, but a line has one sample" if kinds else f"none of {', '.join(_FORMS)}"
-        raise _bad(where, f"it has {has}")
+        both = f"both {' and '.join(kinds)}, but each line must have one sample"
+        has = both if kinds else f"none of {', '.join(_FORMS)}"
+        raise _bad(where, f"the line has {has}")
     kind = kinds[0]
     complaint = _CHECKS[kind](content[kind], vocab_size)
     if complaint:
@@ -189,7 +190,7 @@ def _line(where: str, raw: str, vocab_size: int) -> _Line:
 
 
 def _check_text(value: Any, _: int) -> str:
-    return "" if isinstance(value, str) and value else "its text is not a string, or is empty"
+    return "" if isinstance(value, str) and value else "the text is not a string, or is empty"
 
 
 def _check_messages(value: Any, _: int) -> str:
@@ -197,12 +198,12 @@ def _check_messages(value: Any, _: int) -> str:
         isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content"), str)
         for each in value
     )
-    return "" if fits and value else "its messages are not a list of objects with a role and a content, both strings"
+    return "" if fits and value else "the messages are not a list of objects with a role and a content, both strings"
 
 
 def _check_ids(value: Any, vocab_size: int) -> str:
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
-        return "its input_ids are not a list of integers, or are empty"
+        return "the input_ids are not a list of integers, or are empty"
     wrong = [token for token in value if not 0 <= token < vocab_size]
     return f"token id {wrong[0]} is not in the model's vocabulary, 0 to {vocab_size - 1}" if wrong else ""
 
@@ -233,8 +234,8 @@ def _samples(
     if samples.tokens < limits.min_tokens:
         raise UsageError(
             f"too little text for calibration: {name} has {samples.tokens} tokens in {counted(samples.ids, 'sample')}",
-            why=f"calibration needs at least {limits.min_tokens} tokens: ranges from fewer do not generalize",
-            fix="add texts that resemble those that the model will process",
+            why=f"calibration needs at least {limits.min_tokens} tokens: ranges from fewer tokens do not generalize",
+            fix="add texts that resemble the texts that the model will process",
         )
     return samples
 
@@ -242,7 +243,7 @@ def _samples(
 def _ids(line: _Line, encoder: Encoder | None) -> list[int]:
     ids = _encoded(line, encoder)
     if not ids:
-        raise _bad(line.where, "the tokenizer returns no tokens for it")
+        raise _bad(line.where, "the tokenizer returns no tokens for this line")
     return ids
 
 
@@ -250,7 +251,7 @@ def _encoded(line: _Line, encoder: Encoder | None) -> list[int]:
     if line.kind == "input_ids":
         return list(line.content)
     if encoder is None:
-        raise _bad(line.where, f"it contains {line.kind}, but the checkpoint has no tokenizer")
+        raise _bad(line.where, f"the line contains {line.kind}, but the checkpoint has no tokenizer")
     try:
         return encoder.encode(line.content) if line.kind == "text" else encoder.converse(line.content)
     except ValueError as error:
@@ -260,7 +261,7 @@ def _encoded(line: _Line, encoder: Encoder | None) -> list[int]:
 def _template_warning(lines: Sequence[_Line], encoder: Encoder | None) -> list[str]:
     if encoder is None or encoder.template or all(line.kind != "messages" for line in lines):
         return []
-    return ["the checkpoint has no chat template: conversations were read as plain text"]
+    return ["the checkpoint has no chat template, so conversations were read as plain text"]
 
 
 def _bad(where: str, why: str, fix: str = _FORM) -> UsageError:

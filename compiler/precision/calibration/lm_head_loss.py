@@ -53,8 +53,9 @@ class LmHeadLoss:
         if not NUMBER_FORMATS[self.kind].is_calibrated(tensorrt=tensorrt):
             return ""
         changes = (
-            f"the logits of the calibration samples by {self.divergence:.2g} nats per token, and the most likely token "
-            f"after {self.changed:.1%} of their tokens"
+            f"the logits of the calibration samples by {self.divergence:.2g} nats per token, and the most likely "
+            f"next token "
+            f"after {self.changed:.1%} of the tokens"
         )
         if recipe.lm_head == self.kind and not self.is_small:
             return (
@@ -62,5 +63,8 @@ class LmHeadLoss:
                 f"--lm-head-precision {recipe.wide} avoids this"
             )
         if recipe.lm_head == recipe.wide and recipe.weights == self.kind and self.is_small:
-            return f"--lm-head-precision {self.kind} would make every round read fewer bytes, and change only {changes}"
+            return (
+                f"--lm-head-precision {self.kind} would make every round read fewer bytes, and would change only "
+                f"{changes}"
+            )
         return ""

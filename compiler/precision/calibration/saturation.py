@@ -91,8 +91,9 @@ class Saturation:
         if worst := [each for each in self.clipped if each.matters]:
             first = worst[0]
             told.append(
-                f"ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the inputs of "
-                f"{first.name}, up to {first.beyond:.3g} times its range; --calib-method max clips none of them"
+                f"the calibrated ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the "
+                f"inputs of "
+                f"{first.name}, by up to {first.beyond:.3g} times its range; --calib-method max clips no values"
             )
         if self.unsettled:
             told.append(

@@ -150,7 +150,7 @@ class Scales:
         if FileEntry.of(folder / NUMBERS).sha256 != sha256:
             raise BuildError(
                 f"{folder / NUMBERS} does not match {FACTS}",
-                why="one of them was changed or comes from another calibration",
+                why="one of the files was changed or comes from another calibration",
                 fix=f"copy both files again, or {_AGAIN}",
             )
         for key, entry in header.items():
@@ -192,7 +192,7 @@ def _read_facts(path: Path) -> tuple[Facts, str]:
     try:
         content = parse_json(path.read_bytes())
         if content.pop("format") != FORMAT:
-            raise ValueError("it has an unsupported format version")
+            raise ValueError("the file has an unsupported format version")
         sha256 = content.pop("sha256")
         facts = Facts(**content | {"warnings": tuple(content["warnings"])})
     except OSError as error:

@@ -130,8 +130,8 @@ class Coding:
             raise BuildError(
                 f"{self.name}: values overflow float16 (largest finite value {FLOAT16.largest:.0f})",
                 why="the graph computes in float16",
-                fix="build unquantized with `--precision bf16`, or convert the checkpoint to bfloat16, in which "
-                "quantized recipes then compute",
+                fix="build unquantized with `--precision bf16`, or convert the checkpoint to bfloat16, so that "
+                "quantized recipes compute in bfloat16",
             )
 
 

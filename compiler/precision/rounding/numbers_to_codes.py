@@ -130,6 +130,6 @@ def largest_of(wide: str) -> float:
 def unusable(scales: Array, codes: Codes, wide: str) -> str:
     """Describe why scales cannot be used: their values overflow ``wide`` or vanish; empty if they can."""
     if float(np.max(scales)) * LARGEST[codes] > largest_of(wide):
-        return f"its value {np.max(scales):.3g} times the largest code overflows {wide}"
+        return f"the value {np.max(scales):.3g} times the largest code overflows {wide}"
     tiny = np.finfo(np.float32).tiny
-    return f"its value {np.min(scales):.3g} is below the normal numbers of float32" if np.min(scales) < tiny else ""
+    return f"the value {np.min(scales):.3g} is below the normal numbers of float32" if np.min(scales) < tiny else ""

@@ -103,7 +103,7 @@ def _nothing(*texts: str) -> dict[str, None]:
 
 
 _WHOLE = "caches are allocated in full when an engine is loaded: max_batch_size rows of max_seq_len tokens"
-_PASSES = "the number of tokens in a pass depends on max_batch_size, K and the waiting prompts"
+_PASSES = "max_batch_size, K and the waiting prompts determine the number of tokens in a pass"
 _SERVING = "an option of `serve` or of a request"
 _OTHER_DRAFTS = "the draft methods are P-EAGLE and EAGLE-3 heads and n-gram lookup"
 _DRAFTS_FIX = "pass a head, ngram or none"
@@ -155,7 +155,7 @@ TABLE: tuple[OptionMapping, ...] = (
                   why="an engine uses its checkpoint's tokenizer",
                   fix="omit it, or put the tokenizer's files into the checkpoint folder"),
     OptionMapping("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
-    OptionMapping("skip_tokenizer_init", spelled=_nothing("false"), why="requests may always contain token ids"),
+    OptionMapping("skip_tokenizer_init", spelled=_nothing("false"), why="requests can always contain token ids"),
     OptionMapping("trust_remote_code", spelled=_nothing("false"), why="code in checkpoints is never run"),
     OptionMapping("load_format", spelled=_nothing("auto", "hf", "safetensors"), only=True,
                   why="weights are read from safetensors or GGUF", fix="omit it"),
@@ -169,7 +169,7 @@ TABLE: tuple[OptionMapping, ...] = (
                   fix="merge them into the checkpoint"),
     OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"),
                   only=True, why="plans always contain all weights", fix="omit it"),
-    OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="it is only a command-line flag",
+    OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="this option is only a command-line flag",
                   fix="use `peagle-compile build --dry-run`"),
     OptionMapping(
         "plugin_config strongly_typed force_num_profiles profiling_verbosity fast_build speculative_decoding_plugin "

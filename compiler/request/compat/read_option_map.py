@@ -197,9 +197,9 @@ def _one_of(form: VerbOptions, first: MappedOption, second: MappedOption, where:
     if same:
         return other
     raise UsageError(
-        f"{where}: {_in_words(first)} and {_in_words(second)} contradict each other",
+        f"{where}: {_in_words(first)} and {_in_words(second)} cannot be combined",
         why=f"both set {form.find(first.option, where).option.flag}",
-        fix="omit one of the two",
+        fix="omit one of them",
     )
 
 
@@ -249,6 +249,8 @@ def _unknown(path: str, where: str) -> UsageError:
     near = nearest(path, OPTION_MAP)
     return UsageError(
         f"{where}: unknown option {path!r}",
-        why=f"did you mean {' or '.join(near)}?" if near else "it is not a supported option of TensorRT-LLM or vLLM",
+        why=f"did you mean {' or '.join(near)}?"
+        if near
+        else "the name is not a supported option of TensorRT-LLM or vLLM",
         fix=_PAGE,
     )

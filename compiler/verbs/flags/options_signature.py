@@ -181,7 +181,7 @@ def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
             raise UsageError(
                 f"the model was given twice: {argument} and --model {answers['model']}",
                 why="MODEL and --model are the same option",
-                fix="give only one of them",
+                fix="omit one of them",
             )
         answers["model"] = argument
     for entry in form:

@@ -138,7 +138,7 @@ def requested_drafts(text: str | None) -> int | Literal["auto"] | None:
     except ValueError:
         raise UsageError(
             f"--num-speculative-tokens {text} is not valid",
-            why="it is neither a whole number nor auto",
+            why="the value is neither a whole number nor auto",
             fix="pass the number of drafts per round, for example 4 (0 for plain decoding), or auto; or omit the "
             "option for the engine's own setting",
         ) from None
@@ -149,4 +149,4 @@ def numbers_of(flag: str, text: str, example: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"{flag} {text!r} is not a list of numbers", fix=f"use for example {example}") from None
+        raise UsageError(f"{flag} {text!r} is not a list of numbers", fix=f"use numbers such as {example}") from None

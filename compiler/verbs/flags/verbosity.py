@@ -53,7 +53,7 @@ def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     def command(*arguments: Any, **values: Any) -> None:
         quiet, verbose, log = (values.pop(name, default) for name, (_, default) in _FLAGS.items())
         if quiet and verbose:
-            raise UsageError("--quiet and --verbose contradict each other", fix="give only one")
+            raise UsageError("--quiet and --verbose cannot be combined", fix="omit one of them")
         verbosity = Verbosity(quiet, log)
         if not verbose and log is None:
             verb(*arguments, verbosity=verbosity, **values)

@@ -72,7 +72,7 @@ def check_room(row: int, slots: int, length: int) -> None:
     memory = memory_bytes()
     if row * slots > memory:
         rows = int(memory // row)
-        fits = f"{rows} would fit" if rows else "not even one fits"
+        fits = f"{rows} would fit" if rows else "not even the caches of one request fit"
         raise _no_room(row, slots, length, f"this machine has {_gib(memory)}: {fits}")
 
 

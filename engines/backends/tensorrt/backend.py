@@ -333,7 +333,7 @@ class TensorRTBackend:
         if not covers or prefill.columns < self.prefill_columns:
             raise EnvironmentProblem(
                 f"the plan of {part.file} does not fit the other plans of the engine",
-                why="it covers fewer rows, drafts or columns than they do, or other lengths of the caches",
+                why="this plan covers fewer rows, drafts or columns than the other plans, or other cache lengths",
                 fix="remove the drafter and add it again",
             )
 

@@ -180,7 +180,7 @@ def profile_index(part: Part, name: str) -> int:
     names = [profile.name for profile in _profiles(part)]
     if name not in names:
         raise EnvironmentProblem(
-            f"a plan has no profile {name!r}", why=f"its profiles are {', '.join(names)}", fix=REBUILD
+            f"a plan has no profile {name!r}", why=f"the profiles of the plan are {', '.join(names)}", fix=REBUILD
         )
     return names.index(name)
 

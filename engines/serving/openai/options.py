@@ -107,7 +107,9 @@ def _prompts(prompt: Any) -> Sequence[Prompt]:
         raise HttpRefusal(400, "prompt is an empty list; fix: send at least one prompt", param="prompt")
     if len(kinds) > 1:
         raise HttpRefusal(
-            400, "prompt must be a string, a list of strings, a list of token ids, or a list of lists", param="prompt"
+            400,
+            "prompt must be a string, a list of strings, a list of token ids, or a list of such lists",
+            param="prompt",
         )
     return [prompt] if kinds == {int} else list(prompt)
 

@@ -36,7 +36,8 @@ def require_whole_tensors(utilities: Any) -> None:
     if returned.shape != _PROBE.shape or not np.array_equal(returned, _PROBE):
         raise EnvironmentProblem(
             f"Triton's Python backend does not work with NumPy {np.__version__}",
-            why=f"it returned {returned.tolist()} for {_PROBE.tolist()}, so it was compiled for another NumPy version",
+            why=f"the backend returned {returned.tolist()} for {_PROBE.tolist()}, so this backend was compiled for "
+            f"another NumPy version",
             fix="run `pip install 'numpy<2'` in the backend's Python, or use a newer Triton release",
         )
 

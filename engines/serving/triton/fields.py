@@ -150,7 +150,9 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UsageError(f"{JSON} is not a JSON object", fix='send an object such as {"temperature": 0.8}')
     for name, value in more.items():
         if name in found or name in drafts:
-            raise UsageError(f"{name} is given twice", why=f"it is both a tensor and in {JSON}", fix="send it once")
+            raise UsageError(
+                f"{name} is given twice", why=f"the input is both a tensor and in {JSON}", fix="send it once"
+            )
         if name in _OF_DRAFTS:
             drafts[name] = value
         elif name in _PARAMS:

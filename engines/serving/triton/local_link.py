@@ -150,7 +150,7 @@ def send_request(
             return
         if has_begun or time.monotonic() > end:
             raise EnvironmentProblem(
-                f"model {model} has stopped", why="it was unloaded, or it failed", fix="retry the request"
+                f"model {model} has stopped", why="the model was unloaded, or it failed", fix="retry the request"
             )
         time.sleep(LOOK_SECONDS)
 
@@ -203,7 +203,7 @@ def _taken(model: str, user: int) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"cannot connect to model {model}: a process of user {user} has taken its address",
         why=f"this server runs as user {os.geteuid()}; nothing was sent to that process",
-        fix="end that process, and load the model again",
+        fix="end this process, and load the model again",
     )
 
 

@@ -100,7 +100,7 @@ def _whole(values: Mapping[str, str], name: str, least: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
         raise EnvironmentProblem(
             f"config.pbtxt: invalid {name}: {text!r}",
-            why=f"it must be an integer of at least {least}",
+            why=f"the value must be an integer of at least {least}",
             fix="correct the value",
         )
     return int(text)
@@ -114,6 +114,6 @@ def _seconds(values: Mapping[str, str], name: str) -> float:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise EnvironmentProblem(
-            f"config.pbtxt: invalid {name}: {text!r}", why="it must be a number above 0", fix="correct the value"
+            f"config.pbtxt: invalid {name}: {text!r}", why="the value must be a number above 0", fix="correct the value"
         )
     return seconds

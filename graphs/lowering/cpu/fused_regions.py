@@ -84,9 +84,9 @@ def _complaint(node: ir.Node, types: Mapping[ir.Value, ir.DataType | None]) -> s
         return "there is no step for this op"
     kinds = {types.get(value) or value.dtype for value in (node.inputs[0], node.outputs[0]) if value is not None}
     if node.domain != DOMAIN and kinds - {ir.DataType.FLOAT, None}:
-        return "it is not float32"
+        return "the type is not float32"
     if node.domain != DOMAIN and kinds == {None}:
-        return "its type is unknown"
+        return "the type is unknown"
     return rule.complaint(node)
 
 

@@ -54,7 +54,7 @@ class CustomOp(StepRule):
 
     def complaint(self, node: ir.Node) -> str | None:
         """Reject an op that is not supported in regions."""
-        return None if OPS[node.op_type].in_stretches else "its kernel is a separate node"
+        return None if OPS[node.op_type].in_stretches else "the kernel of the op is a separate node"
 
     def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode every attribute, with the spec's defaults."""
@@ -90,10 +90,10 @@ class Norm(StepRule):
     def complaint(self, node: ir.Node) -> str | None:
         """Reject another dimension, and a weight that is not one number per element of it."""
         if node.attributes.get_int("axis", -1) != -1:
-            return "it is not over the last dimension"
+            return "the op does not work on the last dimension"
         weight = node.inputs[1]
         if weight is None or weight.shape is None or len(weight.shape) != 1:
-            return "its weight does not have one value per element of the last dimension"
+            return "the weight does not have one value per element of the last dimension"
         return None
 
     def spelled(self, node: ir.Node) -> EncodedStep:
@@ -108,7 +108,7 @@ class NormOfSum(Norm):
 
     def complaint(self, node: ir.Node) -> str | None:
         """Reject a bias."""
-        return "it adds a bias" if len(node.inputs) > 3 and node.inputs[3] is not None else None
+        return "the op adds a bias" if len(node.inputs) > 3 and node.inputs[3] is not None else None
 
     def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode its epsilon."""
@@ -124,11 +124,11 @@ class Rotary(StepRule):
         """Reject other forms."""
         x = node.inputs[0]
         if x is None or x.shape is None or len(x.shape) != 4:
-            return "its input is not [B, H, S, D]"
+            return "the input is not [B, H, S, D]"
         if len(node.inputs) != 4 or node.inputs[3] is None:
-            return "it has no positions"
+            return "the op has no positions"
         if node.attributes.get_int("interleaved", 0):
-            return "it rotates adjacent pairs"
+            return "the op rotates adjacent pairs"
         return None
 
     def spelled(self, node: ir.Node) -> EncodedStep:
@@ -144,8 +144,8 @@ class Concat(StepRule):
     def complaint(self, node: ir.Node) -> str | None:
         """Reject another dimension, and more parts than the step supports."""
         if not _is_of_last(node):
-            return "it is not along the last dimension"
-        return None if 2 <= len(node.inputs) <= _MOST_PARTS else f"it does not have 2 to {_MOST_PARTS} parts"
+            return "the op does not work along the last dimension"
+        return None if 2 <= len(node.inputs) <= _MOST_PARTS else f"the op does not have 2 to {_MOST_PARTS} parts"
 
 
 class Gather(StepRule):
@@ -157,8 +157,8 @@ class Gather(StepRule):
         """Reject another dimension, and indices of another type."""
         rows = node.inputs[1]
         if node.attributes.get_int("axis", 0) != 0:
-            return "it is not along the first dimension"
-        return None if rows is not None and rows.dtype == ir.DataType.INT64 else "its indices are not int64"
+            return "the op does not work along the first dimension"
+        return None if rows is not None and rows.dtype == ir.DataType.INT64 else "the indices are not int64"
 
 
 class Split(StepRule):
@@ -169,8 +169,8 @@ class Split(StepRule):
     def complaint(self, node: ir.Node) -> str | None:
         """Reject another dimension, and unknown sizes."""
         if not _is_of_last(node):
-            return "it is not along the last dimension"
-        return None if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None else "its sizes are not constants"
+            return "the op does not work along the last dimension"
+        return None if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None else "the sizes are not constants"
 
     def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode the sizes."""
@@ -197,7 +197,7 @@ class Transpose(StepRule):
     def complaint(self, node: ir.Node) -> str | None:
         """Reject a permutation of the last dimension."""
         order = node.attributes.get_ints("perm", [])
-        return None if order and order[-1] == len(order) - 1 else "it moves the last dimension"
+        return None if order and order[-1] == len(order) - 1 else "the op moves the last dimension"
 
     def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode the permutation."""

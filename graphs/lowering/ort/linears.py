@@ -58,7 +58,7 @@ class MatMulNBitsFusion(RewriteRuleClassBase):
         if blocks.fault:
             return result.fail(blocks.fault, codes)
         if weight.shape is None or len(weight.shape) != 2:
-            return result.fail("it is not a matrix", weight)
+            return result.fail("the weight is not a matrix", weight)
         if not _only_linears(weight):
             return result.fail("a node other than a linear reads the weight as well", weight)
         return result
@@ -98,7 +98,7 @@ class GatherBlockQuantizedFusion(RewriteRuleClassBase):
         if fault := blocks_of(weight).fault:
             return result.fail(fault, codes)
         if weight.shape is None or len(weight.shape) != 2 or not _is_lookup(rows.producer()):
-            return result.fail("it does not look up rows of a matrix", weight)
+            return result.fail("the node does not look up rows of a matrix", weight)
         return result
 
     def rewrite(self, op: Any, ids: ir.Value, weight: ir.Value, scales: ir.Value, **_: Any) -> Any:
@@ -182,8 +182,8 @@ def _described(weight: ir.Value, codes: ir.Value, scales: ir.Value, middle: ir.V
     if not size or axis % len(shape) != len(shape) - 1:
         return "the scales are not one per block of columns"
     if size < _SMALLEST_BLOCK or size & (size - 1) or shape[-1] % size:
-        need = f"a power of two, {_SMALLEST_BLOCK} or more, and divide the columns"
-        return f"blocks of {size} of {shape[-1]} columns: the block size must be {need}"
+        need = f"a power of two of at least {_SMALLEST_BLOCK} that divides the number of columns"
+        return f"the blocks have {size} of {shape[-1]} columns, but the block size must be {need}"
     if scales.dtype != ir.DataType.FLOAT:
         return "the scales are not float32"
     bits = _bits(codes, shape)

@@ -131,7 +131,7 @@ def _skipped(graph: ir.Graph) -> ir.Value:
     if found is None:
         raise BuildError(
             "a graph for TensorRT describes draft trees by their ancestors",
-            why=f"its attention needs them as the input {SKIPPED}",
+            why=f"TensorRT's attention needs the ancestors as the input {SKIPPED}",
             fix="export the model again with --for tensorrt",
         )
     return found

@@ -46,7 +46,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, but this version reads {FORMAT}")
+            raise ValueError(f"the record has format {content['format']!r}, but this version reads format {FORMAT}")
         types = {"machine": str, "gpus": list, "bytes": int, "sha256": str, "source_sha256": str, "compiler": str}
         if wrong := [name for name, kind in types.items() if not isinstance(content[name], kind)]:
             raise ValueError(f"wrong type: {', '.join(wrong)}")

@@ -124,7 +124,7 @@ def _taken_in(cubin: Cubin) -> str:
 def _tables(op: OpSpec, cubins: Iterable[Cubin]) -> str:
     """Return the constants that describe an op, prefixed with its name."""
     if op.check_dims is not None:
-        raise _unfit(op, "its check_dims cannot be expressed as bounds")
+        raise _unfit(op, "the op's check_dims cannot be expressed as bounds")
     kernel, name = kernel_of(op), f"k{op.name}"
     dimensions = list(dict.fromkeys(dim for operand in op.inputs for dim in operand.dims))
     symbols = {symbol: i for i, symbol in enumerate([*dimensions, *(a.name for a in op.attributes)])}

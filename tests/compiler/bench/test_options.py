@@ -20,10 +20,10 @@ ENGINE = (Path("engine"),)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "nothing to measure"),
-        ({"engines": ENGINE, "url": "http://x"}, "contradict"),
+        ({}, "neither ENGINE nor --url was given"),
+        ({"engines": ENGINE, "url": "http://x"}, "cannot be combined"),
         ({"engines": ENGINE, "workload": "poems"}, "--workload poems is unknown"),
-        ({"engines": ENGINE, "workload": "chat", "prompts": Path("x")}, "contradict"),
+        ({"engines": ENGINE, "workload": "chat", "prompts": Path("x")}, "cannot be combined"),
         ({"engines": ENGINE, "num_prompts": 0}, "--num-prompts"),
         ({"engines": ENGINE, "repeats": 0}, "--repeats"),
         ({"engines": ENGINE, "concurrency": (1, 0)}, "--concurrency"),
@@ -35,11 +35,11 @@ ENGINE = (Path("engine"),)
         ({"engines": ENGINE, "peer": ("a=",)}, "--peer a= is not NAME=URL"),
         ({"engines": ENGINE, "peer": ("a=ftp://x",)}, "ftp://x is not the URL of a server"),
         ({"engines": ENGINE, "peer": ("a=http://x", "a=http://y")}, "--peer names a twice"),
-        ({"url": "http://x", "peer": ("a=http://y",)}, "--peer and --url contradict"),
+        ({"url": "http://x", "peer": ("a=http://y",)}, "--peer and --url cannot be combined"),
         ({"engines": ENGINE, "endpoint": "responses"}, "--endpoint responses is unknown"),
-        ({"url": "http://x", "draft": ("ngram",)}, "--draft and --url contradict"),
-        ({"url": "http://x", "threads": 2}, "--threads and --url contradict"),
-        ({"url": "http://x", "workload": "random"}, "--workload random and --url contradict"),
+        ({"url": "http://x", "draft": ("ngram",)}, "--draft and --url cannot be combined"),
+        ({"url": "http://x", "threads": 2}, "--threads and --url cannot be combined"),
+        ({"url": "http://x", "workload": "random"}, "--workload random and --url cannot be combined"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:

@@ -102,8 +102,8 @@ def test_peer_gets_token_ids_or_texts_with_the_options(tiny_folder: Path, other:
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        ([], "did not report the tokens"),
-        ([{"choices": 5}], "does not stream as OpenAI does"),
+        ([], "did not report the number of tokens"),
+        ([{"choices": 5}], "does not stream in OpenAI's format"),
         ([{"error": "out of memory"}], "out of memory"),
     ],
 )
@@ -141,7 +141,7 @@ def test_empty_answers_and_answers_in_one_piece_have_no_speed(tiny_folder: Path,
     assert plain.user_speed.median > 0
     assert peer.over_plain is not None
     assert peer.over_plain.wins + peer.over_plain.losses == 1
-    assert result.notes[-1].startswith("2 of 3 answers of x arrived in one piece and have no speed")
+    assert result.notes[-1].startswith("2 of 3 answers of x arrived in one piece, so their speed is unknown")
 
 
 @pytest.mark.parametrize(

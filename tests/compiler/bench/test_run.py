@@ -86,7 +86,7 @@ def test_json_is_read_back(result: BenchResult, tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     for wrong in ({}, content | {"passes": [{"columns": 1}]}, content | {"origin": 3}, {**content, "figures": [{}]}):
         path.write_text(json.dumps(wrong))
-        with pytest.raises(UsageError, match="is not the result of a benchmark"):
+        with pytest.raises(UsageError, match="is not a benchmark result"):
             BenchResult.read(path)
 
 
@@ -138,7 +138,7 @@ def test_engines_of_different_targets_are_refused(tiny_folder: Path, demo_engine
 def test_answers_that_do_not_fit_are_shortened_with_a_note(tiny_folder: Path) -> None:
     options = BenchOptions(engines=(tiny_folder,), workload="random", num_prompts=1, draft=("ngram",), threads=1)
     result = BenchRun(options).start()
-    assert result.notes[0] == "48 tokens instead of 128 per answer: the engine's max_seq_len is 96"
+    assert result.notes[0] == "answers are limited to 48 tokens instead of 128: the engine's max_seq_len is 96"
     assert result.figures[0].tokens == 48
     assert "end of text ignored" in dict(result.origin)["decoding"]
 

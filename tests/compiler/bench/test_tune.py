@@ -87,7 +87,7 @@ def test_an_engine_that_changes_meanwhile_is_left_as_it_is(engine: Path, monkeyp
     ("options", "says"),
     [
         ({"workload": "random"}, "--workload random is unknown"),
-        ({"workload": "chat", "prompts": Path("a")}, "contradict each other"),
+        ({"workload": "chat", "prompts": Path("a")}, "cannot be combined"),
         ({"max_batch_size": 0}, "--max-batch-size must be"),
         ({"num_prompts": 0}, "--num-prompts must be"),
         ({"draft": "code"}, "has no drafter code"),

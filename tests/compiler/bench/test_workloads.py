@@ -87,7 +87,7 @@ def test_questions_use_the_chat_template_where_there_is_one(talking: Engine, tin
 def test_prompts_above_the_room_are_left_out_and_counted(talking: Engine) -> None:
     found = encode_prompts(talking, "some", [Prompt("short", "x"), Prompt("long", "word " * 5000)], 64)
     assert [each.prompt.id for each in found.prompts] == ["short"]
-    assert found.notes == ("1 of 2 prompts left out: longer than 64 tokens",)
+    assert found.notes == ("1 of 2 prompts were skipped: they are longer than 64 tokens",)
     with pytest.raises(UsageError, match="no prompt of some fits"):
         encode_prompts(talking, "some", [Prompt("long", "word " * 200)], 64)
 
@@ -120,7 +120,7 @@ def test_long_documents_grow_up_to_the_room(talking: Engine, monkeypatch: pytest
 def test_long_documents_need_room(tiny_engine: Engine) -> None:
     make = WORKLOADS["long"].ids
     assert make is not None
-    with pytest.raises(UsageError, match="needs prompts of 2048 tokens, but this engine has room for 64"):
+    with pytest.raises(UsageError, match="needs prompts of 2048 tokens, but this engine accepts at most 64"):
         make(tiny_engine, 64)
 
 

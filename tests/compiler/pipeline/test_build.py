@@ -122,7 +122,7 @@ def test_an_engine_with_no_memory_for_batches_is_built_without_their_costs(
     monkeypatch.setattr("peagle.compiler.pipeline.assemble_engine.cached_batches", full)
     done = cli("build", "--config", demo_engine / "resolved_config.yaml", "--out", tmp_path / "again")
     assert done.code == 0, done.err
-    assert "rounds of several requests were not measured, so their K is chosen from estimates" in done.err
+    assert "rounds of several requests were not measured, so their K comes from estimates" in done.err
     assert f"`peagle-compile tune {tmp_path / 'again'}` measures them: not enough memory for 4 requests" in done.err
     measured = Manifest.read(tmp_path / "again").speculation.measured
     assert measured is not None
@@ -269,7 +269,7 @@ def test_overflowing_engine_is_rejected_while_choosing_k(pair: Pair) -> None:
     shape = load_file(pair.target / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
     edit_weights(pair.target, **{"model.layers.0.mlp.up_proj.weight": torch.full_like(shape, 1e38)})
     error = refusal(BuildError, pair)
-    assert "out would not work: the target's logits are NaN or infinite after 4 of 4 prompts" in error.what
+    assert "out does not work: the target's logits are NaN or infinite after 4 of 4 prompts" in error.what
 
 
 @pytest.mark.parametrize(("value", "name"), [(np.nan, "1 NaN and 0 Inf"), (-np.inf, "0 NaN and 1 Inf")])

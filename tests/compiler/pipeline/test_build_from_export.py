@@ -158,7 +158,7 @@ def test_incomplete_export_is_rejected_before_writing(
     [
         (("--model", "demo"), 2, "--model and --from"),
         (("--precision", "fp8", "--max-seq-len", 64), 2, "--precision, --max-seq-len and --from"),
-        (("--backend", "onnxruntime"), 2, "contradict each other"),
+        (("--backend", "onnxruntime"), 2, "cannot be combined"),
         (("--gpu", "b200"), 3, "copy "),
         (("--gpu", "h200", "--backend", "tensorrt-rtx"), 2, "does not support sm_90"),
         (("--num-speculative-tokens", 60), 2, "is not between 1 and"),
@@ -166,7 +166,7 @@ def test_incomplete_export_is_rejected_before_writing(
             ("--num-speculative-tokens", 0),
             2,
             "--num-speculative-tokens 0 cannot be used with this export\n"
-            "  why: 0 is for plain decoding, and the export is for drafts\n"
+            "  why: 0 means plain decoding, but the export is for drafts\n"
             "  fix: omit it, or export again with --draft none, for plain decoding",
         ),
         (("--max-batch-size", 0), 2, "--max-batch-size"),

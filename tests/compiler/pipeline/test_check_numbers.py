@@ -45,12 +45,12 @@ def overflow(folder: Path, name: str) -> None:
 def test_overflowing_weights_are_rejected_with_an_explicit_k(pair: Pair, k: int) -> None:
     overflow(pair.target, "model.layers.0.mlp.up_proj.weight")
     error = refusal(pair, num_speculative_tokens=k)
-    assert "out would not work: the target's logits are NaN or infinite after 1 of 1 prompts" in error.what
+    assert "out does not work: the target's logits are NaN or infinite after 1 of 1 prompts" in error.what
 
 
 def test_a_drafter_that_overflows_is_refused(pair: Pair) -> None:
     overflow(pair.head, "fc.weight")
-    assert "out would not work: the drafter's logits are NaN or infinite" in refusal(pair).what
+    assert "out does not work: the drafter's logits are NaN or infinite" in refusal(pair).what
 
 
 @pytest.mark.parametrize("theta", [0, -1])

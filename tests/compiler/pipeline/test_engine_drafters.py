@@ -127,7 +127,7 @@ def test_head_that_reads_other_layers_is_refused(engine: Path, head: Path, tiny_
     taps = Manifest.read(engine).shapes.taps
     configure(head, eagle_aux_hidden_state_layer_ids=[taps[0] - 1, *taps[1:]])
     said = refused(engine, head)
-    assert f"it reads the target's layers {taps[0] - 1}, {taps[1]}, {taps[2]} (its taps)" in said
+    assert f"the head reads the target's layers {taps[0] - 1}, {taps[1]}, {taps[2]} (its taps)" in said
     assert f"`peagle-compile build --model {tiny_pair.target} --draft {head}`" in said
     added = add_drafter(DrafterRequest(engine, str(head), head=HeadOptions(taps=tuple(map(str, taps)))))
     assert added.name == "other"
@@ -142,7 +142,7 @@ def test_engine_that_was_built_without_a_head_takes_none(engine: Path, head: Pat
         manifest, drafter=None, method="none", speculation=Speculation(0, 0, None), shapes=shapes, files=files
     ).write(engine)
     said = refused(engine, head)
-    assert "it was built without a head, so its target has no outputs that a drafter could read" in said
+    assert "the engine was built without a head, so its target has no outputs that a drafter could read" in said
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,9 @@ def test_removed_drafter_leaves_the_engine_as_it_was(engine: Path, head: Path, e
     assert not (engine / "drafters").exists()
 
 
-@pytest.mark.parametrize(("name", "said"), [(BUILT_IN, "built with it"), ("gone", "the added drafters are: none")])
+@pytest.mark.parametrize(
+    ("name", "said"), [(BUILT_IN, "built with this drafter"), ("gone", "the added drafters are: none")]
+)
 def test_only_added_drafters_can_be_removed(engine: Path, name: str, said: str) -> None:
     before = content_of(engine)
     with pytest.raises(UsageError, match=said):

@@ -136,7 +136,7 @@ def test_tensorrt_graphs_are_half_width_and_checked(cli: Run, pair: Pair, tmp_pa
         (("--precision", "bf16"), "ONNX Runtime computes in fp32 on a CPU"),
         (("--for", "tensorrt", "--precision", "fp32"), "fp16 or bf16"),
         (("--num-speculative-tokens", -1), "below 0"),
-        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "such an engine has no drafter"),
+        (("--num-speculative-tokens", 0, "--draft-precision", "int8"), "this engine would have no drafter"),
         (("--max-seq-len", 0), "below 1"),
     ],
 )

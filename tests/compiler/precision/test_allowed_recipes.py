@@ -45,7 +45,7 @@ REFUSED = [
         ORT,
         (),
         {},
-        "only this project's CPU kernels multiply",
+        "only this project's CPU kernels compute",
         "use the lowering cpu, or use --precision fp32",
     ),
     (
@@ -53,7 +53,7 @@ REFUSED = [
         RTX,
         ("sm_120",),
         {},
-        "for TensorRT, all but routed experts in MXFP4 are dequantized",
+        "for TensorRT, all blocks are dequantized except routed experts in MXFP4",
         "--precision fp16 or bf16",
     ),
     ("int4", ORT, (), {"lm_head": "stored"}, "fp8, mxfp8, int8, int4", "--lm-head-precision"),

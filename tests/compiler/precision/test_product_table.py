@@ -34,8 +34,8 @@ def test_table_line_names_types_and_their_source() -> None:
     table = product_table(None, [Q, replace(Q, layer="k.y", weight="k"), EXPERTS, HEAD])
     assert table
     assert described(table) == (
-        "4: 2 fp8 (75.0% of the weights), 1 fp8 dequantized to bf16 before every product (18.8%), 1 bf16 (6.2%); "
-        "as parsed by TensorRT, according to the plan itself"
+        "4: 2 fp8 (75.0% of the weights), 1 fp8 dequantized to bf16 before every matmul (18.8%), 1 bf16 (6.2%); "
+        "according to TensorRT's parser, according to the plan"
     )
     assert table["bytes"] == 60 + 60 + 30 + 2 * 10
 
@@ -64,7 +64,7 @@ def test_a_weight_of_two_products_counts_as_the_widest_has_it() -> None:
     table = product_table(None, [Q, replace(Q, layer="z.y", computed="bfloat16", unpacked=True), HEAD])
     assert table
     assert [(each["matmuls"], each["numbers"]) for each in table["types"]] == [(1, 60), (1, 10), (1, 0)]
-    assert "1 fp8 dequantized to bf16 before every product (85.7% of the weights)" in described(table)
+    assert "1 fp8 dequantized to bf16 before every matmul (85.7% of the weights)" in described(table)
 
 
 @given(

@@ -75,7 +75,7 @@ def test_fully_quantized_build_needs_no_permission(model: str, precision: str, l
 def test_nearest_honest_recipe_is_suggested() -> None:
     with pytest.raises(BuildError, match="mxfp8") as caught:
         require_multiplied(selection(QWEN, "mxfp8", "tensorrt"), LOWERINGS["tensorrt"])
-    assert "build in fp8, the nearest recipe that is fully computed in its type" in caught.value.fix
+    assert "build in fp8, the nearest recipe whose weights are all computed in its type" in caught.value.fix
 
 
 def test_experts_that_are_excluded_do_not_count() -> None:

@@ -73,7 +73,7 @@ def test_only_weights_in_blocks_keep_them() -> None:
     recipe = RECIPES["stored"].on("fp32", LOWERINGS["cpu"])
     selection = Selection.of_target((*CENSUS, HEAD), recipe, {Q, "model.embed_tokens.weight", "lm_head.weight"})
     assert set(selection.weights) == {Q, "model.embed_tokens.weight", "lm_head.weight"}
-    assert selection.wide[UP] == WideWeight("mlp", "not stored in blocks that the kernels multiply with")
+    assert selection.wide[UP] == WideWeight("mlp", "not stored in blocks that the kernels support")
     assert selection.count == 48 * (64 + 96)
     assert selection.share_without(["model.embed_tokens.weight"]) == 1
     assert selection.only(["model.embed_tokens.weight"]).share_without([]) == 1

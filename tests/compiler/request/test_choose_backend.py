@@ -75,7 +75,7 @@ def test_backend_matches_request_and_machine(
 
 
 ALTERNATIVES = (
-    "run the same command on a host without these problems",
+    "run the same command on a host that meets these requirements",
     "`peagle-compile build --from DIR` on that host",
     "--backend tensorrt-rtx --gpu sm_120",
     "--backend onnxruntime",

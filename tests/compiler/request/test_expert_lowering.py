@@ -65,7 +65,7 @@ def test_experts_in_mxfp4_stay_so_unless_a_form_is_named() -> None:
     [
         (DENSE, "layer", "on sm_100, sm_103, sm_110"),
         (DENSE, "layer-one-scale", "on sm_100, sm_103, sm_110"),
-        (ORT, "dense", "between two lowerings"),
+        (ORT, "dense", "selects a lowering for TensorRT"),
         (SM100, "Layer", "layer, layer-one-scale, dense"),
     ],
 )

@@ -29,9 +29,9 @@ def test_lengths_by_number_of_drafts_and_for_the_trained_depth() -> None:
         ("99:2", "'99' is not a number of drafts"),
         ("4:3.2,4:3.3", "4 drafts have two lengths"),
         ("3.2,4:3.3", "'3.2' does not name its number of drafts"),
-        ("4:5.1", "a round of 4 drafts can only yield 1 to 5 tokens if a round of 0 yields 1"),
-        ("4:0.5", "a round of 4 drafts can only yield 1 to 5 tokens"),
-        ("4:3.2,8:3.1", "a round of 8 drafts can only yield 3.2 to 7.2 tokens if a round of 4 yields 3.2"),
+        ("4:5.1", "a round of 4 drafts can yield only 1 to 5 tokens if a round of 0 yields 1"),
+        ("4:0.5", "a round of 4 drafts can yield only 1 to 5 tokens"),
+        ("4:3.2,8:3.1", "a round of 8 drafts can yield only 3.2 to 7.2 tokens if a round of 4 yields 3.2"),
     ],
 )
 def test_an_impossible_length_is_rejected_with_the_reason(given: str, why: str) -> None:

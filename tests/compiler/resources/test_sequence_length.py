@@ -37,9 +37,9 @@ def _exported(*gpus: str, precision: str = "fp8", model: str = CODER, **sizes: A
 
 def test_a_large_gpu_takes_the_most_by_default() -> None:
     found = _exported("b200")
-    assert found == SequenceLength(MOST_BY_DEFAULT, "the most by default; the model allows 262,144")
+    assert found == SequenceLength(MOST_BY_DEFAULT, "the largest default; the model allows 262,144")
     assert found.note == (
-        "max_seq_len is 32,768: the most by default; the model allows 262,144; --max-seq-len sets another length"
+        "max_seq_len is 32,768: the largest default; the model allows 262,144; --max-seq-len sets another length"
     )
 
 
@@ -74,7 +74,7 @@ def test_the_smallest_gpu_decides_and_the_usual_length_is_the_least() -> None:
     assert found == _exported("sm_120")  # of which the RTX 5090 is the smallest
     assert found.tokens == 2048
     assert (
-        found.why == "8 requests of a greater length would not fit into 32.0 GB of rtx-5090 beside 31.2 GB of weights"
+        found.why == "8 requests with a longer limit would not fit into 32.0 GB of rtx-5090 beside 31.2 GB of weights"
     )
 
 

@@ -92,7 +92,7 @@ def _no_scatter(made: object) -> None:
 def test_layer_count_mismatch_stops_rtx_and_warns_on_tensorrt(tmp_path: Path) -> None:
     warned, _, refused = _said(tmp_path, _no_scatter).partition("\n")
     assert "0 KV_CACHE_UPDATE layers, but the graph has nodes for 1" in warned
-    assert "it may use other names than" in warned
+    assert "TensorRT may use other names than" in warned
     assert "TensorRT parsed" in refused
     assert "0 KV_CACHE_UPDATE layers, but the graph has nodes for 1" in refused
 

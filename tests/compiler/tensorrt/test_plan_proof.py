@@ -91,10 +91,10 @@ def test_unquantized_graph_weight_is_not_counted_as_lost() -> None:
 def test_weight_unpacked_before_every_matmul_counts_as_lost_except_experts() -> None:
     unpacked = _built("a", computed="float16", unpacked=True)
     assert losses(_record(a={"computed": "float16"}), unpacked) == {
-        "a": "TensorRT dequantizes it to memory in float16 before every product"
+        "a": "TensorRT dequantizes it to memory in float16 before every matmul"
     }
     (note,) = require_effect("target", _record(a={"computed": "float16", "role": "experts"}), unpacked)
-    assert "dequantized to memory in float16 before every product of the target plan" in note
+    assert "dequantized to memory in float16 before every matmul of the target plan" in note
 
 
 def test_integers_in_blocks_do_not_take_effect_in_a_real_plan(tmp_path: Path) -> None:

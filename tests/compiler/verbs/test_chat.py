@@ -77,7 +77,7 @@ def test_engine_without_chat_template_fails_immediately(
     (engine / "chat_template.jinja").write_text("{{ raise_exception('System role not supported') }}")
     done = cli("chat", engine, "--system", "Be brief.")
     assert done.code == 2
-    assert "why: its message is 'System role not supported'" in done.err
+    assert "why: the template's message is 'System role not supported'" in done.err
     (engine / "chat_template.jinja").write_text("{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}")
     assert cli("chat", engine).code == 3
     (engine / "chat_template.jinja").write_text("{{ 'x' * 9999999999 }}")

@@ -61,7 +61,7 @@ def test_on_a_data_centre_gpu_the_full_tensorrt_does_both(monkeypatch: pytest.Mo
     found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA B200", 100),), BOTH))
     assert not found["tensorrt"].cannot_build
     assert not found["tensorrt"].cannot_run
-    assert found["tensorrt-rtx"].cannot_run == "it does not support sm_100"
+    assert found["tensorrt-rtx"].cannot_run == "does not support sm_100"
 
 
 def test_on_an_rtx_gpu_both_products_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_every_cpu_precision_is_described(cli: Run, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", lambda: [SimpleNamespace(command=["c++"])])
     assert f"yes: fp32, int8, int4, stored; {rest}" in of_doctor()
     monkeypatch.setattr("peagle.plugins.cpu.compile.find_compilers", nothing)
-    assert f"yes: fp32, int8, int4; {rest}; not stored (only this project's CPU kernels multiply" in of_doctor()
+    assert f"yes: fp32, int8, int4; {rest}; not stored (only this project's CPU kernels compute" in of_doctor()
 
 
 def test_data_centre_gpu_lists_its_own_precisions(monkeypatch: pytest.MonkeyPatch) -> None:

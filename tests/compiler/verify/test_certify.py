@@ -162,9 +162,9 @@ def test_the_command_line_writes_and_continues_a_record_of_a_real_engine(
     ("flags", "error"),
     [
         (("--tokens", 9), "--tokens needs --certificate FILE"),
-        (("--certificate", "c.json", "--acceptance-tolerance", 0.2), "contradict each other"),
-        (("--certificate", "c.json", "--only", "parity"), "contradict each other"),
-        (("--certificate", "missing/c.json"), "there is no folder missing"),
+        (("--certificate", "c.json", "--acceptance-tolerance", 0.2), "cannot be combined"),
+        (("--certificate", "c.json", "--only", "parity"), "cannot be combined"),
+        (("--certificate", "missing/c.json"), "the folder missing does not exist"),
     ],
 )
 def test_options_that_make_no_certificate_are_refused(

@@ -129,7 +129,7 @@ def test_call_can_name_the_engines_head(engine: Engine, tiny_engine: Engine) -> 
     assert own.acceptance.rounds
     with pytest.raises(UsageError, match="draft is peagle") as refused:
         engine.generate(PROMPTS[:1], draft="peagle")
-    assert "its head is for EAGLE-3" in str(refused.value.why)
+    assert "the engine's head is for EAGLE-3" in str(refused.value.why)
     with pytest.raises(UsageError, match="draft is eagle3"):
         tiny_engine.generate(PROMPTS[:1], draft="eagle3")
     with pytest.raises(UsageError, match="draft is peagle-chain"):

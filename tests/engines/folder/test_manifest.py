@@ -479,13 +479,13 @@ def test_drafter_beside_the_target_is_none_of_the_targets_files(engine: Path) ->
     [
         ({"name": "../code"}, "'../code' is not the name of a drafter"),
         ({"name": BUILT_IN}, "is not the name of a drafter"),
-        ({"name": "other"}, "drafters['other']: its graph is not in drafters/other/"),
-        ({"file": "drafter/other.onnx"}, "its graph is not in drafters/code/"),
-        ({"file": "target/other+drafter.onnx"}, "its graph is not in drafters/code/"),
+        ({"name": "other"}, "drafters['other']: the graph is not in drafters/other/"),
+        ({"file": "drafter/other.onnx"}, "the graph is not in drafters/code/"),
+        ({"file": "target/other+drafter.onnx"}, "the graph is not in drafters/code/"),
         ({"method": "eagle3"}, "method eagle3 needs another kind of drafter"),
         ({"method": "ngram"}, "method ngram must not have a drafter"),
         ({"draft_vocab_size": 0}, "shapes.draft_vocab_size must be at least 1"),
-        ({"speculation": Speculation(3, 9, 9)}, "it drafts more than the caches have room for"),
+        ({"speculation": Speculation(3, 9, 9)}, "the drafter drafts more tokens than the caches have room for"),
         ({"speculation": Speculation(5, 4, 4)}, "between 1 and max_num_speculative_tokens"),
     ],
 )

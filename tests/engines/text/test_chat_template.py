@@ -118,7 +118,7 @@ def test_tool_template_is_used_with_tools() -> None:
 def test_template_rejection_is_passed_on() -> None:
     with pytest.raises(UsageError, match="rejected the messages") as caught:
         template(GEMMA).render([HI, BYE])
-    assert caught.value.why.startswith("its message is 'Conversation roles must alternate")
+    assert caught.value.why.startswith("the template's message is 'Conversation roles must alternate")
 
 
 @pytest.mark.parametrize("source", ["{{ a.b.c }}", "{{ 1 / 0 }}", "{{ messages + 1 }}", "{% include 'x' %}"])
@@ -159,7 +159,7 @@ def test_time_is_limited_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "MOST_SECONDS", 0.0)
     with pytest.raises(EnvironmentProblem) as caught:
         template("{% for i in range(99) %}{% endfor %}").render([HI])
-    assert caught.value.why == "it runs for more than 0 seconds"
+    assert caught.value.why == "the template runs for more than 0 seconds"
 
 
 def stopped(source: str) -> bool:

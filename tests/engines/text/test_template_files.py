@@ -102,7 +102,7 @@ def test_pipe_does_not_block(tmp_path: Path, name: str) -> None:
             return
         with pytest.raises(EnvironmentProblem, match="cannot be read") as caught:
             read_templates(tmp_path)
-    assert caught.value.why == "it is not a regular file"
+    assert caught.value.why == "the path is not a regular file"
 
 
 def test_template_file_is_read_alone(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_config_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"fc.weight": (48, 240)}, "reads 5 taps, but config does not list their layers"),
+        ({"fc.weight": (48, 240)}, "reads 5 taps, but the config does not list their layers"),
         ({"fc.weight": (48, 145)}, "not a multiple of the hidden size 48"),
         ({"mask_hidden": (96,)}, r"mask_hidden has shape \[1, 1, 96\], but \[1, 1, 144\] is required"),
         ({"lm_head.weight": (10, 48)}, "10 of 96 tokens needs a d2t tensor"),

@@ -51,9 +51,9 @@ def refusal(config: dict[str, Any]) -> str:
         ({"rope_parameters": []}, "rope_parameters must be an object, not []"),
         (
             {"rope_parameters": {"rope_type": "banana"}},
-            "RoPE type 'banana' of rope_parameters is not supported; supported are default",
+            "RoPE type 'banana' of rope_parameters is not supported; the supported types are default",
         ),
-        ({"rope_parameters": {"rope_type": ["yarn"]}}, "is not supported; supported are default"),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, "is not supported; the supported types are default"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "rope_theta must be a positive number"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta must be a positive number, not 0"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": -1}}, "must be a positive number, not -1"),

@@ -52,7 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 WRONG: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "it is empty"),
+    "empty": (b"", "the file is empty"),
     "other": (b"PK\3\4" + bytes(100), "not with b'GGUF'"),
     "cut in the version": (b"GGUF\3", "truncated"),
     "version 1": (raw(version=1), "version 1"),
@@ -171,7 +171,7 @@ def test_unsupported_variant_of_a_family_is_rejected(key: str, value: int, said:
 
 @pytest.mark.parametrize("missing", ["block_count", "embedding_length", "attention.head_count", "feed_forward_length"])
 def test_missing_size_is_named(missing: str, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="config lacks"):
+    with pytest.raises(BuildError, match="the config lacks"):
         _opened(tmp_path, without=[f"llama.{missing}"])
 
 

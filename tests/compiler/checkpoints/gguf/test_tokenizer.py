@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[GgufHeader, str]] = {
     "another kind": (byte_pairs(model="bert"), "of type 'bert'"),
     "no kind": (header(tokens=["a"]), "of type ''"),
     "another cut": (byte_pairs(pre="deepseek-llm"), "'deepseek-llm'"),
-    "no cut": (byte_pairs(pre=""), "no named pre-tokenizer"),
+    "no cut": (byte_pairs(pre=""), "a tokenizer without a named pre-tokenizer"),
     "no tokens": (byte_pairs(tokens=[]), "no valid list of tokens"),
     "tokens that are numbers": (byte_pairs(tokens=[1, 2]), "no valid list of tokens"),
     "a token without end": (pieces(tokens=["a" * 10**6], token_type=[1], scores=[0.0]), "1000000 characters"),

@@ -378,7 +378,7 @@ def test_foreign_folder_is_kept_and_own_folder_is_replaced(cli: Run, tiny: Tiny,
     (out / QUANTIZED).unlink()
     done = cli("quantize", tiny("qwen3").target, "--out", out)
     assert done.code == 2
-    assert "will not be replaced" in done.err
+    assert "was not replaced" in done.err
 
 
 # ------------------------------------------------------------------------------------------ interruptions, resuming

@@ -63,7 +63,7 @@ def test_every_text_is_shown_and_none_is_markup(name: str, warning: str) -> None
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert "1.230%" in page.text
     assert "1,234" in page.text
-    assert "1 fp8 dequantized to fp16 before every product (100.0% of the weights)" in page.text
+    assert "1 fp8 dequantized to fp16 before every matmul (100.0% of the weights)" in page.text
 
 
 def test_a_build_of_which_little_is_known_has_a_page_too() -> None:
@@ -122,8 +122,9 @@ def test_page_lists_clipped_ranges_losses_of_lm_heads_and_rarely_used_experts() 
     page = _Page(report_html(report, manifest_of({}), "engine"))
     assert page.open == []
     for said in (
-        "cuda", "in 17 of 400 inputs", "a factor of at most 3.5 (<b>.up_proj), and by more than 2 in 2 of 390",
-        "<b>.down_proj", "1.230%", "37.2", "1 of 6144 experts saw fewer than 64 tokens, 1 of them none", "77",
+        "cuda", "in 17 of 400 inputs", "a factor of at most 3.5 (<b>.up_proj)",
+        "2 of 390 inputs differ by a factor of more than 2",
+        "<b>.down_proj", "1.230%", "37.2", "1 of 6144 experts saw fewer than 64 tokens; 1 of these saw none", "77",
         "0.05", "12.4%",
     ):  # fmt: skip
         assert said in page.text, said

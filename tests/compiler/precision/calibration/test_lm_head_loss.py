@@ -21,8 +21,8 @@ def note(
 
 def test_a_head_that_would_lose_little_is_advised() -> None:
     assert note(SMALL, "fp8") == (
-        "--lm-head-precision fp8 would make every round read fewer bytes, and change only the logits of the "
-        "calibration samples by 0.005 nats per token, and the most likely token after 2.0% of their tokens"
+        "--lm-head-precision fp8 would make every round read fewer bytes, and would change only the logits of "
+        "the calibration samples by 0.005 nats per token, and the most likely next token after 2.0% of the tokens"
     )
 
 

@@ -116,8 +116,11 @@ def test_foreign_names_are_accepted_everywhere_and_ignored_ones_reported(cli: Ru
     ("arguments", "says"),
     [
         (("--set", "tensor_parallel_size=2"), "an engine runs on one GPU"),
-        (("--set", "max_model_len=64", "--set", "max_seq_len=65"), "contradict each other"),
-        (("--speculative-config", '{"num_speculative_tokens": 3}', "--num-speculative-tokens", 4), "contradict"),
+        (("--set", "max_model_len=64", "--set", "max_seq_len=65"), "cannot be combined"),
+        (
+            ("--speculative-config", '{"num_speculative_tokens": 3}', "--num-speculative-tokens", 4),
+            "cannot be combined",
+        ),
         (("--speculative-config", "{"), "--speculative-config is not valid JSON"),
         (
             ("--draft", "ngram", "--speculative-config", '{"method": "eagle3"}'),

@@ -72,4 +72,4 @@ def test_verify_speaks(cli: Run, engine: Path) -> None:
 def test_quiet_and_verbose_contradict_each_other(cli: Run) -> None:
     done = cli("build", "demo", "--quiet", "--verbose")
     assert done.code == 2
-    assert "contradict" in done.err
+    assert "cannot be combined" in done.err

@@ -22,7 +22,7 @@ def test_batch_that_exceeds_memory_is_rejected_with_a_fitting_size(tiny_folder: 
 
 
 def test_one_request_that_cannot_fit_is_refused() -> None:
-    with pytest.raises(EnvironmentProblem, match="not even one fits"):
+    with pytest.raises(EnvironmentProblem, match="not even the caches of one request fit"):
         memory.check_room(2**60, 1, 10**9)
 
 

@@ -287,7 +287,7 @@ def test_unsupported_option_is_rejected_by_field(client: OpenAI, fields: Any, pa
 
 
 def test_too_many_choices_are_counted_over_all_prompts(client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"n is 3 for 2 prompt\(s\), which makes 6 choices, .* 1 to 4 per"):
+    with pytest.raises(openai.BadRequestError, match=r"n is 3 with 2 prompts, which makes 6 choices, .* 1 to 4 per"):
         client.completions.create(model=MODEL, prompt=[PROMPT, PROMPT], n=3)
 
 

@@ -91,7 +91,7 @@ def with_attribute(op: OpSpec) -> OpSpec:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda op: replace(op, check_dims=lambda dims: None), "its check_dims cannot be expressed as bounds"),
+        (lambda op: replace(op, check_dims=lambda dims: None), "the op's check_dims cannot be expressed as bounds"),
         (with_attribute, "share is not an integer with a lower bound"),
         (
             lambda op: replace(op, inputs=(replace(op.inputs[0], optional=True), *op.inputs[1:])),
