@@ -44,8 +44,8 @@ class PrecisionOptions:
 
     name: str | None = option(
         "--precision",
-        f"Recipe: {_or(NUMBER_FORMATS)}. These are calibrated: {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} "
-        f"on TensorRT, {_FITTED} with this project's CPU kernels. "
+        f"Recipe: {_or(NUMBER_FORMATS)}. Builds calibrate {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} "
+        f"on TensorRT, and {_FITTED} with this project's CPU kernels. "
         f"{_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
     )
     kv_cache: str | None = option(
@@ -70,9 +70,9 @@ class PrecisionOptions:
     )
     allow_wide: tuple[str, ...] = option(
         "--allow-wide",
-        "Weights that the GPU may expand to FP16 or BF16 before it multiplies them, if it cannot multiply in the "
-        "recipe's type; the only value is experts. Every report then starts with the share of the weights that is "
-        "multiplied in the recipe's type. (default: none; a build with such weights fails)",
+        "Weights that the GPU may dequantize to FP16 or BF16 for the matmul if it cannot compute in the "
+        "recipe's type; the only value is experts. Every report then starts with the share of the weights that "
+        "is computed in the recipe's type. (default: none; a build with such weights fails)",
         (),
         split=True,
     )

@@ -70,9 +70,9 @@ class BackendOptions:
     name: str | None = option(
         "--backend",
         "Runtime of the engine: onnxruntime, tensorrt-rtx (builds on any machine) or tensorrt (builds on the GPU that "
-        "runs it). (default: tensorrt on a data-centre GPU where it is installed; tensorrt-rtx where it is "
-        "installed, if --gpu names RTX GPUs; onnxruntime without a GPU, or for a precision that only it supports; "
-        "required otherwise)",
+        "runs it). (default: tensorrt if it is installed and this machine has a data-centre GPU; tensorrt-rtx "
+        "if it is installed and --gpu names RTX GPUs; onnxruntime without a GPU, or for a precision that only "
+        "onnxruntime supports; otherwise required)",
     )
     gpus: tuple[str, ...] = option(
         "--gpu",
@@ -84,16 +84,18 @@ class BackendOptions:
     )
     experts: str | None = option(
         "--experts",
-        "Routed experts on TensorRT: layer uses TensorRT's own layer (SM 100, 103 and 110), which computes for each "
-        "token only the experts that its router chose; layer-one-scale is the same, but with one FP8 scale for all "
-        "experts of a layer, in case TensorRT does not accept one for each expert; dense computes every expert for "
-        "every token. All three dequantize experts that are stored in MXFP4. (default: such experts stay as stored, "
-        "for this project's kernels; others use layer, if it supports the model and the GPU, else dense)",
+        "Routed experts on TensorRT: layer, layer-one-scale or dense. layer uses TensorRT's own layer (SM 100, "
+        "103 and 110), which computes only the experts that the router chose for each token. layer-one-scale "
+        "does the same with one FP8 scale for all experts of a layer, in case TensorRT does not accept one "
+        "scale per expert. dense computes every expert for every token. All three dequantize experts that are "
+        "stored in MXFP4. (default: experts in MXFP4 stay as stored and use this project's kernels; other "
+        "experts use layer if it supports the model and the GPU, else dense)",
     )
     lowering: str | None = option(
         "--lowering",
-        "Kernels: cpu uses this project's, which the build compiles; ort uses ONNX Runtime's; std uses only standard "
-        "operators. (default: cpu if a C++ compiler is installed; otherwise, and with fp8 and mxfp8, ort)",
+        "Kernels: cpu uses this project's kernels, which the build compiles; ort uses ONNX Runtime's kernels; "
+        "std uses only standard operators. (default: cpu if a C++ compiler is installed; ort otherwise, and "
+        "with fp8 and mxfp8)",
     )
 
     def check_known(self) -> None:
@@ -126,8 +128,8 @@ class SizeOptions:
     )
     max_seq_len: int | None = option(
         "--max-seq-len",
-        "Maximum length of prompt plus output, in tokens; the KV caches grow with it. (default: 2048; on TensorRT, "
-        "up to 32768, as far as the model and the GPU's memory at --max-batch-size allow)",
+        "Maximum length of prompt plus output, in tokens; the KV caches grow with it. (default: 2048; on "
+        "TensorRT, up to 32768 if the model and, at --max-batch-size, the GPU's memory allow)",
     )
 
     def check(self, *, why: str = "", fix: str) -> None:
@@ -212,8 +214,8 @@ class CompileRequest:
     out: Path = option("--out", "Folder to create.", Path())
     source: Path | None = option(
         "--from",
-        "Build from an export (`export --for tensorrt --gpu NAME`) instead of a model: on the GPU host, or with "
-        "TensorRT-RTX on any machine; this needs no checkpoints, torch or transformers.",
+        "Build from an export (`export --for tensorrt --gpu NAME`) instead of a model, on the GPU host or, with "
+        "TensorRT-RTX, on any machine. Needs no checkpoints, torch or transformers.",
         name="from_export",
     )
     backend: BackendOptions = field(default=BackendOptions())

@@ -120,8 +120,10 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME=URL,...",
-            help="Also measure these OpenAI-compatible servers, which take turns with the engines, under names of your "
-            "choice: llama.cpp=http://127.0.0.1:8080.",
+            help=(
+                "Also measure these OpenAI-compatible servers, in turn with the engines. NAME is the name in "
+                "the tables, for example llama.cpp=http://127.0.0.1:8080."
+            ),
             show_default=False,
             rich_help_panel=RUN,
         ),
@@ -148,10 +150,10 @@ def bench(
     """Measure speed, latency and acceptance of every decoding method of one or more engines.
 
     Plain decoding, each draft method of the engine at each K, and the adaptive policy take turns, prompt by prompt, so
-    that disturbances of the machine affect all of them; other servers can take part (--peer). The tables show tokens
+    that other load on the machine affects all of them. --peer adds other servers to the turns. The tables show tokens
     per second with quartiles, and gains over plain decoding with a sign test; latency (time to the first token and
     between tokens); acceptance length overall, by position and by category; and the cost of a pass of the target by
-    number of columns. They also show whether the text is that of plain decoding. The prefix cache is off.
+    number of columns. They also show whether the text equals that of plain decoding. The prefix cache is off.
 
     bench.json contains all figures, a description of the machine, and the command that repeats the measurement; --html
     adds a report with charts. Ctrl-C prints what was measured so far.

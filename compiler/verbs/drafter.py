@@ -82,7 +82,7 @@ def drafter_add(
 ) -> None:
     """Build the graph of a draft head, or its TensorRT plan, and add it to an engine.
 
-    The target is not built again, and none of its files is changed. The head must read the same layers of the target as
+    The target is not built again, and its files do not change. The head must read the same layers of the target as
     the head that the engine was built with. The output is the same with every drafter.
 
     Example: peagle-compile drafter add demo-engine --draft ./head --name code

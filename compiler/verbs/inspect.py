@@ -26,7 +26,7 @@ def inspect(
 ) -> None:
     """Check the integrity of an engine, an export or a quantized checkpoint, and show its contents.
 
-    Neither a GPU nor TensorRT is needed.
+    This command needs neither a GPU nor TensorRT.
 
     Example: peagle-compile inspect demo-engine
     """

@@ -60,7 +60,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Serve HTTPS with this certificate (PEM), with its chain; needs --ssl-keyfile.",
+            help="Serve HTTPS with this certificate and its chain (PEM); requires --ssl-keyfile.",
             show_default=False,
         ),
     ] = None,
@@ -78,7 +78,7 @@ def serve(
     ] = None,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of requests that run at once.")] = 4,
     max_queue_size: Annotated[
-        int, typer.Option(min=1, help="Maximum number of waiting requests; further ones get HTTP 429.")
+        int, typer.Option(min=1, help="Maximum number of waiting requests; further requests get HTTP 429.")
     ] = 256,
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"],
@@ -100,7 +100,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Jinja file with a chat template in place of the engine's own.",
+            help="Jinja file with a chat template to use instead of the engine's own.",
             show_default=False,
         ),
     ] = None,
@@ -217,7 +217,7 @@ def serve(
         typer.Option(
             metavar="SIZE",
             parser=size_option("--max-body-bytes", 1024),
-            help="Maximum size of a request body; larger ones get HTTP 413. (default: 4MiB)",
+            help="Maximum size of a request body; larger bodies get HTTP 413. (default: 4MiB)",
             show_default=False,
         ),
     ] = 4 << 20,
@@ -232,13 +232,19 @@ def serve(
         ),
     ] = 64 << 20,
     max_choices: Annotated[
-        int, typer.Option(min=1, help="Maximum choices per request (prompts times n); more get HTTP 400.")
+        int,
+        typer.Option(
+            min=1, help="Maximum number of choices per request (prompts times n); requests for more get HTTP 400."
+        ),
     ] = 16,
     request_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Time limit of a request in seconds; after that, it gets HTTP 408.")
+        float,
+        typer.Option(
+            min=0.001, help="Time limit of a request in seconds; a request that exceeds the limit gets HTTP 408."
+        ),
     ] = 600.0,
     drain_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds that running and queued requests get to finish at shutdown.")
+        float, typer.Option(min=0, help="Time in seconds for running and queued requests to finish at shutdown.")
     ] = 60.0,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log prompts and answers.")] = False,
     threads: Threads = None,

@@ -27,7 +27,7 @@ def triton(
     ] = None,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of requests that run at once.")] = 4,
     max_queue_size: Annotated[
-        int, typer.Option(min=0, help="Maximum number of waiting requests; further ones are refused.")
+        int, typer.Option(min=0, help="Maximum number of waiting requests; further requests are refused.")
     ] = 256,
     request_timeout: Annotated[float, typer.Option(min=0.001, help="Time limit of a request, in seconds.")] = 600.0,
     instances: Annotated[int, typer.Option(min=1, help="Copies of the engine per GPU.")] = 1,

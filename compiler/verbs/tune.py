@@ -57,11 +57,12 @@ def tune(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what drafts cost and gain on this machine, so that the engine starts with the best number of them.
+    """Measure the cost and the gain of drafts on this machine, so that the engine starts with the best number of
+    drafts.
 
-    A build does the same for the machine that it runs on. Tune an engine that was copied to another machine, to which a
-    drafter was added, or that serves texts unlike the bundled questions: the adaptive number of drafts then starts
-    from what was measured. The output of the engine does not change. Keep the machine idle during the measurement.
+    A build does the same for its own machine. Use tune after you copy an engine to another machine or add a drafter, or
+    if the engine serves texts unlike the bundled questions. The adaptive number of drafts then starts from the new
+    measurement. The output of the engine does not change. Keep the machine idle during the measurement.
 
     Example: peagle-compile tune demo-engine --prompts questions.jsonl
     """

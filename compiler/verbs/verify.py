@@ -121,16 +121,17 @@ def verify(
 ) -> None:
     """Check that speculation does not change the output, and measure the accuracy cost of the precision.
 
-    There are four checks. losslessness compares the output with speculation to the output without it, for greedy
-    decoding and seeded sampling, and for single prompts and batches. text compares the tokenizer, token ids, chat
-    template and end-of-text tokens with those of the checkpoint. parity compares the logits of an FP32 engine with
-    those of torch. precision compares any other engine with the same pair in FP32, by perplexity, logits, layers,
-    greedy text and acceptance length; a GPU engine only by perplexity and logits, unless you pass --reference pair.
+    There are four checks. The check losslessness compares the output with speculation to the output without it, for
+    greedy decoding and seeded sampling, and for single prompts and batches. The check text compares the tokenizer,
+    token ids, chat template and end-of-text tokens with those of the checkpoint. The check parity compares the logits
+    of an FP32 engine with those of torch. The check precision compares any other engine with the same pair in FP32, by
+    perplexity, logits, layers, greedy text and acceptance length. For a GPU engine, it compares only perplexity and
+    logits, unless you pass --reference pair.
 
     All checks except losslessness need the checkpoints that the engine was built from. The exit code is 4 if a check
-    fails, and 3 if one cannot run; --only limits which checks run. After each check, the command updates verify.json in
-    the engine folder and the hash of verify.json in engine.json. --certificate writes a separate record, which
-    contains its own hash.
+    fails, and 3 if a check cannot run; --only selects the checks to run. After each check, the command updates
+    verify.json in the engine folder and the hash of verify.json in engine.json. --certificate writes a separate
+    record, which contains its own hash.
 
     Example: peagle-compile verify demo-engine
     """

@@ -37,8 +37,11 @@ Threads = Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=
 Check = Annotated[
     Literal["auto", "hashes", "sizes"],
     typer.Option(
-        help="How to check the engine's files against the manifest: hashes, or only sizes, which is faster; auto "
-        "compares hashes, but only the sizes of weights if the engine is 1 GB or larger.",
+        help=(
+            "Check of the engine's files against the manifest: hashes compares all hashes; sizes compares only "
+            "sizes, which is faster; auto compares hashes, but for weights in an engine of 1 GB or more only "
+            "sizes."
+        ),
         rich_help_panel=RUN,
     ),
 ]
