@@ -75,4 +75,4 @@ class Problems:
 
 def _lines(errors: Sequence[BuildError], most: int) -> list[str]:
     lines = [f"    - {error.what}" + (f" ({error.why})" if error.why else "") for error in errors[:most]]
-    return lines + ([f"    - and {len(errors) - most} more like these"] if len(errors) > most else [])
+    return lines + ([f"    - and {len(errors) - most} more of this kind"] if len(errors) > most else [])

@@ -51,7 +51,7 @@ class MemoryFloor:
         plain = next(at for at, counts in enumerate(self.pass_bytes) if counts)
         return (
             f"{self.speed / 1e9:.1f} GB/s read by {in_threads(self.threads)}; a plain pass reads "
-            f"{size(self.pass_bytes[plain][0])} of weights, in {self.floor(plain, 1):.2f} ms at least"
+            f"{size(self.pass_bytes[plain][0])} of weights, which takes at least {self.floor(plain, 1):.2f} ms"
         )
 
     def floor(self, engine: int, columns: int) -> float | None:

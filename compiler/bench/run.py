@@ -224,7 +224,7 @@ def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) 
     if len(revisions) > 1:
         raise UsageError(
             f"the engines {', '.join(map(str, folders))} have different targets",
-            why="their speeds can be compared only if they generate the same text",
+            why="speeds are comparable only between engines that generate the same text",
             fix="measure each target on its own",
         )
 

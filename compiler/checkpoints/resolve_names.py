@@ -266,7 +266,7 @@ def _id_of_drafter(model: str) -> str:
 def _drafter(pair: Pair) -> Source:
     if pair.drafter is None:
         raise UsageError(
-            f"{pair.name} has no drafter of its own",
+            f"{pair.name} has no drafter",
             why=f"no public P-EAGLE head is known for {pair.description}",
             fix=_add_draft(),
         )

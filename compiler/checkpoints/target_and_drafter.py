@@ -200,7 +200,7 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
     if not path.is_file():
         raise BuildError(
             f"{folder} has no {TOKENIZER}",
-            why="engines support only tokenizers in the `tokenizers` format",
+            why="engines support only tokenizers in the format of the package `tokenizers`",
             fix="convert the tokenizer with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` of transformers",
         )
     try:

@@ -149,7 +149,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
         raise UsageError(
             f"TensorRT builds for one GPU architecture at a time, not {len(set(sms))}",
             why="TensorRT chooses kernels by timing them on the local GPU",
-            fix="build once for each architecture, on a host with such a GPU",
+            fix="build once for each architecture, on a host with a GPU of this architecture",
         )
     (sm,) = set(sms)
     if sm not in present:

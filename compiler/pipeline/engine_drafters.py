@@ -372,7 +372,7 @@ def _plan(
 def _unchecked(manifest: Manifest) -> str:
     gpus = ", ".join(manifest.backend.gpus)
     return (
-        f"the drafter's outputs were not checked: this machine cannot run an engine for {gpus}; "
+        f"the drafter's outputs were not checked, because this machine cannot run an engine for {gpus}; "
         "the results of requests that use the drafter show how many of its drafts are accepted"
     )
 

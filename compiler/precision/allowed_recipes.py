@@ -126,7 +126,10 @@ def _why(kind: str) -> str:
         return f"TensorRT does not compute in {title}"
     if on.only:
         only = ", ".join(map(sm_name, on.only))
-        return f"TensorRT computes in {title} only on {only}; on other GPUs, it would dequantize the weights to memory"
+        return (
+            f"TensorRT computes in {title} only on {only}; on other GPUs, TensorRT would dequantize the weights "
+            "to memory"
+        )
     return f"{title} requires {sm_name(on.since)} or newer"
 
 
@@ -177,8 +180,11 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
         title = NUMBER_FORMATS[kind].title
         raise UsageError(
             f"--draft-precision {kind} is not available with TensorRT",
-            why=f"TensorRT multiplies {title} weights only by {title} inputs, and the inputs of a drafter's matrices "
-            "are not quantized; it would dequantize the weights to memory before every matmul",
+            why=(
+                f"TensorRT multiplies {title} weights only by {title} inputs, but the inputs of a drafter's "
+                "matrices are not quantized, so TensorRT would dequantize the weights to memory before every "
+                "matmul"
+            ),
             fix=f"use --draft-precision {kinds[0]}, or omit it",
         )
     if kind in kinds or kind in wides:

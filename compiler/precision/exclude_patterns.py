@@ -23,7 +23,7 @@ def excluded(modules: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
         if not named:
             near = nearest(pattern, modules, cutoff=0.3) or sorted(modules)[:3]
             raise UsageError(
-                f"--exclude {pattern!r} matches none of the matrices that would be quantized",
+                f"--exclude {pattern!r} matches no matrix that would be quantized",
                 why=f"these matrices have names such as {', '.join(near)}",
                 fix="pass a name or a pattern, for example 'layers.0.*' or '*.down_proj'",
             )

@@ -133,7 +133,7 @@ class QuantizedGraph:
     @property
     def _lowered_for(self) -> Lowering:
         if self._lowering is None:
-            raise ValueError("the graph is not verified yet")
+            raise ValueError("the graph has not been verified yet")
         return self._lowering
 
     @property

@@ -108,7 +108,7 @@ def _onnxruntime(precision: str | None, named: tuple[str, ...], why: str) -> Bac
 def _for_gpus(precision: str | None, named: tuple[str, ...]) -> str:
     """Return the flags that build for these GPUs, in the requested precision or the nearest one."""
     rtx = all(sm_number(gpu) in RTX_SMS for gpu in named)
-    backend, where = ("--backend tensorrt-rtx", "") if rtx else ("--backend tensorrt", " on a host with such a GPU")
+    backend, where = ("--backend tensorrt-rtx", "") if rtx else ("--backend tensorrt", " on a host with this GPU")
     if precision is None:
         return backend + where
     kind = NUMBER_FORMATS.get(precision)
@@ -183,8 +183,8 @@ def _cannot(
         why="; ".join(missing),
         fix="run the same command on a host that meets these requirements; or run "
         f"`peagle-compile export --model {shlex.quote(model)}{kind} --for tensorrt --gpu {','.join(for_gpu)} "
-        "--out DIR` here, with the other options of this build, and `peagle-compile build --from DIR` on that host, "
-        "which then needs neither the checkpoints nor torch; or use "
+        "--out DIR` here, with the other options of this build, and then `peagle-compile build --from DIR` on "
+        "that host, which needs neither the checkpoints nor torch; or use "
         f"--backend tensorrt-rtx --gpu {','.join(rtx)}{instead} to build ahead of time for RTX GPUs{first}; "
         + _on_cpu(precision, named),
     )

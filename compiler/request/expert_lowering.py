@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ONE_SCALE = "layer-one-scale"  # of all experts, where TensorRT's layer does not take one for each
 FORMS = ("layer", ONE_SCALE, "dense")
-_COSTS = "every pass reads and computes all experts, not only those chosen for a token"
+_COSTS = "every pass reads and computes all experts, not only the experts chosen for a token"
 
 
 def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
@@ -40,9 +40,9 @@ def lowering_with_experts(lowering: Lowering, asked: str | None) -> Lowering:
     if asked != "dense" and not lowering.has_expert_layer:
         raise UsageError(
             f"--experts {asked} is not supported for this target",
-            why="TensorRT has a layer for routed experts only since version 11 and only on "
+            why="only TensorRT 11 and newer has a layer for routed experts, and only on "
             + ", ".join(map(sm_name, MOE_LAYER_SMS)),
-            fix="omit --experts, or export for such a GPU with --for tensorrt-sm100",
+            fix="omit --experts, or export for one of these GPUs with --for tensorrt-sm100",
         )
     return replace(TENSORRT if asked == "dense" else lowering, expert_blocks=(), experts_share_scale=asked == ONE_SCALE)
 

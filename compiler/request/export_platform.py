@@ -33,7 +33,7 @@ def platform_of_export(
     except EnvironmentProblem as error:
         extra = EXTRA_OF["tensorrt-rtx" if backend == "tensorrt-rtx" else "tensorrt"]
         whose = f"a host with {', '.join(named)}" if named else "the host with the GPU"
-        fix = f"copy {where} to {whose} and TensorRT, and run `peagle-compile build --from` there"
+        fix = f"copy {where} to {whose} and TensorRT, and run `peagle-compile build --from` on that host"
         if backend == "tensorrt-rtx" and not machine.has("tensorrt-rtx"):
             fix = install(extra)
         # Nothing is traced here, so the export extra is not needed.

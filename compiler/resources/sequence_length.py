@@ -92,7 +92,7 @@ def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], w
         return SequenceLength(most, f"the largest default; the model allows {spec.max_position_embeddings:,}")
     if fitting > usual:
         return SequenceLength(fitting, f"{requests} of this length fit into {beside}")
-    return SequenceLength(usual, f"{requests} with a longer limit would not fit into {beside}")
+    return SequenceLength(usual, f"{requests} of a greater length would not fit into {beside}")
 
 
 def _longest(free: int, plan: BuildPlan, token: int, tensors: PassTensors) -> int:

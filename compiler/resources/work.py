@@ -101,7 +101,7 @@ class CalibrationWork:
         time = time if self.is_local else f"the speed of {self.device} was not measured"
         return (
             f"at most {self.tokens:,} tokens, {self.operations:.1e} operations: {time}; about {size(self.bytes)} of "
-            f"{whose} for the largest layer in FP32; --scales uses saved ranges instead"
+            f"{whose} for the largest layer in FP32; --scales uses saved ranges instead of calibrating"
         )
 
 

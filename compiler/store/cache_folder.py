@@ -24,7 +24,7 @@ SWITCH = "PEAGLE_CACHE_CHECK"
 _WHY = (
     "builds load machine code and weights from the cache, so anyone who can write to the cache controls what builds run"
 )
-_SWITCH_WHY = "use off if everybody who can write to the cache is trusted, else on"
+_SWITCH_WHY = "use off if you trust everybody who can write to the cache, else on"
 _ROOT = 0
 _GROUP, _OTHERS = 0o070, 0o007
 _WRITE, _SEARCH = 0o022, 0o011
@@ -105,8 +105,8 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
         raise UntrustedCache(
             f"others can write to {path}, which is {_part(root, path)}",
             why=f"the folder has mode {stat.S_IMODE(found.st_mode):04o} and owner {_name(found.st_uid)}; {_WHY}",
-            fix=f"if nobody else has written there, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise remove it "
-            f"(builds recreate its content); or {_elsewhere()}",
+            fix=f"if nobody else has written to this path, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise "
+            f"remove the path (builds recreate its content); or {_elsewhere()}",
         )
     return _keeps_out(found)
 

@@ -150,7 +150,8 @@ def _death(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
     fix = "run the same command again; finished steps are cached"
     if status == -signal.SIGKILL:
         fix = (
-            f"memory probably ran out: builds have used 2 to 3 times the size of the weights ({weights / 1e9:.1f} GB "
+            "the machine probably ran out of memory: builds have used 2 to 3 times the size of the weights "
+            f"({weights / 1e9:.1f} GB "
             "here), and 2.5 GB for 48 small layers; build on a machine with more memory"
         )
     return BuildError(

@@ -49,7 +49,10 @@ def verify(
     acceptance_tolerance: Annotated[
         float,
         typer.Option(
-            help="Above 0: report how many tokens lossy acceptance changes and what it gains, without a verdict."
+            help=(
+                "Above 0: report the number of tokens that lossy acceptance changes, and the gain in acceptance "
+                "length, without a verdict."
+            )
         ),
     ] = 0.0,
     data: Annotated[
@@ -100,9 +103,11 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Compare every draft method of the engine with plain decoding, on further prompts, until --tokens are "
-            "compared, and record the result in this JSON file. Ctrl-C keeps finished comparisons; the same command "
-            "then continues.",
+            help=(
+                "Compare every draft method of the engine with plain decoding, on further prompts, until "
+                "--tokens tokens are compared, and record the result in this JSON file. After Ctrl-C, the same "
+                "command continues from the finished comparisons."
+            ),
             show_default=False,
             rich_help_panel=CERTIFICATE,
         ),

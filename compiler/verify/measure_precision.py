@@ -169,9 +169,9 @@ class _Measurement:
         self._lowering = lowering_named(unpublished.manifest.backend.lowering)
         if engine is None and not self._cpu.is_quantized:
             raise EnvironmentProblem(
-                f"the cost of {recipe.name} can only be measured on a machine that runs the engine",
+                f"the cost of {recipe.name} can be measured only on a machine that runs the engine",
                 why="emulation computes in FP32, which does not round to 16 bits",
-                fix="run `peagle-compile verify` on such a machine",
+                fix="run `peagle-compile verify` on a machine that runs the engine",
             )
         self._emulated = engine is None
         self._engine = engine or unpublished.pair(self._cpu, self._lowering)

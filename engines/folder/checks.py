@@ -129,7 +129,7 @@ def check_runtime(backend: BackendRecord, installed: Mapping[str, str]) -> None:
         raise EnvironmentProblem(
             f"the engine was built with {product} {backend.versions.get(product)}, "
             f"but {installed.get(product) or 'no version'} is installed",
-            why="a TensorRT plan can only be read by the version that created it",
+            why="only the version that built a TensorRT plan can read the plan",
             fix=f"`pip install '{product}=={backend.versions.get(product)}'`, or {REBUILD}",
         )
     for package, built in backend.versions.items():

@@ -89,7 +89,7 @@ def _difference(kind: str, listed: tuple[str, ...], expected: Tensors, found: Te
         return f"the graph's {kind} differ from the manifest: {', '.join(odd[:5]) or 'one is listed twice'}"
     for name, tensor in found.items():
         if not _fits(tensor, expected[name]):
-            return f"{name} is {tensor}, but the manifest says {expected[name]}"
+            return f"{name} is {tensor}, but the manifest declares {expected[name]}"
     return ""
 
 

@@ -62,7 +62,10 @@ class Grammars:
         if not ends:
             raise UsageError(
                 f"{NAME}: no token can end the text",
-                why="a structured output must end with an end-of-text token, but this engine or request has none",
+                why=(
+                    "a structured output must end with an end-of-text token, but this engine or request has no "
+                    "such token"
+                ),
                 fix="remove ignore_eos, or rebuild the engine with an end-of-text token",
             )
         tokenizer = self._vocabulary()

@@ -70,7 +70,10 @@ def bound(host: str, port: int) -> socket.socket:
     Raises ``UsageError`` for an empty host, and ``EnvironmentProblem`` if the address cannot be bound.
     """
     if not host:
-        raise UsageError("--host is empty", fix="use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses")
+        raise UsageError(
+            "--host is empty",
+            fix=("use 127.0.0.1 to accept connections from this machine only, or 0.0.0.0 to listen on all addresses"),
+        )
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         with listen_errors(host, port):

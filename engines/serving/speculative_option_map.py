@@ -40,7 +40,7 @@ _EXACT = "acceptance is exact: drafts never change the output"
 _LOSSY = "remove it; for lossy acceptance, set acceptance_tolerance in the request"
 
 NO_COUNTERPARTS = (
-    NoCounterpart("parallel_drafting", "the head's config.json says whether it drafts in one pass"),
+    NoCounterpart("parallel_drafting", "the head's config.json declares whether the head drafts in one pass"),
     NoCounterpart(
         "draft_len_schedule max_concurrency acceptance_window acceptance_length_threshold "
         "num_speculative_tokens_per_batch_size acceptance_rate_window_size acceptance_rate_threshold",

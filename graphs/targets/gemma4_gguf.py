@@ -11,7 +11,7 @@ from .gguf_naming import IN_LAYERS, QK_NORMS, SIZES, GgufFacts, GgufNaming
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _PLAIN = {name: key for name, key in SIZES.items() if name not in ("head_dim", "num_key_value_heads", "rope_theta")}
 _OTHER = "use the model's safetensors checkpoint"
-_VARIANT = "such a variant of Gemma-4 is not supported in GGUF files"
+_VARIANT = "this variant of Gemma-4 is not supported in GGUF files"
 
 
 def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def _of_gguf(facts: GgufFacts) -> dict[str, Any]:
     shared = [layer for layer in full if f"blk.{layer}.attn_v.weight" not in facts.names]
     if shared and shared != full:
         raise BuildError(
-            "some full-attention layers have a value projection of their own, while others reuse their keys",
+            "some full-attention layers have a separate value projection, while others reuse their keys",
             why=_VARIANT,
             fix=_OTHER,
         )

@@ -66,7 +66,7 @@ def attend(
     if (heads, head_dim) != (kept, kept_dim):
         raise BuildError(
             f"layer {layer} has {heads} key heads of size {head_dim}, but config.json gives {kept} of size {kept_dim}",
-            why="this model family does not support such a configuration",
+            why="this model family does not support this configuration",
             fix="report the config.json of this checkpoint",
         )
     y, window.k_caches[layer], window.v_caches[layer] = torch.ops.peagle.cached_attention(
@@ -243,7 +243,7 @@ def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callabl
         )
     if not window.emits:
         raise _untested(
-            "the LM head does not compute only the emitted columns",
+            "the LM head computes columns that are not emitted",
             "this version of the modelling code does not call the LM head as expected",
         )
 

@@ -21,8 +21,8 @@ from .sources import OPTIONS, digest, units
 
 _HOST_COMPILERS = ("c++", "g++", "clang++")
 _COST = (
-    "CPU kernels are compiled on each machine; without them, an engine verifies drafts more slowly, with ONNX "
-    "Runtime's kernels or with standard operators"
+    "CPU kernels are compiled on each machine; without compiled kernels, an engine verifies drafts more slowly, "
+    "with ONNX Runtime's kernels or with standard operators"
 )
 _ANOTHER = "set CXX to another C++ compiler"
 _LIMIT_SECONDS = 900  # seconds; ziglang first compiles its own C++ library

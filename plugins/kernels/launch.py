@@ -118,13 +118,14 @@ class Launcher:
         cluster = _cluster(self.op, self.sm)
         if width and width != cluster:
             raise BuildError(
-                f"{what}: it was compiled for clusters of {width} blocks, but its spec says {cluster}", fix=_AGAIN
+                f"{what}: the kernel was compiled for clusters of {width} blocks, but its spec requires {cluster}",
+                fix=_AGAIN,
             )
         sizes = self._parameter_sizes(kernel, what)
         spec_sizes = self._expected_sizes()
         if sizes != spec_sizes:
             raise BuildError(
-                f"{what}: its parameters have {sizes} bytes, but its spec requires {spec_sizes}", fix=_AGAIN
+                f"{what}: the kernel's parameters have {sizes} bytes, but its spec requires {spec_sizes}", fix=_AGAIN
             )
         return _Entry(kernel, compiled_cluster=bool(width))
 

@@ -184,8 +184,8 @@ class _Answers(_HasSpec):
             if not fits or tensorrt_name(desc.type) != dtype:
                 spec_sizes = [-1 if isinstance(size, Symbol) else size for size in shape]
                 raise BuildError(
-                    f"{self.spec.name}: TensorRT made {operand.name} {tensorrt_name(desc.type)} {list(sizes)}, "
-                    f"but the spec says {dtype} {spec_sizes}",
+                    f"{self.spec.name}: TensorRT passed {operand.name} {tensorrt_name(desc.type)} "
+                    f"{list(sizes)}, but the spec requires {dtype} {spec_sizes}",
                     fix=REPORT,
                 )
 

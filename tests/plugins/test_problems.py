@@ -58,7 +58,7 @@ def test_many_problems_of_one_kind_are_cut_short_and_counted() -> None:
     for number in range(MOST + 3):
         problems.add(f"{number} is missing", fix="download it")
     lines = raised(problems).what.splitlines()
-    assert (len(lines), lines[-1]) == (MOST + 2, "    - and 3 more like these")
+    assert (len(lines), lines[-1]) == (MOST + 2, "    - and 3 more of this kind")
 
 
 def test_long_list_states_the_number_of_omitted_items() -> None:

@@ -250,7 +250,7 @@ def test_dense_experts_on_request_still_use_fp8(coder: Path, cli: Run, tmp_path:
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(("--for", "tensorrt", "--experts", "layer"), "since version 11"),
+    [(("--for", "tensorrt", "--experts", "layer"), "only TensorRT 11 and newer"),
      (("--for", "ort", "--experts", "dense"), "does not work with ONNX Runtime"),
      (("--for", "tensorrt-sm100", "--experts", "sparse"), "the valid values are layer, layer-one-scale, dense")],
 )  # fmt: skip

@@ -269,7 +269,12 @@ def test_saved_ranges_take_the_place_of_a_calibration(dense: Pair, sparse: Pair,
 @pytest.mark.parametrize(
     ("precision", "overrides", "ranges", "says"),
     [
-        ("int4", PrecisionOptions(exclude=("layer.0.*",)), CalibrationOptions(), "matches none of the matrices"),
+        (
+            "int4",
+            PrecisionOptions(exclude=("layer.0.*",)),
+            CalibrationOptions(),
+            "matches no matrix that would be quantized",
+        ),
         ("int4", PrecisionOptions(exclude=("*",)), CalibrationOptions(), "leaves nothing to quantize"),
         ("int8", PrecisionOptions(), CalibrationOptions(method="mse"), "nothing is calibrated for --precision int8"),
         ("fp8", PrecisionOptions(), CalibrationOptions(method="median"), "unknown --calib-method 'median'"),

@@ -254,7 +254,7 @@ def test_unrunnable_unquantized_plan_is_not_measured(int8: Path, data: Path) -> 
     found = verify_elsewhere(int8, plan, "there is no GPU", request=MeasureRequest(data))
     assert not found.passed
     assert found.precision is not None
-    assert "can only be measured on a machine that runs the engine" in found.precision.skipped
+    assert "can be measured only on a machine that runs the engine" in found.precision.skipped
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ class _Header:
             kinds = "; ".join(f"{counted(names)} of type {kind}: {listed(names, 3)}" for kind, names in unknown.items())
             raise BuildError(
                 f"{self._path} has {kinds}",
-                why=f"the installed gguf package knows only the types 0 to {max(known)}",
+                why=f"the installed gguf package supports only the types 0 to {max(known)}",
                 fix="use a file of a common type, such as Q8_0, Q6_K, Q4_K or F16",
             )
         end, before = base, ""

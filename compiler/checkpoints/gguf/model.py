@@ -148,7 +148,7 @@ def _refuse(header: GgufHeader, naming: GgufNaming, problems: Problems) -> None:
     if found:
         problems.add(
             f"{problems.subject} sets {', '.join(found)}: this variant of {naming.architecture} is not supported",
-            why="only the variant without these settings was compared with transformers",
+            why="only the results of the variant without these settings were compared with transformers",
             fix="use a variant without these settings",
         )
 

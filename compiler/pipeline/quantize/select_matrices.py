@@ -130,8 +130,9 @@ def _partly_quantized(narrow: Iterable[str], wide: Iterable[str]) -> list[str]:
     if not mixed:
         return []
     return [
-        f"{listed(mixed)}: only some of these matrices are FP8; TensorRT-LLM and vLLM fuse them and cannot read such a "
-        "checkpoint; exclude all of them or none, or use the checkpoint only with peagle-compile"
+        f"{listed(mixed)}: only some of these matrices are FP8; TensorRT-LLM and vLLM fuse these matrices, so "
+        "they cannot read the checkpoint; exclude all of the matrices or none, or use the checkpoint only with "
+        "peagle-compile"
     ]
 
 

@@ -97,9 +97,9 @@ class Saturation:
             )
         if self.unsettled:
             told.append(
-                f"the maxima of two halves of the samples differ by more than a factor of {MOST_APART:g} in "
-                f"{self.unsettled} of {self.compared} inputs, most in {self.widest} (a factor of {self.apart:.3g}): "
-                "other texts may exceed these ranges; use more samples (--calib-samples, --calib-data)"
+                f"the largest values of two halves of the samples differ by more than a factor of {MOST_APART:g} in "
+                f"{self.unsettled} of {self.compared} inputs, at most by a factor of {self.apart:.3g} ({self.widest}); "
+                "other texts may exceed the calibrated ranges, so use more samples (--calib-samples, --calib-data)"
             )
         return told
 

@@ -39,8 +39,8 @@ Check = Annotated[
     typer.Option(
         help=(
             "Check of the engine's files against the manifest: hashes compares all hashes; sizes compares only "
-            "sizes, which is faster; auto compares hashes, but for weights in an engine of 1 GB or more only "
-            "sizes."
+            "sizes, which is faster; auto compares hashes, but only the sizes of weights if the engine has 1 GB "
+            "or more."
         ),
         rich_help_panel=RUN,
     ),

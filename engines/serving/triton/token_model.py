@@ -95,7 +95,7 @@ def _words(tensors: Tensors, name: str) -> list[int]:
     if last != list(range(1, len(last) + 1)) or len(last) > ids.size:
         raise UsageError(
             f"{name} has words of several tokens, or invalid end offsets",
-            why="this model supports words of one token only",
+            why="this model supports only words of one token",
             fix="send the words to the text model, as stop_words or bad_words",
         )
     return [int(each) for each in ids[: len(last)]]

@@ -13,8 +13,8 @@ from ...kernels.sources import TARGETS, kernel_ops
 from .sources import OPTIONS, digest, files
 
 COST = (
-    "the plugin library is compiled on each machine; without it, only Python programs that register the plugins of "
-    "peagle.plugins.tensorrt can load the plans"
+    "the plugin library is compiled on each machine; without this library, only Python programs that register "
+    "the plugins of peagle.plugins.tensorrt can load the plans"
 )
 _OLDEST = 75  # oldest compute capability that TensorRT supports
 

@@ -394,7 +394,7 @@ def test_many_problems_are_counted_and_not_all_listed(sharded: Path) -> None:
     assert "absent.020" not in problem.what
     for i in range(100):
         (sharded / f"lost-{i:03d}.safetensors").write_bytes(b"<html>")
-    assert "and 80 more like these" in refusal(sharded).what
+    assert "and 80 more of this kind" in refusal(sharded).what
     assert "cannot be used (10" in refusal(sharded).what
 
 

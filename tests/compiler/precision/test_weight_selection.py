@@ -47,7 +47,7 @@ def test_exclusion_names_its_pattern() -> None:
     selection = Selection.of_target(CENSUS, PrecisionOptions(exclude=("*.mlp.*",)).of(RECIPES["int8"]))
     assert set(selection.weights) == {Q}
     assert selection.wide[UP] == WideWeight("mlp", "excluded by '*.mlp.*'")
-    with pytest.raises(UsageError, match="matches none of the matrices"):
+    with pytest.raises(UsageError, match="matches no matrix that would be quantized"):
         Selection.of_target(CENSUS, PrecisionOptions(exclude=("*.experts",)).of(RECIPES["int8"]))
 
 

@@ -132,7 +132,7 @@ def test_missing_backend_names_an_alternative(
         ("onnxruntime", "int4", ("sm_120",), "ONNX Runtime in int4"),
         ("onnxruntime", "int4", ("sm_120",), "--backend tensorrt-rtx --precision int4"),
         ("onnxruntime", "mxfp8", ("sm_120",), "--backend tensorrt-rtx --precision fp8"),
-        ("onnxruntime", "mxfp8", ("b200",), "--backend tensorrt --precision mxfp8 on a host with such a GPU"),
+        ("onnxruntime", "mxfp8", ("b200",), "--backend tensorrt --precision mxfp8 on a host with this GPU"),
         ("onnxruntime", None, ("sm_120",), "--gpu"),
         (None, None, ("b2000",), "b200"),
         ("tensort", None, (), "tensorrt"),

@@ -99,7 +99,7 @@ def test_local_drafter_is_used_for_the_estimate(cli: Run, tmp_path: Path) -> Non
         (("--gpu", "b2000"), "b200"),
         (("--precision", "int3"), "fp8"),
         (("--exclude", "layers.0.*"), "has no effect"),
-        (("--precision", "int4", "--exclude", "layer.0.*"), "matches none of the matrices"),
+        (("--precision", "int4", "--exclude", "layer.0.*"), "matches no matrix that would be quantized"),
         (("--for", "coreml"), "unknown --for coreml"),
         (("--max-seq-len", 0), "max"),
         (("--gpu", "b200", "--for", "ort"), "--gpu b200 does not work with --for ort"),

@@ -74,7 +74,7 @@ def test_the_smallest_gpu_decides_and_the_usual_length_is_the_least() -> None:
     assert found == _exported("sm_120")  # of which the RTX 5090 is the smallest
     assert found.tokens == 2048
     assert (
-        found.why == "8 requests with a longer limit would not fit into 32.0 GB of rtx-5090 beside 31.2 GB of weights"
+        found.why == "8 requests of a greater length would not fit into 32.0 GB of rtx-5090 beside 31.2 GB of weights"
     )
 
 

@@ -170,7 +170,9 @@ def _workers_for(out: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("number", "word"), [(signal.SIGKILL, "memory probably ran out"), (signal.SIGSEGV, "SIGSEGV")])
+@pytest.mark.parametrize(
+    ("number", "word"), [(signal.SIGKILL, "the machine probably ran out of memory"), (signal.SIGSEGV, "SIGSEGV")]
+)
 def test_a_killed_process_is_a_build_error(number: signal.Signals, word: str, halves_of: Make, tmp_path: Path) -> None:
     out = tmp_path / "plans" / "model.plan"
 

@@ -59,7 +59,7 @@ def test_container_variable_is_read(served_engine: Engine, variable: str) -> Non
 def test_ignored_setting_is_reported_with_a_reason(served_engine: Engine, variable: str) -> None:
     assert speculation_of(None, {variable: DEPLOYED}, served_engine.manifest).left_out == (
         f"{variable}: ignored: model (the drafter is built into the engine)",
-        f"{variable}: ignored: parallel_drafting (the head's config.json says whether it drafts in one pass)",
+        f"{variable}: ignored: parallel_drafting (the head's config.json declares whether the head drafts in one pass)",
     )
     newer = '{"enforce_eager": true, "quantization": "fp8", "moe_backend": "triton", "draft_len_schedule": {"4": 2}}'
     told = speculation_of(None, {variable: newer}, served_engine.manifest)

@@ -147,9 +147,11 @@ def test_cluster_size_is_set_unless_compiled_in(
 
 def test_a_kernel_with_other_parameters_or_clusters_than_the_spec_is_refused(driver: Path) -> None:
     lines = run(driver, LAUNCH_PLACE, KERNEL_PARAMS=PLACE_SIZES.replace("4", "8", 1))
-    assert lines[-1].startswith("BuildError cannot load the kernel of PlaceholderDraft for sm_100: its parameters have")
+    assert lines[-1].startswith(
+        "BuildError cannot load the kernel of PlaceholderDraft for sm_100: the kernel's parameters have"
+    )
     lines = run(driver, LAUNCH_ACCEPT.replace("SM", "100"), KERNEL_PARAMS=ACCEPT_SIZES, KERNEL_CLUSTER="4")
-    assert "it was compiled for clusters of 4 blocks, but its spec says 8" in lines[-1]
+    assert "the kernel was compiled for clusters of 4 blocks, but its spec requires 8" in lines[-1]
     assert not any(line.startswith("launch") for line in lines)
 
 

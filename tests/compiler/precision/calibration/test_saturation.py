@@ -40,7 +40,7 @@ def test_disagreeing_sample_halves_are_reported() -> None:
     found = of({"a": 3, "b": 2, "c": 9}, {}, {"a": [3, 1], "b": [2, 1.9], "c": [9, 4]})
     assert found.record()["halves"] == {"inputs": 3, "apart": 3.0, "in": "a", "unsettled": 2, "limit": 2.0}
     (warning,) = found.warnings()
-    assert "more than a factor of 2 in 2 of 3 inputs, most in a (a factor of 3)" in warning
+    assert "more than a factor of 2 in 2 of 3 inputs, at most by a factor of 3 (a)" in warning
 
 
 def test_one_sample_has_no_halves() -> None:
