@@ -225,7 +225,7 @@ class OpSpec:
                 if before is None or (isinstance(size, int) and not isinstance(before, int)):
                     symbols[name] = size  # prefer a known size over a symbolic one
                 elif isinstance(size, int) and before != size:
-                    problems.append(f"{operand.name}: dimension {name} is {size}, elsewhere {before}")
+                    problems.append(f"{operand.name}: dimension {name} is {size}, but {before} in another tensor")
         known = {name: size for name, size in symbols.items() if isinstance(size, int)}
         for check in (*(bound.check for bound in self.bounds), *([self.check_dims] if self.check_dims else [])):
             problems += [complaint] if not problems and (complaint := check(known)) else []

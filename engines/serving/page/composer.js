@@ -66,8 +66,8 @@ export class Composer {
     const start = each.text.slice(0, 40);
     return make(
       "li", {}, make("span", {}, each.text),
-      button("Edit", edit, { "aria-label": `Edit the message that waits: ${start}` }),
-      button("Remove", remove, { "aria-label": `Remove the message that waits: ${start}` }),
+      button("Edit", edit, { "aria-label": `Edit the waiting message: ${start}` }),
+      button("Remove", remove, { "aria-label": `Remove the waiting message: ${start}` }),
     );
   }
 

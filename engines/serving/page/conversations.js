@@ -38,7 +38,7 @@ export class BrowserStore {
     } catch {
       this._kept = null;
     }
-    if (!this._kept) this.problem = "This browser stores nothing: conversations end with this tab.";
+    if (!this._kept) this.problem = "This browser stores no conversations: they end when you close this tab.";
   }
 
   conversations() {
@@ -101,7 +101,7 @@ export class BrowserStore {
       if (!this._unsaved.size) this.problem = "";
     } catch {
       this._unsaved.set(key, text);
-      if (this._kept) this.problem = "The browser's storage is full: this conversation ends with this tab. Delete older ones.";
+      if (this._kept) this.problem = "The browser's storage is full: this conversation ends when you close this tab. Delete older conversations.";
     }
   }
 }

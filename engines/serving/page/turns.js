@@ -8,7 +8,7 @@ import { Markdown } from "./markdown.js";
 const CUTS = {
   length: "Cut at the maximum number of tokens.",
   stopped: "Stopped.",
-  lost: "Not complete: the connection to the server was lost.",
+  lost: "Incomplete: the connection to the server was lost.",
 };
 const LANES = ["without drafts", "with drafts"];
 

@@ -19,21 +19,21 @@ inline void check_shapes(const Inputs& inputs, Shape* outputs) {
   }
   const std::int64_t rows = logits.sizes[0], columns = logits.sizes[1], vocab = logits.sizes[2];
   if (columns < 1 || vocab < 1 || vocab > kMostVocabulary) {
-    refuse("%lld columns of %lld logits: there must be a column, and 1 to %lld logits", static_cast<long long>(columns),
+    refuse("logits have %lld columns of %lld numbers, but need at least one column, and 1 to %lld numbers", static_cast<long long>(columns),
            static_cast<long long>(vocab), static_cast<long long>(kMostVocabulary));
   }
   const int type = inputs[kLogits].type;
   if (type != ort::kFloat32 && type != ort::kFloat16 && type != kBFloat16) {
-    refuse("logits are of type %d, which is no type of floats", type);
+    refuse("logits have type %d, which is not a floating-point type", type);
   }
   if (ids.sizes[0] != rows || uniform.sizes[0] != rows || uniform.sizes[1] != columns) {
-    refuse("input_ids has %lld rows and uniform [%lld, %lld], logits [%lld, %lld]",
+    refuse("input_ids has %lld rows and uniform has shape [%lld, %lld], but logits have [%lld, %lld]",
            static_cast<long long>(ids.sizes[0]), static_cast<long long>(uniform.sizes[0]),
            static_cast<long long>(uniform.sizes[1]), static_cast<long long>(rows), static_cast<long long>(columns));
   }
   for (int at : {kWindowLen, kDraftLen, kForcedNext, kTemperature, kTopK, kTopP, kMinP, kTolerance}) {
     const Shape& shape = inputs[std::size_t(at)].shape;
-    if (shape.rank != 1 || shape.sizes[0] != rows) refuse("input %d must have a number for each of the rows", at);
+    if (shape.rank != 1 || shape.sizes[0] != rows) refuse("input %d must have one number for each row", at);
   }
   outputs[0] = Shape().with(rows).with(columns);
   outputs[1] = Shape().with(rows);

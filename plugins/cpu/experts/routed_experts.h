@@ -99,7 +99,7 @@ class RoutedExperts : public Kernel {
         bias_at_(bias_at),
         gate_function_(gate.cubic != 0 ? gate_function<true>(instructions()) : gate_function<false>(instructions())) {
     if (gate_up_.experts != down_.experts || down_.columns() != inner_) {
-      refuse("gate_up has %lld experts of %lld rows, down %lld of %lld columns",
+      refuse("gate_up has %lld experts of %lld rows, but down has %lld experts of %lld columns",
              static_cast<long long>(gate_up_.experts), static_cast<long long>(gate_up_.rows),
              static_cast<long long>(down_.experts), static_cast<long long>(down_.columns()));
     }
@@ -108,7 +108,7 @@ class RoutedExperts : public Kernel {
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape &x = inputs[0].shape, &experts = inputs[1].shape, &scores = inputs[2].shape;
     if (x.rank != 2 || x.last() != gate_up_.columns()) {
-      refuse("x has %lld columns, gate_up %lld", static_cast<long long>(x.last()),
+      refuse("x has %lld columns, but gate_up has %lld", static_cast<long long>(x.last()),
              static_cast<long long>(gate_up_.columns()));
     }
     if (experts.rank != 2 || experts.sizes[0] != x.sizes[0] || scores != experts) {

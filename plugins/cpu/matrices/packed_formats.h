@@ -90,7 +90,7 @@ inline Format format_named(const std::string& name) {
     if (name == kFormats[i].name) return Format(i);
     every += (i > 0 ? ", " : "") + std::string(kFormats[i].name);
   }
-  refuse("format is '%s', not one of %s", name.c_str(), every.c_str());
+  refuse("format is '%s', but must be one of %s", name.c_str(), every.c_str());
 }
 
 template <Format kFormat>

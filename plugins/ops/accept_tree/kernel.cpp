@@ -13,7 +13,7 @@ class AcceptTree : public Kernel {
     outputs[2] = outputs[0];
     const Shape& ids = inputs[emission::kInputIds].shape;
     if (inputs[emission::kAncestors].shape != ids.with(ids.sizes[1])) {
-      refuse("ancestors do not say of %lld rows which of %lld columns each of them sees",
+      refuse("ancestors must have a matrix for each of the %lld rows, over %lld columns",
              static_cast<long long>(ids.sizes[0]), static_cast<long long>(ids.sizes[1]));
     }
   }

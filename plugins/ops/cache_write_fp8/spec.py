@@ -11,12 +11,12 @@ _MOST = 2**31 - 1  # elements of k: the kernel counts those of k and v in 32 bit
 
 SPEC = OpSpec(
     name="CacheWriteFp8",
-    doc="""Write new keys and values into linear caches that hold E4M3 codes of them.
+    doc="""Write new keys and values, as E4M3 codes, into linear caches.
 
-A code is round(x / scale) to the nearest E4M3, ties to even, in float32; what lies outside its range, infinities too,
-becomes 448 with its sign, and NaN stays NaN. Column s of a row goes to position start + s; a column whose position the
-cache does not have is dropped, so that no number of ``start`` makes a write leave the buffer. Both caches are written
-by one launch: there are two in every layer, and launches are what a decode step is made of.
+A code is round(x / scale) to the nearest E4M3 number, ties to even, in float32. Values outside the range, including
+infinities, become 448 with their sign; NaN stays NaN. Column s of a row goes to position start + s. A column whose
+position is not in the cache is dropped, so no value of ``start`` makes a write leave the buffer. One launch writes
+both caches, because every layer has two caches and the number of launches limits the speed of a decode step.
 
 Source: ONNX operator QuantizeLinear-24 (float8e4m3fn, saturating) and TensorScatter-24.""",
     inputs=(
@@ -25,8 +25,8 @@ Source: ONNX operator QuantizeLinear-24 (float8e4m3fn, saturating) and TensorSca
         Operand("k", ("B", "Hkv", "S", "D"), FLOATS, "new keys, rotated"),
         Operand("v", ("B", "Hkv", "S", "D"), FLOATS, "new values", same_as="k"),
         Operand("start", ("B",), ("int64",), "absolute position of column 0"),
-        Operand("k_scale", (), ("float32",), "what a key's code is multiplied with; positive"),
-        Operand("v_scale", (), ("float32",), "what a value's code is multiplied with; positive"),
+        Operand("k_scale", (), ("float32",), "factor of a key's code; positive"),
+        Operand("v_scale", (), ("float32",), "factor of a value's code; positive"),
     ),
     outputs=(
         Operand("k_out", ("B", "Hkv", "T", "D"), (FLOAT8,), "k_cache with k written", aliases="k_cache"),
@@ -36,7 +36,7 @@ Source: ONNX operator QuantizeLinear-24 (float8e4m3fn, saturating) and TensorSca
     body=body,
     bounds=(
         Bound(("S",), "{S} new positions do not fit a cache of {T}", most="T"),
-        Bound(("B", "Hkv", "S", "D"), "{product} new numbers are more than one launch takes", most=_MOST),
+        Bound(("B", "Hkv", "S", "D"), "{product} new numbers exceed the limit of one launch", most=_MOST),
     ),
     kernel=Kernel(
         entry="cache_write_fp8",

@@ -22,7 +22,7 @@ class CachedAttention : public Kernel {
  public:
   CachedAttention(const CachedAttentionAttributes& attributes, const Node&)
       : attributes_(attributes), form_(attention::form_of(instructions())) {
-    if (attributes.k_scale != 0.0f || attributes.v_scale != 0.0f) refuse("caches of codes have no CPU kernel");
+    if (attributes.k_scale != 0.0f || attributes.v_scale != 0.0f) refuse("the CPU kernel does not support caches of E4M3 codes");
   }
 
   bool takes_views() const override { return true; }
@@ -33,12 +33,12 @@ class CachedAttention : public Kernel {
     }
     const std::int64_t batch = q.sizes[0], heads = q.sizes[1], columns = q.sizes[2], size = q.sizes[3];
     const std::int64_t key_heads = cache.sizes[1], length = cache.sizes[2];
-    if ((inputs[kKeyCache].type == ort::kInt8) != (attributes_.scaled != 0)) refuse("caches of int8, and no others, are scaled");
+    if ((inputs[kKeyCache].type == ort::kInt8) != (attributes_.scaled != 0)) refuse("caches must have scales if they are int8, and only then");
     const std::int64_t kept = size + (inputs[kKeyCache].type == ort::kInt8 ? kScaleBytes : 0);
     const Shape fresh = Shape().with(batch).with(key_heads).with(columns).with(size);
     if (inputs[kK].shape != fresh || inputs[kV].shape != fresh || cache != Shape().with(batch).with(key_heads).with(length).with(kept) ||
         inputs[kValueCache].shape != cache) {
-      refuse("keys, values and caches do not fit queries of [%lld, %lld, %lld, %lld] and each other",
+      refuse("the shapes of keys, values and caches do not match queries of [%lld, %lld, %lld, %lld] and each other",
              static_cast<long long>(batch), static_cast<long long>(heads), static_cast<long long>(columns),
              static_cast<long long>(size));
     }
@@ -46,15 +46,15 @@ class CachedAttention : public Kernel {
       refuse("%lld query heads cannot share %lld key heads evenly", static_cast<long long>(heads),
              static_cast<long long>(key_heads));
     }
-    if (size < 1 || size > attention::kMostNumbers) refuse("a head has %lld numbers, not 1 to %d", static_cast<long long>(size), attention::kMostNumbers);
+    if (size < 1 || size > attention::kMostNumbers) refuse("heads have size %lld, but must have size 1 to %d", static_cast<long long>(size), attention::kMostNumbers);
     const Tensor &start = inputs[kStart], &sinks = inputs[kSinks];
-    if (start.shape != Shape().with(batch)) refuse("start does not have a number for each of %lld rows", static_cast<long long>(batch));
+    if (start.shape != Shape().with(batch)) refuse("start must have one number for each of the %lld rows", static_cast<long long>(batch));
     if (sinks.is_there() && sinks.shape != Shape().with(heads)) {
-      refuse("there is no sink for each of %lld heads", static_cast<long long>(heads));
+      refuse("sinks must have one number for each of the %lld heads", static_cast<long long>(heads));
     }
     const Tensor& ancestors = inputs[kAncestors];
     if (ancestors.is_there() && ancestors.shape != Shape().with(batch).with(columns).with(columns)) {
-      refuse("ancestors do not say of %lld rows which of %lld columns each of them sees", static_cast<long long>(batch),
+      refuse("ancestors must have a matrix for each of the %lld rows, over %lld columns", static_cast<long long>(batch),
              static_cast<long long>(columns));
     }
     outputs[0] = Shape().with(batch).with(columns).with(heads).with(size);

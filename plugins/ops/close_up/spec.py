@@ -11,18 +11,20 @@ SPEC = OpSpec(
     name="CloseUp",
     doc="""Move the entries of each row's path together, in place, in a stack of N buffers of one shape.
 
-A window's column c has its entry at position start + c. That of the path's column i goes to position start + path[0] +
-i, one after the other, up to the first -1; positions that the buffer does not have are left out. A path rises, so no
-entry is overwritten before it has moved, and one that is a chain moves nothing. Entries are any bytes: keys and values
-of caches, or features of a window, whose buffers begin at position 0.""",
+Window column c has its entry at position start + c. The entry of the path's column i moves to position start +
+path[0] + i, up to the first -1; positions outside the buffer are skipped. The columns of a path are ascending, so no
+entry is overwritten before it has moved, and a chain moves nothing. Entries are any bytes: keys and values of caches,
+or features of a window, whose buffers begin at position 0.""",
     inputs=(
-        Operand("entries", ("N", "P", "H", "T", "W"), ("int8",), "by buffer, row, head and position; W bytes each"),
+        Operand(
+            "entries", ("N", "P", "H", "T", "W"), ("int8",), "entries of W bytes, by buffer, row, head and position"
+        ),
         Operand("start", ("B",), ("int64",), "position of window column 0"),
-        Operand("path", ("B", "E"), ("int32",), "rising window columns, then -1; of the first rows"),
+        Operand("path", ("B", "E"), ("int32",), "ascending window columns, then -1, of the first rows"),
     ),
     outputs=(
         Operand(
-            "closed", ("N", "P", "H", "T", "W"), ("int8",), "entries with those of the path moved", aliases="entries"
+            "closed", ("N", "P", "H", "T", "W"), ("int8",), "entries, with the path's entries moved", aliases="entries"
         ),
     ),
     reference=close_up,

@@ -17,14 +17,14 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
 
 SPEC = OpSpec(
     name="MicroscaledRound",
-    doc="""Round to E4M3 in blocks of 32 along the last axis, each of which has a power of two for its scale.
+    doc="""Round to E4M3 in blocks of 32 along the last axis, each with a power of two as its scale.
 
-The scale is the least power of two, from 2**-127 up, that brings the largest number of the block to 448 or less; each
-number divided by it is rounded to the nearest E4M3 number, ties to even, and multiplied with it again. The numbers are
-finite; those that round to more than their type holds (in float16 from 63488 on) do not stay so. Source: MXFP8 of OCP
-Microscaling Formats 1.0, with NVIDIA's rounding of the scale, which is up.""",
-    inputs=(Operand("x", ("...", "C"), FLOATS, "C is a multiple of 32"),),
-    outputs=(Operand("y", ("...", "C"), FLOATS, "the nearest values that MXFP8 has", same_as="x"),),
+The scale is the smallest power of two, from 2**-127 up, that brings the largest number of the block to 448 or less.
+Each number is divided by the scale, rounded to the nearest E4M3 number (ties to even), and multiplied by the scale.
+The input must be finite; numbers that round to a value beyond their type (in float16, from 63488 on) become infinite.
+Source: MXFP8 of OCP Microscaling Formats 1.0, with NVIDIA's rounding of the scale (up).""",
+    inputs=(Operand("x", ("...", "C"), FLOATS, "numbers to round; C is a multiple of 32"),),
+    outputs=(Operand("y", ("...", "C"), FLOATS, "the nearest MXFP8 values", same_as="x"),),
     reference=microscaled_round,
     body=body,
     check_dims=_check_dims,

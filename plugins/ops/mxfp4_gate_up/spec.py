@@ -30,18 +30,18 @@ def bounds_of_blocks(columns: str) -> tuple[Bound, ...]:
 
 SPEC = OpSpec(
     name="Mxfp4GateUp",
-    doc="""The gated inner rows of each token's A experts: SwiGLU(gate_up(x)), as ``SparseExperts`` defines it.
+    doc="""Compute the gated inner rows of each token's A experts: SwiGLU(gate_up(x)), as ``SparseExperts`` defines it.
 
 Matrices are stacks of MXFP4 blocks as GPT-OSS checkpoints store them: rows alternate (gate, up), a byte has the codes
 of two columns, the lower half first, and 32 columns share a power of two. Products are sums in float32, in an order
-that depends on the number of columns alone, so a row of inner depends on its own row of x and on its expert alone. Only
-the experts that some token has are read, and their tokens together. An infinite ``limit`` is no clamp. The row of
-an expert that does not exist is NaN.""",
+that depends only on the number of columns, so a row of inner depends only on its own row of x and on its expert. Only
+experts that a token has chosen are read, once for all of their tokens. An infinite ``limit`` does not clamp. The row
+of an expert that does not exist is NaN.""",
     inputs=(
         Operand("x", ("N", "H"), FLOATS, "tokens"),
         Operand("experts", ("N", "A"), ("int64",), "ids of the experts of each token, 0..E-1"),
         Operand("codes", ("E", "I", "pair", "blocks", "bytes"), CODES, "codes of gate and up of every inner column"),
-        Operand("exponents", ("E", "I", "pair", "blocks"), EXPONENTS, "their exponents + 127, as bytes"),
+        Operand("exponents", ("E", "I", "pair", "blocks"), EXPONENTS, "exponents + 127 of the blocks, as bytes"),
         Operand("bias", ("E", "J"), FLOATS, "added to the products; J = 2 I, gate and up alternating", same_as="x"),
         Operand("alpha", (), ("float32",), "steepness of the gate's sigmoid"),
         Operand("beta", (), ("float32",), "added to up"),
@@ -52,9 +52,9 @@ an expert that does not exist is NaN.""",
     body=body,
     bounds=(
         *bounds_of_blocks("H"),
-        Bound(("pair",), "there are gate and up, not {pair} rows", least=2, most=2),
+        Bound(("pair",), "an inner column has two rows (gate and up), not {pair}", least=2, most=2),
         Bound(("I",), "bias has {J} numbers per expert, not two for each of {I} columns", least="J", most="J", times=2),
-        Bound(("I",), "{I} inner columns are more than one launch takes", most=_MOST // MOST_CHOICES),
+        Bound(("I",), "{I} inner columns exceed the limit of one launch", most=_MOST // MOST_CHOICES),
     ),
     kernel=Kernel(
         entry="mxfp4_gate_up",

@@ -21,7 +21,7 @@ class PlaceholderDraft : public Kernel {
     }
     for (int at : {kStart, kWindowLen, kDraftLen, kNumTokens}) {
       const Shape& shape = inputs[std::size_t(at)].shape;
-      if (shape.rank != 1 || shape.sizes[0] != rows) refuse("input %d must have a number for each of the rows", at);
+      if (shape.rank != 1 || shape.sizes[0] != rows) refuse("input %d must have one number for each row", at);
     }
     outputs[kRowIds] = outputs[kRowIsReal] = Shape().with(rows).with(ids.sizes[1] + k - 1);
     outputs[kEmitRows] = Shape().with(rows).with(k);

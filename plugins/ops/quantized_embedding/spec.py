@@ -11,17 +11,16 @@ from .reference import quantized_embedding
 
 SPEC = OpSpec(
     name="QuantizedEmbedding",
-    doc="""Look rows up in the matrix of a ``QuantizedLinear``, as numbers of float32.
+    doc="""Look up rows in the matrix of a ``QuantizedLinear``, as float32 numbers.
 
-An embedding and a head that are one matrix are stored once: both ops read the same codes and scales. A number is its
-whole code times its scale (d times the whole scale, which is exact), and then plus its least value if there is one,
-each rounded. Ids are of 0..rows - 1; the
-kernel refuses others.""",
-    inputs=(Operand("ids", ("...",), ("int64",), "which rows"), CODES, SCALES),
+An embedding and an LM head that are one matrix are stored once: both ops read the same codes and scales. A number is
+its integer code times its scale (d times the integer scale, which is exact), plus its minimum if it has one; each step
+is rounded. Ids are 0..rows - 1; the kernel refuses others.""",
+    inputs=(Operand("ids", ("...",), ("int64",), "ids of the rows"), CODES, SCALES),
     outputs=(Operand("y", ("...", "columns"), ("float32",), "the rows"),),
     reference=quantized_embedding,
     body=body,
-    attributes=(FORMAT, ROWS, Attribute("columns", int, -1, "columns of the matrix: 32 a block", at_least_one)),
+    attributes=(FORMAT, ROWS, Attribute("columns", int, -1, "columns of the matrix, 32 per block", at_least_one)),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
     in_stretches=True,

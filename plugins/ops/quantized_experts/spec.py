@@ -36,24 +36,30 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
 
 SPEC = OpSpec(
     name="QuantizedExperts",
-    doc="""The sum over a token's A experts of score * down(SwiGLU(gate_up(x))), as ``SparseExperts`` defines it.
+    doc="""Sum score * down(SwiGLU(gate_up(x))) over a token's A experts, as ``SparseExperts`` defines it.
 
-Every matrix of a stack is packed by itself, as ``quantized_linear/packed_weights.py`` says; the two stacks may have
-different formats. Both products are those of ``QuantizedLinear``: x, and the output of the gate, are rounded to int8 in
-blocks of 32. The experts of a token are added in their order in ``experts``, in float32. So a row of y depends on its
-own row of x, experts and scores alone. A row with an expert that does not exist is NaN.""",
+Each matrix of a stack is packed separately, as ``quantized_linear/packed_weights.py`` describes; the two stacks may
+have different formats. Both products are computed as in ``QuantizedLinear``: x and the output of the gate are rounded
+to int8 in blocks of 32. The experts of a token are added in their order in ``experts``, in float32, so a row of y
+depends only on its own row of x, experts and scores. A row with an expert that does not exist is NaN.""",
     inputs=(
         Operand("x", ("N", "H"), ("float32",), "tokens; H is a multiple of 32"),
         Operand("experts", ("N", "A"), ("int64",), "ids of the experts of each token, 0..E-1, distinct"),
-        Operand("scores", ("N", "A"), ("float32",), "weight of each of them"),
+        Operand("scores", ("N", "A"), ("float32",), "weight of each expert"),
         _codes("gate_up", "packed codes of 2 * inner rows per expert, gate and up alternating"),
         _scales("gate_up"),
         _codes("down", "packed codes of ``hidden`` rows per expert, of ``inner`` columns"),
         _scales("down"),
-        Operand("gate_up_bias", ("E", "J"), ("float32",), "in the row order of gate_up", optional=True),
+        Operand(
+            "gate_up_bias",
+            ("E", "J"),
+            ("float32",),
+            "added to the products, in the row order of gate_up",
+            optional=True,
+        ),
         Operand("down_bias", ("E", "D"), ("float32",), "added to each expert's output", optional=True),
     ),
-    outputs=(Operand("y", ("N", "hidden"), ("float32",), "tokens after their experts"),),
+    outputs=(Operand("y", ("N", "hidden"), ("float32",), "sums over the experts of each token"),),
     reference=quantized_experts,
     body=body,
     attributes=(

@@ -15,7 +15,7 @@ class QuantizedLinear : public Kernel {
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape& x = inputs[0].shape;
     if (x.rank < 1 || x.last() != weights_.columns()) {
-      refuse("x has %lld columns, the weight %lld", static_cast<long long>(x.last()),
+      refuse("x has %lld columns, but the weight has %lld", static_cast<long long>(x.last()),
              static_cast<long long>(weights_.columns()));
     }
     outputs[0] = x.with_last(weights_.rows);

@@ -19,8 +19,8 @@ SCALES = Operand(
     ("float16", "float32", "uint8"),
     "packed scales, of the type that belongs to the format",
 )
-FORMAT = Attribute("format", str, "", f"how the matrix is stored: {', '.join(FORMATS)}", one_of_formats)
-ROWS = Attribute("rows", int, -1, "rows of the matrix; the last tile is filled up", at_least_one)
+FORMAT = Attribute("format", str, "", f"storage of the matrix: {', '.join(FORMATS)}", one_of_formats)
+ROWS = Attribute("rows", int, -1, "rows of the matrix; the last tile is padded", at_least_one)
 
 
 def check_packed(dims: Mapping[str, int]) -> str | None:
@@ -28,7 +28,7 @@ def check_packed(dims: Mapping[str, int]) -> str | None:
     if dims.get("blocks", 1) < 1:
         return "the matrix has no columns"
     if "C" in dims and "blocks" in dims and dims["C"] != 32 * dims["blocks"]:
-        return f"x has {dims['C']} columns, the matrix {32 * dims['blocks']}: K must be a multiple of 32"
+        return f"x has {dims['C']} columns, but the matrix has {32 * dims['blocks']}: K must be a multiple of 32"
     sizes = sorted({64 * form.bits for form in PACKED_FORMATS.values()})
     if dims.get("bytes", sizes[0]) not in sizes:
         return f"a block of codes has {', '.join(map(str, sizes))} bytes, not {dims['bytes']}"
@@ -37,20 +37,21 @@ def check_packed(dims: Mapping[str, int]) -> str | None:
 
 SPEC = OpSpec(
     name="QuantizedLinear",
-    doc="""Multiply rows with a quantized matrix: y = round(x) @ matrix.T.
+    doc="""Multiply rows by a quantized matrix: y = round(x) @ matrix.T.
 
-Each block of 32 numbers of x is rounded to int8: its scale is the largest magnitude / 127, codes are the nearest whole
-multiples, ties to even; a block with no number of 2**-100 or more is zeros. A row with a number that is not finite
-gives NaN in every output. The matrix [rows, K] is packed as ``packed_weights.py`` says.
+Each block of 32 numbers of x is rounded to int8: the scale is the largest magnitude / 127, and codes are the nearest
+integer multiples, ties to even. A block without a number of 2**-100 or more is rounded to zeros. A row with a number
+that is not finite gives NaN in every output. ``packed_weights.py`` describes how the matrix [rows, K] is packed.
 
-y of a row is made block by block, in order: the sum of codes times codes (exact), made float32, times the block's scale
-of the matrix if it has one, then a fused multiply-add of it with the scale of x onto what came before; a least value is
-a second one, with the sum of the codes of x. The scale of a row comes last. The scale of a block of q4_k and q5_k is d
-times its whole scale (exact), its least value -(dmin times its whole minimum). q6_k has a whole scale for each half of
-a block: the sums of the halves are multiplied with them and added (exact), and d is the scale. So the bits of y depend
-on the row and the matrix alone. The body adds in another order.""",
+y of a row is computed block by block, in order. The sum of codes times codes (exact) is converted to float32 and
+multiplied by the matrix's scale of the block, if there is one; a fused multiply-add with the scale of x then adds the
+product to the previous sum. If the block has a minimum, a second fused multiply-add adds the minimum times the sum of
+the codes of x. The scale of a row is applied last. In q4_k and q5_k, the scale of a block is d times its integer scale
+(exact), and its minimum is -(dmin times its integer minimum). In q6_k, each half of a block has an integer scale: the
+sums of the halves are multiplied by these scales and added (exact), and d is the scale. The bits of y therefore depend
+only on the row and the matrix. The function body adds in another order.""",
     inputs=(Operand("x", ("...", "C"), ("float32",), "rows of K columns, a multiple of 32"), CODES, SCALES),
-    outputs=(Operand("y", ("...", "rows"), ("float32",), "a number for every row of the matrix"),),
+    outputs=(Operand("y", ("...", "rows"), ("float32",), "one number for each row of the matrix"),),
     reference=quantized_linear,
     body=body,
     attributes=(FORMAT, ROWS),

@@ -10,11 +10,11 @@ from .reference import wide_embedding
 
 SPEC = OpSpec(
     name="WideEmbedding",
-    doc="""Look rows up in the matrix of a ``WideLinear``, as they are.
+    doc="""Look up rows in the matrix of a ``WideLinear``, unchanged.
 
-An embedding and a head that are one matrix are stored once: both ops read the same tiles. Ids are of 0..rows - 1; the
+An embedding and an LM head that are one matrix are stored once: both ops read the same tiles. Ids are 0..rows - 1; the
 kernel refuses others.""",
-    inputs=(Operand("ids", ("...",), ("int64",), "which rows"), MATRIX),
+    inputs=(Operand("ids", ("...",), ("int64",), "ids of the rows"), MATRIX),
     outputs=(Operand("y", ("...", "C"), ("float32",), "the rows"),),
     reference=wide_embedding,
     body=body,

@@ -27,21 +27,27 @@ def _check_dims(dims: Mapping[str, int]) -> str | None:
 
 SPEC = OpSpec(
     name="WideExperts",
-    doc="""The sum over a token's A experts of score * down(SwiGLU(gate_up(x))), as ``SparseExperts`` defines it.
+    doc="""Sum score * down(SwiGLU(gate_up(x))) over a token's A experts, as ``SparseExperts`` defines it.
 
-Every matrix of a stack is packed by itself, as ``wide_linear/packed_matrix.py`` says. Both products are those of
-``WideLinear``. The experts of a token are added in their order in ``experts``, in float32. So a row of y depends on its
-own row of x, experts and scores alone. A row with an expert that does not exist is NaN.""",
+Each matrix of a stack is packed separately, as ``wide_linear/packed_matrix.py`` describes. Both products are computed
+as in ``WideLinear``. The experts of a token are added in their order in ``experts``, in float32, so a row of y depends
+only on its own row of x, experts and scores. A row with an expert that does not exist is NaN.""",
     inputs=(
         Operand("x", ("N", "H"), ("float32",), "tokens"),
         Operand("experts", ("N", "A"), ("int64",), "ids of the experts of each token, 0..E-1, distinct"),
-        Operand("scores", ("N", "A"), ("float32",), "weight of each of them"),
+        Operand("scores", ("N", "A"), ("float32",), "weight of each expert"),
         _stack("gate_up", "H", "packed matrices of 2 * inner rows, gate and up alternating"),
         _stack("down", "I", "packed matrices of ``hidden`` rows"),
-        Operand("gate_up_bias", ("E", "J"), ("float32",), "in the row order of gate_up", optional=True),
+        Operand(
+            "gate_up_bias",
+            ("E", "J"),
+            ("float32",),
+            "added to the products, in the row order of gate_up",
+            optional=True,
+        ),
         Operand("down_bias", ("E", "D"), ("float32",), "added to each expert's output", optional=True),
     ),
-    outputs=(Operand("y", ("N", "hidden"), ("float32",), "tokens after their experts"),),
+    outputs=(Operand("y", ("N", "hidden"), ("float32",), "sums over the experts of each token"),),
     reference=wide_experts,
     body=body,
     attributes=(

@@ -14,7 +14,7 @@ class WideLinear : public Kernel {
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape& x = inputs[0].shape;
     if (x.rank < 1 || x.last() != matrix_.columns) {
-      refuse("x has %lld columns, the matrix %lld", static_cast<long long>(x.last()),
+      refuse("x has %lld columns, but the matrix has %lld", static_cast<long long>(x.last()),
              static_cast<long long>(matrix_.columns));
     }
     outputs[0] = x.with_last(matrix_.rows);

@@ -11,7 +11,7 @@ from .cpu_cases import cpu_cases
 from .reference import wide_linear
 
 MATRIX = Operand("matrix", ("tiles", "C", "lanes"), ("float32",), "the packed matrix: 16 lanes, tiles of 16 rows")
-ROWS = Attribute("rows", int, -1, "rows of the matrix; the last tile is filled up", at_least_one)
+ROWS = Attribute("rows", int, -1, "rows of the matrix; the last tile is padded", at_least_one)
 
 
 def check_packed(dims: Mapping[str, int]) -> str | None:
@@ -23,13 +23,13 @@ def check_packed(dims: Mapping[str, int]) -> str | None:
 
 SPEC = OpSpec(
     name="WideLinear",
-    doc="""Multiply rows with a matrix of float32: y = x @ matrix.T.
+    doc="""Multiply rows by a float32 matrix: y = x @ matrix.T.
 
-The matrix [rows, K] is packed as ``packed_matrix.py`` says. An output is 0, and then for each column, in order, a fused
-multiply-add of x and the matrix onto what came before. So the bits of y depend on the row and the matrix alone. The
-body adds in another order.""",
+``packed_matrix.py`` describes how the matrix [rows, K] is packed. An output starts at 0 and adds one fused
+multiply-add of x and the matrix for each column, in order, so the bits of y depend only on the row and the matrix. The
+function body adds in another order.""",
     inputs=(Operand("x", ("...", "C"), ("float32",), "rows of K columns"), MATRIX),
-    outputs=(Operand("y", ("...", "rows"), ("float32",), "a number for every row of the matrix"),),
+    outputs=(Operand("y", ("...", "rows"), ("float32",), "one number for each row of the matrix"),),
     reference=wide_linear,
     body=body,
     attributes=(ROWS,),

@@ -76,7 +76,7 @@ inline bool register_with(const std::string& path, int how) {
   for (const std::string& path : found) register_with(path, RTLD_NOLOAD);
   // As a library that is linked to TensorRT would bring it; one that is not where the system looks must come first.
   if (!found.empty() || register_with("libnvinfer.so.11", 0) || register_with("libnvinfer.so.10", 0)) return;
-  fail("no TensorRT is in this process: open this library after it, or with loadLibrary of its registry");
+  fail("TensorRT is not loaded in this process: load this library after TensorRT, or with loadLibrary of TensorRT's registry");
 }
 
 }  // namespace peagle

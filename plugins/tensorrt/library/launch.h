@@ -81,7 +81,7 @@ class Launcher {
     int device, major, minor;
     if (driver.cuCtxGetDevice(&device)) return "there is no current CUDA context";
     if (driver.cuDeviceGetAttribute(&major, kMajor, device) || driver.cuDeviceGetAttribute(&minor, kMinor, device)) {
-      return "the GPU does not tell its compute capability";
+      return "cannot read the compute capability of the GPU";
     }
     const int sm = 10 * major + minor;
     const Cubin* best = nullptr;
@@ -156,14 +156,14 @@ class Launcher {
     int width = 0;
     const int failed = driver.cuFuncGetAttribute(&width, kCompiledClusterWidth, function);
     if (failed) return driver.words(failed);
-    if (width && width != cluster_) return text_of("it is compiled for clusters of %d blocks, not %d", width, cluster_);
+    if (width && width != cluster_) return text_of("the kernel was compiled for clusters of %d blocks, not %d", width, cluster_);
     const int count = op.num_inputs + op.num_scalars + op.num_outputs;
     for (int i = 0; i <= count; ++i) {
       const bool is_scalar = i >= op.num_inputs && i < op.num_inputs + op.num_scalars;
       std::size_t offset, size = 0;
       const int error = driver.cuKernelGetParamInfo(kernel, i, &offset, &size);
       const bool is_right = i == count ? error == kInvalidValue : !error && size == (is_scalar ? 4 : 8);
-      if (!is_right) return text_of("its parameter %d is not that of the spec", i);
+      if (!is_right) return text_of("parameter %d of the kernel differs from the spec", i);
     }
     kernels_.push_back({kernel, width != 0});
     return "";

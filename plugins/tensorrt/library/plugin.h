@@ -130,7 +130,7 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
     const std::vector<Size> symbols = sizes_of(op_, shapes_of(inputs), attributes_, problems);
     for (int i = 0; i < num_outputs && !problems; ++i) {
       if (!fits(op_.outputs[i], outputs[i], output_type(op_, i, types), symbols)) {
-        problems.add(text_of("TensorRT made %s another type or shape than the spec", op_.outputs[i].name));
+        problems.add(text_of("TensorRT passed %s with a type or shape that differs from the spec", op_.outputs[i].name));
       }
     }
     return problems ? fail(problems.text()) : kDone;
@@ -149,7 +149,7 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
     Problems problems(op_);
     const std::vector<Size> symbols = not_loaded_.empty() ? sizes_of(op_, shapes_of(input_descs), attributes_, problems)
                                                           : std::vector<Size>();
-    if (!not_loaded_.empty()) problems.add("its kernel cannot be used: " + not_loaded_);
+    if (!not_loaded_.empty()) problems.add("the kernel cannot be used: " + not_loaded_);
     int entry = 0;
     while (op_.typed_by >= 0 && entry < op_.num_entries && op_.entry_types[entry] != input_descs[op_.typed_by].type) {
       ++entry;

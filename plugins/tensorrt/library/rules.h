@@ -185,7 +185,7 @@ inline std::vector<Size> sizes_of(const Op& op, const std::vector<Shape>& shapes
         sizes[symbol] = size;  // a known size says more than one that is not
         is_bound[symbol] = true;
       } else if (size.is_known() && size.value != sizes[symbol].value) {
-        problems.add(text_of("%s: dimension %s is %lld, elsewhere %lld", operand.name, op.symbols[symbol],
+        problems.add(text_of("%s: dimension %s is %lld, but %lld in another tensor", operand.name, op.symbols[symbol],
                              static_cast<long long>(size.value), static_cast<long long>(sizes[symbol].value)));
       }
     }

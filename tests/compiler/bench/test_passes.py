@@ -64,7 +64,7 @@ def test_engine_tells_the_bytes_of_its_passes(demo_engine: Path, monkeypatch: py
     assert one.floor is not None
     words = dict(result.origin)["memory"]
     assert "read by 1 thread; a plain pass reads" in words
-    assert f"in {one.floor:.2f} ms at least" in words
+    assert f"which takes at least {one.floor:.2f} ms" in words
     assert result.as_json()["passes"][0]["share_of_floor"] == pytest.approx(one.share_of_floor, abs=1e-6)
 
 

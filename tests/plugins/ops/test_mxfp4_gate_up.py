@@ -124,12 +124,15 @@ def test_no_bit_of_a_token_depends_on_the_window() -> None:
 REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
     "columns": ({"x": (5, 96)}, "2 blocks of 32 do not have the 96 columns of the other factor"),
     "bytes": ({"codes": (4, 3, 2, 2, 8)}, "a block has 16 bytes of codes, not 8"),
-    "rows": ({"codes": (4, 3, 3, 2, 16), "exponents": (4, 3, 3, 2)}, "there are gate and up, not 3 rows"),
+    "rows": (
+        {"codes": (4, 3, 3, 2, 16), "exponents": (4, 3, 3, 2)},
+        "an inner column has two rows (gate and up), not 3",
+    ),
     "bias": ({"bias": (4, 5)}, "bias has 5 numbers per expert, not two for each of 3 columns"),
     "experts": ({"experts": (5, 257)}, "257 experts per token are not 1 to 256"),
     "inner columns": (
         {"codes": (4, 2**23, 2, 2, 16), "exponents": (4, 2**23, 2, 2), "bias": (4, 2**24)},
-        "8388608 inner columns are more than one launch takes",
+        "8388608 inner columns exceed the limit of one launch",
     ),
 }
 

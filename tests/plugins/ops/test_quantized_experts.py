@@ -144,7 +144,7 @@ def test_misfit_inputs_are_rejected_at_run(cpu_library: Path) -> None:
     case = make(np.random.default_rng(5))
     x, experts, scores = case[2]
     run = kernel(OP, cpu_library, case, "portable")
-    with pytest.raises(Exception, match="x has 224 columns, gate_up 256"):
+    with pytest.raises(Exception, match="x has 224 columns, but gate_up has 256"):
         run(x[:, :224].copy(), experts, scores)
     with pytest.raises(Exception, match="a row for each of the 6 tokens"):
         run(x, experts[:5], scores[:5])
@@ -160,7 +160,7 @@ def test_the_spec_knows_the_shapes() -> None:
     spec = OPS[OP]
     given = spec.check_attributes(attributes)
     assert spec.infer_shapes([*(each.shape for each in tokens), *stacks], given) == [(6, 40)]
-    with pytest.raises(BuildError, match="gate_up: x has 96 columns, the matrix 256"):
+    with pytest.raises(BuildError, match="gate_up: x has 96 columns, but the matrix has 256"):
         spec.infer_shapes([(6, 96), (6, 3), (6, 3), *stacks], given)
     with pytest.raises(BuildError, match="a token cannot have 6 different experts of 5"):
         spec.infer_shapes([(6, 256), (6, 6), (6, 6), *stacks], given)

@@ -279,7 +279,7 @@ def test_kernel_runs_instead_of_the_body_when_available(cpu_library: Path, body_
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no format": ({"format": ""}, "format is ''"),
-    "an unknown format": ({"format": "q2_k"}, f"format is 'q2_k', not one of {', '.join(FORMATS)}"),
+    "an unknown format": ({"format": "q2_k"}, f"format is 'q2_k', but must be one of {', '.join(FORMATS)}"),
     "codes of another format": ({"format": "q4_0"}, "are not 20 rows of q4_0"),
     "fewer rows than a tile": ({"rows": 16}, "are not 16 rows"),
     "more rows than tiles": ({"rows": 33}, "are not 33 rows"),
@@ -308,7 +308,7 @@ def test_invalid_packed_matrix_is_rejected_at_load(cpu_library: Path, what: str)
 def test_misfit_input_is_rejected_at_run(cpu_library: Path) -> None:
     run = linear(cpu_library, matrix(np.random.default_rng(9), "q4_1", 20, 64), "q4_1", 20, "portable")
     for shape in ((3, 32), (3, 63), (0,), ()):
-        with pytest.raises(Exception, match=r"x has \d+ columns, the weight 64"):
+        with pytest.raises(Exception, match=r"x has \d+ columns, but the weight has 64"):
             run(np.zeros(shape, np.float32))
     assert run(np.zeros((2, 0, 64), np.float32)).shape == (2, 0, 20)
 
@@ -358,9 +358,9 @@ def test_the_spec_knows_the_shapes() -> None:
     spec = OPS[OP]
     attributes = spec.check_attributes({"format": "q4_1", "rows": 20})
     assert spec.infer_shapes([(2, 5, 64), (2, 2, 256), (2, 2, 32)], attributes) == [(2, 5, 20)]
-    with pytest.raises(BuildError, match="x has 33 columns, the matrix 64: K must be a multiple of 32"):
+    with pytest.raises(BuildError, match="x has 33 columns, but the matrix has 64: K must be a multiple of 32"):
         spec.infer_shapes([(5, 33), (2, 2, 256), (2, 2, 32)], attributes)
-    with pytest.raises(BuildError, match="tiles is 3, elsewhere 2"):
+    with pytest.raises(BuildError, match="tiles is 3, but 2 in another tensor"):
         spec.infer_shapes([(5, 64), (2, 2, 256), (3, 2, 32)], attributes)
     with pytest.raises(BuildError, match=f"format must be one of {', '.join(FORMATS)}; rows must be 1 or more"):
         spec.check_attributes({})

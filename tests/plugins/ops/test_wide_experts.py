@@ -109,7 +109,7 @@ def test_misfit_inputs_are_rejected_at_run(cpu_library: Path) -> None:
     case = make(np.random.default_rng(5))
     x, experts, scores = case[2]
     run = kernel(OP, cpu_library, case, "portable")
-    with pytest.raises(Exception, match="x has 32 columns, gate_up 33"):
+    with pytest.raises(Exception, match="x has 32 columns, but gate_up has 33"):
         run(x[:, :32].copy(), experts, scores)
     with pytest.raises(Exception, match="a row for each of the 6 tokens"):
         run(x, experts[:5], scores[:5])

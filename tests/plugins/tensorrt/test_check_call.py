@@ -83,7 +83,7 @@ def test_inputs_that_do_not_fit_are_named(
 
 
 def test_sizes_that_contradict_each_other_are_named() -> None:
-    with pytest.raises(BuildError, match="dimension B is 3, elsewhere 2"):
+    with pytest.raises(BuildError, match="dimension B is 3, but 2 in another tensor"):
         check_call(DRAFT, {"mask_token_id": 7}, DRAFT_DTYPES, [[2, 4], [2], [3], [2], [2, 3], [2]])
 
 

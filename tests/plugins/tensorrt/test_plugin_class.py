@@ -117,13 +117,15 @@ def test_real_shapes_are_checked_when_they_change(trt: Any) -> None:
     outputs = described_outputs(trt, "PlaceholderDraft", inputs, {"mask_token_id": 9})
     plugin.on_shape_change(inputs, outputs)
     assert errors.last() is None
-    with pytest.raises(BuildError, match="dimension B is 3, elsewhere 2"):
+    with pytest.raises(BuildError, match="dimension B is 3, but 2 in another tensor"):
         plugin.on_shape_change([*inputs[:-1], described(trt, "int32", [3])], outputs)
     with pytest.raises(BuildError, match="tokens must have at least 2 columns"):
         plugin.on_shape_change(described_inputs(trt, "PlaceholderDraft", {**SIZES, "E": 1}), outputs)
-    with pytest.raises(BuildError, match=r"TensorRT made row_ids int64 \[2, 6\], but the spec says int64 \[2, 5\]"):
+    with pytest.raises(
+        BuildError, match=r"TensorRT passed row_ids int64 \[2, 6\], but the spec requires int64 \[2, 5\]"
+    ):
         plugin.on_shape_change(inputs, [described(trt, "int64", [2, 6]), *outputs[1:]])
-    with pytest.raises(BuildError, match="TensorRT made newest int32"):
+    with pytest.raises(BuildError, match="TensorRT passed newest int32"):
         plugin.on_shape_change(inputs, [*outputs[:3], described(trt, "int32", [2]), *outputs[4:]])
     assert "newest" in str(errors.last())
 

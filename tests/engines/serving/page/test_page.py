@@ -166,8 +166,8 @@ def test_messages_wait_for_the_answer_and_can_be_taken_back(page: Page) -> None:
         ask(page, text, waits=False)
     page.until("document.querySelectorAll('#queue li').length === 3")
     assert page.value(USERS) == [QUESTION]
-    click(page, "Remove the message that waits: # third")
-    click(page, "Edit the message that waits: # fourth")
+    click(page, "Remove the waiting message: # third")
+    click(page, "Edit the waiting message: # fourth")
     assert page.value("document.getElementById('text').value") == "# fourth"
     page.narrow(-1)
     page.until(IDLE)

@@ -204,13 +204,13 @@ REFUSED: dict[str, tuple[Arrays, str]] = {
     "a start before the cache": ({"start": np.array([-1])}, "row 0: 2 positions from -1 do not fit in a cache of 8"),
     "a start at its end": ({"start": np.array([7])}, "row 0: 2 positions from 7 do not fit in a cache of 8"),
     "a huge start": ({"start": np.array([2**62])}, "do not fit in a cache of 8"),
-    "a start too many": ({"start": np.array([1, 1])}, "start does not have a number for each of 1 rows"),
+    "a start too many": ({"start": np.array([1, 1])}, "start must have one number for each of the 1 rows"),
     "heads that cannot be shared": ({"q": np.zeros((1, 5, 2, 16))}, "5 query heads cannot share 2 key heads evenly"),
     "no heads": ({"k_cache": np.zeros((1, 0, 8, 16))}, "do not fit"),
     "another width": ({"v": np.zeros((1, 2, 3, 16))}, "do not fit queries of"),
     "another size": ({"v_cache": np.zeros((1, 2, 8, 12))}, "do not fit queries of"),
     "too few dimensions": ({"k": np.zeros((2, 2, 16))}, "input 1 has 3 dimensions, not 4"),
-    "sinks of other heads": ({"sinks": np.zeros(3)}, "there is no sink for each of 4 heads"),
+    "sinks of other heads": ({"sinks": np.zeros(3)}, "sinks must have one number for each of the 4 heads"),
     "a tree of other columns": (
         {"ancestors": np.zeros((1, 2, 3), bool)},
         "of 1 rows which of 2 columns each",
@@ -238,14 +238,14 @@ def test_heads_of_more_numbers_than_the_kernel_has_room_for_are_refused(cpu_libr
 
 
 def test_caches_of_codes_are_refused_when_the_node_is_loaded(cpu_library: Path) -> None:
-    with pytest.raises(Exception, match="caches of codes have no CPU kernel"):
+    with pytest.raises(Exception, match="the CPU kernel does not support caches of E4M3 codes"):
         made(cpu_library, (), (("scale", 1.0), ("k_scale", 0.5), ("v_scale", 0.5)))
 
 
 def test_caches_of_int8_go_with_their_attribute(cpu_library: Path) -> None:
     case = case_of(np.random.default_rng(7), 1, 1, 1, 1, 16, [0], 2)
     wide = made(cpu_library, (), (("scale", 1.0), ("scaled", 1)))
-    with pytest.raises(Exception, match="caches of int8, and no others, are scaled"):
+    with pytest.raises(Exception, match="caches must have scales if they are int8, and only then"):
         wide.run(None, case)
 
 

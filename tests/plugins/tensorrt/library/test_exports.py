@@ -58,7 +58,7 @@ def test_system_tensorrt_is_loaded_when_none_is_present(plugin_library: Path, tm
     assert opened(plugin_library, folder=folder).stdout.splitlines() == ALL
     done = opened(plugin_library)
     assert done.stdout == ""
-    assert "no TensorRT is in this process" in done.stderr
+    assert "TensorRT is not loaded in this process" in done.stderr
 
 
 @pytest.mark.parametrize(("name", "version"), [("libnvinfer.so.12", 120_000), ("libtensorrt_rtx.so.1", 10_600)])

@@ -234,12 +234,12 @@ def test_real_shapes_are_checked_when_they_change(stand_in: StandIn) -> None:
     assert stand_in.ask("shapes", *unknown) == "taken"
     assert stand_in.words() == ""
     for change, words in {
-        (5, "int32:4"): "num_tokens: dimension B is 4, elsewhere 3",
+        (5, "int32:4"): "num_tokens: dimension B is 4, but 3 in another tensor",
         (4, "int32:3,1"): "tokens must have at least 2 columns: K >= 1 drafts and one more",
         (4, "int64:3,5"): "tokens must be int32, not int64",
-        (6, "int64:3,9"): "TensorRT made row_ids another type or shape than the spec",
-        (9, "int32:3"): "TensorRT made newest another type or shape than the spec",
-        (6, "int64:3"): "TensorRT made row_ids another type or shape than the spec",
+        (6, "int64:3,9"): "TensorRT passed row_ids with a type or shape that differs from the spec",
+        (9, "int32:3"): "TensorRT passed newest with a type or shape that differs from the spec",
+        (6, "int64:3"): "TensorRT passed row_ids with a type or shape that differs from the spec",
     }.items():
         changed = [*inputs, *outputs]
         changed[change[0]] = change[1]
@@ -266,7 +266,7 @@ def launch(program: Path, op: str, *words: str, floats: str = "bfloat16", **envi
     done = subprocess.run(
         [program], input="\n".join(asked), capture_output=True, text=True, check=True, env=variables | environment
     )
-    said = [line for line in done.stderr.splitlines() if "no TensorRT is in this process" not in line]
+    said = [line for line in done.stderr.splitlines() if "TensorRT is not loaded in this process" not in line]
     return done.stdout.splitlines(), "".join(said).removeprefix("[peagle] [E] ")
 
 
@@ -318,9 +318,9 @@ def test_empty_launch_is_skipped(program: Path) -> None:
         ({"FAILING": "cuLibraryLoadData"}, "its kernel cannot be used: CUDA error 700"),
         ({"FAILING": "cuLibraryGetKernel"}, "its kernel cannot be used: numbers_at: CUDA error 700"),
         ({"FAILING": "cuLaunchKernelEx"}, "it was not launched: CUDA error 700"),
-        ({"KERNEL_PARAMS": "8,8,8,8,4,8,4,8"}, "numbers_at: its parameter 5 is not that of the spec"),
-        ({"KERNEL_PARAMS": "8,8,8,8,4,4,4,8,8"}, "numbers_at: its parameter 8 is not that of the spec"),
-        ({"KERNEL_CLUSTER": "4"}, "it is compiled for clusters of 4 blocks, not 1"),
+        ({"KERNEL_PARAMS": "8,8,8,8,4,8,4,8"}, "numbers_at: parameter 5 of the kernel differs from the spec"),
+        ({"KERNEL_PARAMS": "8,8,8,8,4,4,4,8,8"}, "numbers_at: parameter 8 of the kernel differs from the spec"),
+        ({"KERNEL_CLUSTER": "4"}, "the kernel was compiled for clusters of 4 blocks, not 1"),
         ({"COMPUTE_CAPABILITY": "75"}, "this library has no kernel for sm_75, it has sm_89, sm_100, sm_120"),
         ({"COMPUTE_CAPABILITY": "86"}, "this library has no kernel for sm_86, it has sm_89, sm_100, sm_120"),
     ],
