@@ -92,7 +92,8 @@ def test_output_shapes_follow_the_inputs() -> None:
 def test_every_shape_problem_is_named() -> None:
     what = problems(SPEC.infer_shapes, [(2, 5), (3, 3), (4,), (1,)])
     assert what == (
-        "Sample: takes at most 3 inputs, not 4; y: dimension B is 3, but 2 in another tensor; bias: dimension N is 4, but 5 in another tensor"
+        "Sample: takes at most 3 inputs, not 4; y: dimension B is 3, but 2 in another tensor; "
+        "bias: dimension N is 4, but 5 in another tensor"
     )
     assert "x must have rank 2, not 3; bias must have rank 1, not 0" in problems(
         SPEC.infer_shapes, [(1, 2, 3), (1, 3), ()]

@@ -312,11 +312,11 @@ def test_empty_launch_is_skipped(program: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "complaint"),
     [
-        ({"LD_LIBRARY_PATH": ""}, "its kernel cannot be used: libcuda.so.1: cannot open"),
+        ({"LD_LIBRARY_PATH": ""}, "the kernel cannot be used: libcuda.so.1: cannot open"),
         ({"FAILING": "cuInit"}, "CUDA failed to initialize: CUDA error 700: an illegal memory access"),
         ({"FAILING": "cuCtxGetDevice"}, "there is no current CUDA context"),
-        ({"FAILING": "cuLibraryLoadData"}, "its kernel cannot be used: CUDA error 700"),
-        ({"FAILING": "cuLibraryGetKernel"}, "its kernel cannot be used: numbers_at: CUDA error 700"),
+        ({"FAILING": "cuLibraryLoadData"}, "the kernel cannot be used: CUDA error 700"),
+        ({"FAILING": "cuLibraryGetKernel"}, "the kernel cannot be used: numbers_at: CUDA error 700"),
         ({"FAILING": "cuLaunchKernelEx"}, "it was not launched: CUDA error 700"),
         ({"KERNEL_PARAMS": "8,8,8,8,4,8,4,8"}, "numbers_at: parameter 5 of the kernel differs from the spec"),
         ({"KERNEL_PARAMS": "8,8,8,8,4,4,4,8,8"}, "numbers_at: parameter 8 of the kernel differs from the spec"),
