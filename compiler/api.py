@@ -86,7 +86,7 @@ def build(
         lm_head_precision: Type of the LM head.
         draft_precision: Type of the drafter's matrices.
         exclude: Modules of the target not to quantize.
-        allow_wide: Weights that the GPU may expand to FP16 or BF16 before it multiplies them: ``"experts"``.
+        allow_wide: Weights that the GPU may dequantize to FP16 or BF16 for the matmul: ``"experts"``.
         calib_data: JSON Lines file to calibrate with.
         calib_method: Method that chooses activation ranges.
         calib_samples: Maximum number of samples.
@@ -250,10 +250,10 @@ def add_drafter(
 
 
 def list_drafters(engine: StrPath) -> list[EngineDrafter]:
-    """Return the drafters of an engine: the one of the build (``"built-in"``), if any, and those added, by name.
+    """Return the drafters of an engine by name: the drafter of the build (``"built-in"``), if there is one, and added
+    drafters.
 
-    Raises:
-        EnvironmentProblem: The folder is not an engine.
+    Raises: EnvironmentProblem: The folder is not an engine.
     """
     from .pipeline.engine_drafters import list_drafters as run
 
@@ -261,7 +261,7 @@ def list_drafters(engine: StrPath) -> list[EngineDrafter]:
 
 
 def remove_drafter(engine: StrPath, name: str) -> EngineDrafter:
-    """Remove an added drafter from an engine with its files, and return what it was.
+    """Remove an added drafter and its files from an engine, and return its description.
 
     Raises:
         UsageError: The engine has no added drafter of that name.
@@ -299,7 +299,7 @@ def verify(
         engine: The engine folder.
         prompts: Number of bundled prompts to use.
         max_tokens: Tokens to generate per prompt.
-        num_speculative_tokens: Numbers of speculative tokens, each compared with plain decoding.
+        num_speculative_tokens: Numbers of drafts per round; each is compared with plain decoding.
         draft: The draft method, for example ``"ngram"``; the engine's by default.
         batch_size: Largest batch to compare with single prompts.
         acceptance_tolerance: Above 0, the effects of lossy acceptance are reported without a verdict.
@@ -447,25 +447,19 @@ def tune(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Measure what drafts cost and gain on this machine, and write it into the engine, as ``peagle-compile tune``.
+    """Measure the cost and gain of drafts on this machine, and store them in the engine, as ``peagle-compile tune``
+    does.
 
-    Args:
-        engine: The engine folder. Its text does not change.
-        workload: The prompts, for example ``"humaneval"``; bundled questions by default.
-        prompts: JSON Lines file with prompts, instead of a workload.
-        num_prompts: Number of prompts, evenly spaced.
-        max_batch_size: Largest number of requests at once to measure.
-        draft: Name of the drafter; that of the build by default.
-        threads: CPU threads.
-        progress: Receiver of progress reports.
+    Args: engine: The engine folder. Its text does not change. workload: The prompts, for example ``"humaneval"``;
+        bundled questions by default. prompts: JSON Lines file with prompts, instead of a workload. num_prompts: Number
+        of prompts, evenly spaced. max_batch_size: Largest number of requests at once to measure. draft: Name of the
+        drafter; that of the build by default. threads: CPU threads. progress: Receiver of progress reports.
 
-    Returns:
-        The new ``speculation`` of the manifest, and ``gains``: by number of requests, the tokens per second of every K
-        over plain decoding.
+    Returns: The new ``speculation`` of the manifest, and ``gains``: by number of requests, the tokens per second of
+        every K over plain decoding.
 
-    Raises:
-        UsageError: An option is invalid, no prompt fits, or the engine cannot draft.
-        EnvironmentProblem: The engine cannot be loaded here.
+    Raises: UsageError: An option is invalid, no prompt fits, or the engine cannot draft. EnvironmentProblem: The engine
+        cannot be loaded here.
     """
     from .bench.tune import TuneOptions
     from .bench.tune import tune as run

@@ -1,6 +1,7 @@
 """Draft options of a call, validated against the engine's limits, with the engine's defaults for missing ones.
 
-An engine can have several drafters in memory. Each has a policy of its own, since each is accepted at its own rate.
+An engine can have several drafters in memory. Each drafter has its own policy, because each has its own acceptance
+rate.
 """
 
 from __future__ import annotations
@@ -109,11 +110,11 @@ class LoadedDrafters:
         return tuple(filter(None, (self.own.manifest.drafter_name, *self._others)))
 
     def add(self, defaults: DraftDefaults) -> None:
-        """Let calls choose a further drafter."""
+        """Make a further drafter available to calls."""
         self._others = {**self._others, defaults.manifest.drafter_name: defaults}  # others read it meanwhile
 
     def remove(self, name: str) -> Drafter | None:
-        """Let no call choose this drafter any more; those that did keep it. Returns it. Raises ``UsageError``."""
+        """Make this drafter unavailable to new calls; calls that use it keep it. Returns it. Raises ``UsageError``."""
         if name == self.own.manifest.drafter_name:
             raise UsageError(
                 f"the drafter {name} cannot be unloaded",
@@ -128,9 +129,8 @@ class LoadedDrafters:
         return gone
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
-        """Return the K of a call with this ``draft`` that sets none, where ``k`` is usual; None is the engine's.
-
-        It is not above what the chosen drafter has room for, and is nothing to plain decoding.
+        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's. K
+        is limited to the room of the chosen drafter, and does not apply to plain decoding.
         """
         if draft == PLAIN.name:
             return None
@@ -171,14 +171,14 @@ def _at_most(defaults: DraftDefaults, k: NumSpeculativeTokens | None) -> NumSpec
 
 
 def is_auto(k: Any) -> bool:
-    """Return whether K is ``"auto"``, so that the policy adapts it."""
+    """Return True if K is ``"auto"``, so that the policy adapts it."""
     return isinstance(k, str) and k == AUTO
 
 
 def adaptive_policy(manifest: Manifest, *, prepares_rounds: bool = False) -> Adaptive:
     """Return the policy that adapts K, starting from the build's measurements if there are any, else from its K.
 
-    ``prepares_rounds`` says that the backend prepares rounds of each K, so that the policy uses only a few.
+    If ``prepares_rounds``, the backend prepares rounds of each K, so the policy uses only a few values of K.
     """
     speculation, most = manifest.speculation, manifest.speculation.max_num_speculative_tokens
     counts = spaced_counts(most) if prepares_rounds else None

@@ -251,10 +251,9 @@ class Engine:
             self._factory.drafters.add(DraftDefaults.of(manifest, drafter))
 
     def unload_drafter(self, name: str) -> None:
-        """Unload a drafter: calls can no longer choose it, and requests that did finish with it.
-
-        Its memory is free when the last of them has ended. Raises ``UsageError`` for a drafter that is not loaded, and
-        for the one that the engine was loaded with.
+        """Unload a drafter: calls can no longer select it, and requests that use it finish with it. Its memory is freed
+        when the last of these requests has ended. Raises ``UsageError`` for a drafter that is not loaded, and for the
+        one that the engine was loaded with.
         """
         with self._changes:
             self._loop.misfits.forget(name, self._factory.drafters.remove(name))
@@ -288,7 +287,7 @@ class Engine:
 
     @property
     def can_chat(self) -> bool:
-        """Return whether the engine has a chat template. Raises ``EnvironmentProblem`` if the template is damaged."""
+        """Return True if the engine has a chat template. Raises ``EnvironmentProblem`` if the template is damaged."""
         return self._factory.conversations.has_template
 
     @property
@@ -307,7 +306,7 @@ class Engine:
     def prepare_forms(self) -> bool:
         """Load the vocabulary for structured outputs, which the first request with one would otherwise wait for.
 
-        Returns whether that worked: not without the ``[grammar]`` extra, and not for every tokenizer. A server calls it
+        Returns True if that worked: not without the ``[grammar]`` extra, and not for every tokenizer. A server calls it
         in a separate thread after startup.
         """
         return self._factory.prepare_forms()

@@ -45,7 +45,7 @@ class EngineClosed(UsageError):
 
 
 class EngineFailed(EnvironmentProblem):
-    """A pass failed, which ended all requests. ``usable`` says whether the engine accepts new ones."""
+    """A pass failed, which ended all requests. ``usable`` is True if the engine accepts new requests."""
 
     def __init__(self, cause: BaseException, *, usable: bool) -> None:
         self.usable = usable

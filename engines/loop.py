@@ -184,7 +184,7 @@ class Loop:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the loop accepts no more requests."""
+        """Return True if the loop accepts no more requests."""
         return self._is_closed or self._failure is not None
 
     def require_open(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def is_library_fault(error: BaseException) -> bool:
-    """Return whether an error is an ``Exception`` or a panic, not ``KeyboardInterrupt`` or the like."""
+    """Return True if an error is an ``Exception`` or a panic, not ``KeyboardInterrupt`` or the like."""
     return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
 
 

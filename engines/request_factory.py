@@ -84,7 +84,7 @@ class RequestFactory:
     ) -> None:
         """``draft`` and ``policy`` are the defaults for calls; None takes those of the build.
 
-        ``prepares_rounds`` says that the backend prepares rounds of each K. ``max_seq_len`` limits the tokens of a
+        If ``prepares_rounds``, the backend prepares rounds of each K. ``max_seq_len`` limits the tokens of a
         request. ``chat_template`` replaces that of the folder.
         """
         self._manifest, self._tokenizer = manifest, tokenizer

@@ -179,7 +179,8 @@ def _trace(
 
 
 def _simplify(model: ir.Model) -> None:
-    """Fold and de-duplicate. Initializers without values are hidden from the folder meanwhile, since it reads them."""
+    """Fold and de-duplicate. Initializers without values are hidden from the folder in the meantime, since it reads
+    them."""
     import onnxscript
 
     valueless = {n: v.const_value for n, v in model.graph.initializers.items()}

@@ -27,7 +27,7 @@ class TimedAnswer:
     """One answered request, as its reader saw it.
 
     ``pieces`` are the pieces of the stream after the first: seconds since the one before, and number of tokens.
-    ``decode_seconds`` is the time after the first token. ``acceptance`` is None if the server does not tell it, and a
+    ``decode_seconds`` is the time after the first token. ``acceptance`` is None if the server does not report it, and a
     server tells no ``token_ids``.
     """
 
@@ -42,7 +42,7 @@ class TimedAnswer:
 
     @property
     def is_timed(self) -> bool:
-        """Return whether tokens came after the first piece, so that there is a speed."""
+        """Return True if tokens came after the first piece, so that there is a speed."""
         return self.tokens > 1 and self.decode_seconds > 0
 
 

@@ -19,8 +19,8 @@ PLAIN_TITLE = "plain"
 class DecodingMode:
     """One way to decode: a draft method with a K, in the ``engine`` of that index.
 
-    ``method`` is the title of the draft method, and ``is_autoregressive`` says that its drafter makes a pass per draft.
-    A server decodes as it likes; as a peer beside the engines, only its speed is compared.
+    ``method`` is the title of the draft method, and ``is_autoregressive`` is True if its drafter makes one pass per
+    draft. A server decodes with its own settings; of a peer, only the speed is compared.
     """
 
     title: str
@@ -34,7 +34,7 @@ class DecodingMode:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether it is plain decoding."""
+        """Return True for plain decoding."""
         return self.k == 0
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Cost of a pass of the target by its columns, beside the least time in which memory gives its weights."""
+"""Cost of a pass of the target by its columns, compared with the time to read its weights from memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST = 64 * 2**20  # bytes to read: less says more about the start of threads 
 class MemoryFloor:
     """The measured speed of memory in bytes per second, and the bytes of weights that passes of each engine read.
 
-    ``pass_bytes`` has those of passes over 1, 2, ... columns, by engine; none for an engine that does not tell them.
+    ``pass_bytes`` has those of passes over 1, 2, ... columns, by engine; none for an engine that does not report them.
     """
 
     speed: float

@@ -23,7 +23,7 @@ _KEY, _FORMAT = "bench_format", 1
 class BenchResult:
     """Figures of a benchmark, and everything that a reader needs to repeat it.
 
-    ``origin`` are rows of names and texts, ``command`` the command line. ``notes`` say what was left out or changed.
+    ``origin`` are rows of names and texts, ``command`` the command line. ``notes`` list what was omitted or changed.
     ``methods`` are the titles of the draft methods by mode, and ``counts`` the K of modes with a fixed one. ``rival``
     is the autoregressive method that the others are compared with. ``passes`` are the cost of the target's passes.
     """
@@ -39,7 +39,7 @@ class BenchResult:
 
     @property
     def identical(self) -> bool | None:
-        """Return whether every mode gave the text of plain decoding; None if nothing was compared."""
+        """Return True if every mode gave the text of plain decoding; None if nothing was compared."""
         compared = [each.identical for each in self.figures if each.identical is not None]
         return all(compared) if compared else None
 

@@ -55,7 +55,7 @@ class BenchRun:
 
     @property
     def has_turns(self) -> bool:
-        """Return whether a turn is finished, so that there are figures."""
+        """Return True if a turn is finished, so that there are figures."""
         return any(level.turns for level in self.levels)
 
     def result(self) -> BenchResult:
@@ -75,14 +75,14 @@ class BenchRun:
         )
 
     def _losses(self) -> Iterator[str]:
-        """Yield a note on every peer that left."""
+        """Yield a note on every peer that failed and was dropped."""
         for name, peer in self.peers.items():
             if peer.problem:
                 turns = sum(name in turn for level in self.levels for turn in level.turns)
                 yield f"{name} was dropped after {turns} turns: {peer.problem}"
 
     def _bursts(self) -> Iterator[str]:
-        """Yield a note on every server whose answers came at once."""
+        """Yield a note on every server whose answers arrived in one piece."""
         for name in [mode.title for mode in self.modes if mode.is_server]:
             turns = [turn[name] for level in self.levels for turn in level.turns if name in turn]
             answers = [answer for turn in turns for answer in turn.answers if answer.tokens > 1]
@@ -164,7 +164,7 @@ class BenchRun:
                 self._level(at_once, ways, len(found), advance)
 
     def _fields(self, most: int, *, ignores: bool) -> dict[str, object]:
-        """Return what every request to a server says beside its prompt."""
+        """Return the fields of every request to a server, apart from its prompt."""
         fields: dict[str, object] = {"max_tokens": most, "temperature": self.options.temperature}
         return fields | ({"ignore_eos": True} if ignores else {})
 

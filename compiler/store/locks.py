@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock a file or folder, waiting if necessary. Raises ``FileNotFoundError`` if it disappears meanwhile."""
+    """Lock a file or folder, waiting if necessary. Raises ``FileNotFoundError`` if it disappears in the meantime."""
     while (descriptor := _open(path, fcntl.LOCK_EX)) is None:
         pass  # another file took its name during the wait
     try:

@@ -37,9 +37,9 @@ def configure(trt: Any, builder: Any, survey: Survey, request: PlanRequest) -> A
 
 
 def load_timings(request: PlanRequest, config: Any) -> list[str]:
-    """Load the timings of earlier builds. Returns warnings; an incompatible cache is no error.
+    """Load the timings of earlier builds. Returns warnings; an incompatible cache is not an error.
 
-    TensorRT-RTX does not use one: it times nothing before an engine is loaded.
+    TensorRT-RTX does not use a cache, because it times nothing before an engine is loaded.
     """
     path = request.timing_cache
     if path is None or request.product == "tensorrt-rtx":

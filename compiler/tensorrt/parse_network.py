@@ -77,7 +77,7 @@ def cast_mismatched_types(product: str, parsed: Parsed, path: Path) -> list[str]
     """Return warnings if the numbers of layers differ from the graph.
 
     Raises ``BuildError`` for TensorRT-RTX, whose layer types are known. Those of the full TensorRT are not: another
-    name is no error there, and the check of number types relies on matmuls, not on layers.
+    name is not an error there, and the check of number types relies on matmuls, not on layers.
     """
     if not parsed.unlike:
         return []

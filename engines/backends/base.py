@@ -43,7 +43,7 @@ class Chunk:
 
     @property
     def is_last(self) -> bool:
-        """Return whether this is the last chunk of its prompt."""
+        """Return True if this is the last chunk of its prompt."""
         return self.forced_next < 0
 
 
@@ -57,7 +57,7 @@ class KeptEntries(Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Return whether the drafter had read these positions; otherwise the copy holds what it will read."""
+        """Return True if the drafter had read these positions; otherwise the copy holds what it will read."""
         ...
 
 

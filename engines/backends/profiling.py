@@ -120,7 +120,7 @@ class EngineProfile:
 
 
 class Profiler:
-    """Collects the times of phases and passes; what runs outside of a phase, such as checks on load, is left out."""
+    """Collects the times of phases and passes; what runs outside of a phase, such as checks on load, is omitted."""
 
     def __init__(self) -> None:
         self.current: str | None = None  # the phase that runs
@@ -143,7 +143,7 @@ class Profiler:
             self._passes.setdefault((phase, half), PassTimes(phase, half)).add(seconds, layers)
 
     def profile(self) -> EngineProfile:
-        """Return what was collected."""
+        """Return the collected times."""
         return EngineProfile(self._phases, tuple(self._passes.values()))
 
 

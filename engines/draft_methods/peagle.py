@@ -1,13 +1,13 @@
-"""P-EAGLE with draft trees: the K likeliest paths through the candidates of one drafter pass form a tree.
+"""P-EAGLE with draft trees: the K most likely paths through the candidates of one drafter pass form a tree.
 
-    y at every node   = target(newest, node_1 .. node_K)       each node attends to its own path
-    y_0 .. y_a        = the path on which every node equals its parent's y, and the last y
-    candidates        = drafter(y_0 .. y_a, [mask] * (K - 1))  several per position, all in one pass
-    newest, nodes     = y_a, the K likeliest paths             the next window
+    y at every node   = target(newest, node_1 .. node_K)       each node attends to its own path y_0 .. y_a        = the
+    path on which every node equals its parent's y, and the last y candidates        = drafter(y_0 .. y_a, [mask] * (K -
+    1))  several per position, all in one pass newest, nodes     = y_a, the K likeliest paths             the next
+    window
 
-A chain of K drafts is one of the trees of K nodes, and usually not the best: a second choice for the first position is
-likelier than the fourth draft in a row. The y of each node is sampled exactly as plain decoding would at its position,
-so the text is the same. If a backend or a request does not support trees, the drafts form a chain.
+A chain of K drafts is one of the trees of K nodes, and usually not the best: the second choice for the first position
+is more likely than the fourth draft in a row. The y of each node is sampled exactly as plain decoding would at its
+position, so the text is the same. If a backend or a request does not support trees, the drafts form a chain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .record import DraftMethod, Passes
 
 
 class TreeDrafting:
-    """P-EAGLE's rounds over draft trees. K may change; a smaller K verifies the likeliest of the existing nodes."""
+    """P-EAGLE's rounds over draft trees. K may change; a smaller K verifies the most likely of the existing nodes."""
 
     enqueues_only = True
 

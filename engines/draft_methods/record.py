@@ -13,13 +13,13 @@ from .lanes import Lanes
 class Strategy(Protocol):
     """The order of a round's steps, over the lanes of any backend. Strategies are stateless; the lanes hold the state.
 
-    ``enqueues_only`` says that a round never waits, so a backend may record it once per K and replay it. A strategy
+    If ``enqueues_only``, a round never waits, so a backend may record it once per K and replay it. A strategy
     that waits has read every token of the last round when the next one begins.
     """
 
     @property
     def enqueues_only(self) -> bool:
-        """Return whether no step of a round waits."""
+        """Return True if no step of a round waits."""
         ...
 
     def prompt(self, lanes: Lanes, k: int) -> None:
@@ -62,8 +62,8 @@ class DraftMethod:
         note: A few words for tables on how it drafts; empty if the title says enough.
         strategy: The rounds of a method that drafts on the device, or does not draft.
         proposer: Creates the host drafter of one request; all such methods share their rounds.
-        passes: Drafter passes per round; a method with any needs a head.
-        trees: Whether drafts form a tree if the kernels support trees.
+        passes: Drafter passes per round; a method with drafter passes needs a head.
+        trees: True if drafts form a tree where the kernels support trees.
         depth: The maximum number of drafts that a build tries without a head, 0 for none; a head has its trained depth.
         variant_of: The method whose heads it uses, if it has none of its own.
         vllm_names: ``method`` in vLLM's ``--speculative-config``.
@@ -87,17 +87,17 @@ class DraftMethod:
 
     @property
     def needs_head(self) -> bool:
-        """Return whether it drafts with a trained head."""
+        """Return True if the method drafts with a trained head."""
         return self.passes is not Passes.NONE
 
     @property
     def drafts(self) -> bool:
-        """Return whether it drafts at all."""
+        """Return True if the method drafts at all."""
         return self.needs_head or self.depth > 0
 
     @property
     def is_on_host(self) -> bool:
-        """Return whether it drafts on the host, between two rounds."""
+        """Return True if the method drafts on the host, between two rounds."""
         return self.proposer is not None
 
     @property

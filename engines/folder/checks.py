@@ -71,7 +71,7 @@ def owner_of(file: str) -> str:
 
 
 def _repair(name: str, engine: Path) -> str:
-    """Return how to make a file of an engine anew: those of an added drafter do not need a build."""
+    """Return the command that recreates a file of an engine; files of an added drafter do not need a build."""
     drafter = owner_of(name)
     if not drafter:
         return REBUILD
@@ -81,7 +81,7 @@ def _repair(name: str, engine: Path) -> str:
 def files_to_hash(files: Mapping[str, FileEntry], check: Check) -> dict[str, FileEntry]:
     """Return the files to hash on load.
 
-    With ``"auto"``, weights of ONNX graphs are left out if all files together are large: reading them takes much longer
+    With ``"auto"``, weights of ONNX graphs are omitted if all files together are large: reading them takes much longer
     than loading, and damaged ones are read as numbers, never as code.
     """
     if check == "sizes":
@@ -177,14 +177,14 @@ def size_contradictions(shapes: Shapes, speculation: Speculation, *, drafter: bo
 
 
 def _can_be_rounds(measured: MeasuredRounds, most: int) -> bool:
-    """Return whether the measurements are plausible: tokens and costs of the same K, up to the maximum."""
+    """Return True if the measurements are plausible: tokens and costs of the same K, up to the maximum."""
     tokens, costs = measured.tokens, measured.costs
     whole = len(tokens) == len(costs) and 1 <= len(tokens) <= most + 1
     return whole and all(1 <= each <= most + 1 for each in tokens) and all(0 < each < math.inf for each in costs)
 
 
 def _can_be_batches(measured: MeasuredRounds) -> bool:
-    """Return whether costs of several rows are plausible: each number of rows once, and as many K as of one row."""
+    """Return True if costs of several rows are plausible: each number of rows once, and as many K as of one row."""
     rows = [each.rows for each in measured.batches]
     costs = [cost for each in measured.batches for cost in each.costs]
     whole = all(len(each.costs) == len(measured.costs) for each in measured.batches)

@@ -94,7 +94,7 @@ def _difference(kind: str, listed: tuple[str, ...], expected: Tensors, found: Te
 
 
 def _fits(found: FoundTensor, expected: FoundTensor) -> bool:
-    """Return whether both agree, as far as both are known."""
+    """Return True if both agree, as far as both are known."""
     return (
         found.dtype == expected.dtype
         and len(found.dims) == len(expected.dims)

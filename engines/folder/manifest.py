@@ -186,7 +186,7 @@ def in_oldest_format(manifest: Manifest) -> Manifest:
 
 
 def _shares(manifest: Manifest) -> bool:
-    """Return whether an added drafter reads weights of the target's file."""
+    """Return True if an added drafter reads weights of the target's file."""
     return any(not each.part.file.startswith(f"{DRAFTERS}/") for each in manifest.drafters.values())
 
 
@@ -196,7 +196,7 @@ def _has_batches(manifest: Manifest) -> bool:
 
 
 def is_engine(folder: Path) -> bool:
-    """Return whether the folder was published as an engine, valid or damaged."""
+    """Return True if the folder was published as an engine, valid or damaged."""
     return (folder / FILE_NAME).is_file()
 
 
@@ -206,7 +206,7 @@ def folder_of(drafter: str) -> str:
 
 
 def is_drafter_name(name: str) -> bool:
-    """Return whether an added drafter can have this name, which is also that of its folder."""
+    """Return True if an added drafter can have this name, which is also that of its folder."""
     return _NAME.fullmatch(name) is not None and name != BUILT_IN
 
 

@@ -138,27 +138,27 @@ class Part:
 
     @property
     def is_autoregressive(self) -> bool:
-        """Return whether this is an autoregressive drafter, with its own hidden state as input."""
+        """Return True if this is an autoregressive drafter, with its own hidden state as input."""
         return HIDDEN in self.inputs
 
     @property
     def verifies_trees(self) -> bool:
-        """Return whether this is a target with an input for draft trees."""
+        """Return True if this is a target with an input for draft trees."""
         return ANCESTORS in self.inputs or self.makes_paths
 
     @property
     def makes_paths(self) -> bool:
-        """Return whether it gets trees of the device and returns the path that it accepts."""
+        """Return True if this is a target that reads trees grown on the device and returns the accepted path."""
         return SKIPPED in self.inputs
 
     @property
     def reads_positions(self) -> bool:
-        """Return whether it has an input for the cache length to read."""
+        """Return True if this graph has an input for the cache length to read."""
         return POSITIONS in self.inputs
 
     @property
     def names_candidates(self) -> bool:
-        """Return whether this is a drafter with several candidates per position."""
+        """Return True if this is a drafter with several candidates per position."""
         return CANDIDATES[0] in self.outputs
 
 
@@ -197,7 +197,7 @@ class MeasuredRounds:
 class Speculation:
     """Drafts per round: the default, the maximum that the caches have room for, and the head's trained depth.
 
-    ``adapts`` says that the default is only the initial K, because the user did not set one. ``measured`` is set if the
+    If ``adapts``, the default is only the initial K, because the user did not set one. ``measured`` is set if the
     build chose the default by measuring.
     """
 

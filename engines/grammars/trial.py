@@ -139,7 +139,7 @@ def _tokenizer_of(special: Sequence[str]) -> str:
 
 
 def is_harmless(form: StructuredOutputsParams) -> bool:
-    """Return whether a form is so small that it always compiles quickly."""
+    """Return True if a form is so small that it always compiles quickly."""
     if form.json is not None:
         schema = str(form.json)
         return len(schema) <= HARMLESS and "attern" not in schema and "\\" not in schema and not form.whitespace_pattern

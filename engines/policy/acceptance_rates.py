@@ -1,6 +1,6 @@
 """Acceptance rates of drafts by number, for one text and for all texts.
 
-Both forget: a text changes from prose to code, and users change the subject.
+Both forget old rounds, because a text changes from prose to code, and users change the subject.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class AcceptanceRates:
     def add(self, drafted: int, accepted: Sequence[int]) -> None:
         """Count one round of one text with drafts; ``accepted`` are the numbers, from 0, of accepted drafts.
 
-        Statistics of drafts that the round did not have decay too: by then the others say more about them.
+        Statistics of drafts that the round did not have decay too, because the other statistics then describe them
+        better.
         """
         for number in range(len(self._tried)):
             self._tried[number] = self._kept * self._tried[number] + (number < drafted)

@@ -6,15 +6,15 @@ q_j is the acceptance rate of the j-th draft, in a chain or a tree: of this text
 the highest value is chosen, including 0, if it is better than the current one by a margin. With drafts, a drafter also
 reads every prompt, which is no part of a round: values of K > 0 are reduced by a small share for it.
 
-Untested values of K are unknown, so now and then a few rounds are a probe: with a few drafts if there are none, with
-neighbouring K or none if there are some. Probes have a budget. A small share of every round is saved; a probe runs when
+The value of an untested K is unknown, so a few rounds are sometimes a probe: with a few drafts if nothing is drafted,
+otherwise with a neighbouring K or none. Probes have a budget. A small share of every round is saved; a probe runs when
 the savings cover its expected loss, and its actual loss is deducted. Each probe halves the share, a new text doubles
 it, and a change of K or a probe that went better than expected restores it. A useless drafter therefore costs its first
 few rounds and then that share. If nothing is drafted, a probe is one round that drafts, which may have to read a
 prompt, and two that verify; it continues while drafts are accepted. If drafts would not pay even in a text that is far
 easier to draft than the others, only every second of these probes runs.
 
-The policy depends only on the rounds that it is told about. It uses no clock and no random numbers.
+The policy depends only on the rounds that are reported to it. It uses no clock and no random numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Detects drafters that do not match their target: almost no drafts are accepted.
 
-A head with random weights has about one in a thousand first drafts accepted; one trained for its target, a third or
-more. Texts sampled at a high temperature are not counted, because they are unpredictable.
+A head with random weights has about one in a thousand first drafts accepted; a head that was trained for its target, a
+third or more. Texts sampled at a high temperature are not counted, because they are unpredictable.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ class Misfits:
         self._gone: weakref.WeakSet[object] = weakref.WeakSet()
 
     def of(self, name: str, drafter: object = None) -> MisfitWatch:
-        """Return the watch of a ``drafter`` in memory (None: the backend's own), which nobody sees once it is gone."""
+        """Return the watch of a ``drafter`` in memory (None: the backend's own); it is dropped together with the
+        drafter."""
         return MisfitWatch(name) if drafter in self._gone else self._watches.setdefault(name, MisfitWatch(name))
 
     def forget(self, name: str, drafter: object = None) -> None:
-        """Forget a drafter that was unloaded. Requests that still use it say nothing about a later one of its name."""
+        """Forget a drafter that was unloaded. Requests that still use it do not count for a later drafter of the same
+        name."""
         if drafter is not None:
             self._gone.add(drafter)
         self._watches.pop(name, None)

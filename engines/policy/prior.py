@@ -34,7 +34,7 @@ class Prior:
 
     @property
     def is_measured(self) -> bool:
-        """Return whether the build measured these values."""
+        """Return True if the build measured these values."""
         return self.rounds > _GUESSED[0]
 
     @property
@@ -44,7 +44,7 @@ class Prior:
         return values.index(max(values))
 
     def knows(self, rows: int) -> bool:
-        """Return whether rounds of so many rows were measured, or of fewer and of more."""
+        """Return True if rounds of so many rows were measured, or of fewer and of more."""
         return self.is_measured and rows <= max(self.batches, default=1)
 
     def costs_of(self, rows: int) -> list[float]:

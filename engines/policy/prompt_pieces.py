@@ -1,8 +1,8 @@
-"""Chooses how many tokens of a prompt are read between two rounds, from the measured time of rounds and pieces.
+"""Chooses the number of prompt tokens to process between two rounds, from the measured time of rounds and pieces.
 
     seconds of the pieces between two rounds <= 2.5 rounds
 
-Running requests therefore wait for less than 4 rounds: the pieces, the round itself, and some room for the spread. The
+Running requests therefore wait for less than 4 rounds: the pieces, the round itself, and a margin for variation. The
 time of a round is that of the last ones, because it grows with their texts and their number. The time per token is
 measured by position, because attention grows with it.
 
@@ -10,7 +10,7 @@ Small pieces cost more per token, since each reads all weights again, and with e
 Pieces whose tokens take more than three times as long as in the best piece seen are too small: running requests then
 wait longer, so that prompts take at most about three times as long.
 
-The policy depends only on the rounds and pieces that it is told about. It uses no clock.
+The policy depends only on the rounds and pieces that are reported to it. It uses no clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PromptPieces(Protocol):
         ...
 
     def fits(self, position: int, tokens: int, *, scored: bool) -> bool:
-        """Return whether a piece may be read before the next round."""
+        """Return True if a piece may be read before the next round."""
         ...
 
     def add_piece(self, position: int, tokens: int, seconds: float, *, scored: bool) -> None:
@@ -68,7 +68,7 @@ class FixedPieces:
         return self._tokens
 
     def fits(self, position: int, tokens: int, *, scored: bool) -> bool:
-        """Return whether nothing was read since the last round, or the sum is within the limit."""
+        """Return True if nothing was read since the last round, or the sum is within the limit."""
         del position, scored
         return not self._read or self._read + tokens <= self._tokens
 
@@ -78,7 +78,7 @@ class FixedPieces:
         self._read += tokens
 
     def begin_round(self) -> None:
-        """Begin to count anew."""
+        """Start counting again."""
         self._read = 0
 
     def add_round(self, seconds: float | None) -> None:
@@ -86,7 +86,8 @@ class FixedPieces:
 
 
 class TimedPieces:
-    """The number of tokens that take the time of ``ROUNDS`` rounds; more if these are too dear, at least ``LEAST``."""
+    """The number of tokens that take the time of ``ROUNDS`` rounds; more if small pieces are too expensive, and at
+    least ``LEAST``."""
 
     def __init__(self) -> None:
         self._rounds: deque[float] = deque(maxlen=_RECENT)
@@ -107,7 +108,7 @@ class TimedPieces:
         return _size(max(tokens, self._enough.get(scored, LEAST)))
 
     def fits(self, position: int, tokens: int, *, scored: bool) -> bool:
-        """Return whether nothing was read since the last round, or the sum is likely to take the time allowed."""
+        """Return True if nothing was read since the last round, or the sum is likely to take the time allowed."""
         if not self._read:
             return True
         seen = self._near(position, scored)
@@ -128,7 +129,7 @@ class TimedPieces:
             self._enough[scored] = max(min(2 * tokens, _MOST_ENOUGH), self._enough.get(scored, LEAST))
 
     def begin_round(self) -> None:
-        """Begin to count anew."""
+        """Start counting again."""
         self._read, self._spent = 0, 0.0
 
     def add_round(self, seconds: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Measures what a round of every K costs: a policy that runs all of them in turn, over and over."""
+"""Measures the cost of a round of every K with a policy that repeatedly runs all K in turn."""
 
 from __future__ import annotations
 

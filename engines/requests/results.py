@@ -50,7 +50,7 @@ class Acceptance:
 
     @property
     def is_lossy(self) -> bool:
-        """Return whether accepted drafts may differ from the target's own tokens."""
+        """Return True if accepted drafts may differ from the target's own tokens."""
         return self.tolerance > 0 and self.drafted > 0
 
     def add_round(self, drafted: int, accepted: int, pass_seconds: tuple[float, float] | None = None) -> None:

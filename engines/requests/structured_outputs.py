@@ -78,7 +78,7 @@ class StructuredOutputsParams:
 
     @property
     def is_json(self) -> bool:
-        """Return whether the text is JSON."""
+        """Return True if the text is JSON."""
         return self.kind in ("json", "json_object")
 
 

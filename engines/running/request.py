@@ -108,12 +108,12 @@ class Request:
 
     @property
     def is_done(self) -> bool:
-        """Return whether its text has ended."""
+        """Return True if its text has ended."""
         return self.transcript.finish_reason is not None
 
     @property
     def completes_next_round(self) -> bool:
-        """Return whether the launched passes end it in any case; each brings at least one token."""
+        """Return True if the launched passes end it in any case; each brings at least one token."""
         return len(self.transcript.token_ids) + self.launched >= self.room
 
     @property

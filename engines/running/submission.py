@@ -51,7 +51,7 @@ class Delivery:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether nothing more will arrive."""
+        """Return True if nothing more will arrive."""
         return self._output is not None or self._error is not None
 
     def put(self, delta: Delta) -> None:
@@ -162,7 +162,7 @@ class Submission:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the request has ended, so that ``result`` returns at once."""
+        """Return True if the request has ended, so that ``result`` returns at once."""
         return self._delivery.has_ended
 
     def cancel(self) -> None:

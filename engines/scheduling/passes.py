@@ -16,8 +16,8 @@ class Flight:
     """A launched pass: its emission, the requests by row, and their slots at that time.
 
     ``most`` is the maximum number of tokens per row. A prompt chunk other than the last emits nothing. Late tokens of a
-    request that has ended meanwhile are dropped; the next request in its slot is not among ``owners``. ``policies``
-    chose K of a round. ``launched_at`` is a time of ``time.perf_counter``.
+    request that has ended in the meantime are dropped; the next request in its slot is not among ``owners``.
+    ``policies`` chose K of a round. ``launched_at`` is a time of ``time.perf_counter``.
     """
 
     emission: Emission | None = None
@@ -51,14 +51,14 @@ class PromptReading:
         return Chunk(prompt[start : start + width], start, prompt[start + width] if self.rest else -1, logprobs)
 
     def begins_like(self, request: Request, known: int) -> bool:
-        """Return whether this prompt has at least half of what the request must read after its ``known`` tokens."""
+        """Return True if this prompt has at least half of what the request must read after its ``known`` tokens."""
         ours, half = self.request, (known + len(request.prompt) + 1) // 2
         drafts = ours.method.needs_head >= request.method.needs_head
         return drafts and ours.salt == request.salt and ours.prompt[:half] == request.prompt[:half]
 
     @property
     def is_scored(self) -> bool:
-        """Return whether logprobs of the prompt were requested."""
+        """Return True if logprobs of the prompt were requested."""
         return self.request.prompt_logprobs is not None
 
     @property

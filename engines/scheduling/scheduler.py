@@ -71,12 +71,12 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request waits or runs."""
+        """Return True if no request waits or runs."""
         return self.is_empty and not self._waiting
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no request runs."""
+        """Return True if no request runs."""
         return not self._readings and not any(self._slots)
 
     @property
@@ -139,7 +139,7 @@ class Scheduler:
 
     @property
     def _only_enqueues(self) -> bool:
-        """Return whether no round waits for the host, so that one may be launched before the last one has been read.
+        """Return True if no round waits for the host, so that one may be launched before the last one has been read.
 
         A round waits if its strategy does, or if the host chooses the tokens of one of its requests.
         """
@@ -331,6 +331,6 @@ class Scheduler:
 
 
 def _shows_fit(request: Request) -> bool:
-    """Return whether its acceptance shows if the drafter fits the target: a head drafts, and the text is
+    """Return True if its acceptance shows if the drafter fits the target: a head drafts, and the text is
     predictable."""
     return request.method.needs_head and request.params.temperature <= 1 and request.choice is None

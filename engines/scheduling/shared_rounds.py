@@ -29,7 +29,7 @@ class SharedRounds:
         return method.strategy or self._on_host
 
     def may_join(self, method: DraftMethod, coming: Iterable[DraftMethod]) -> bool:
-        """Return whether a request with this method can share rounds with the running ones and those ``coming``."""
+        """Return True if a request with this method can share rounds with the running ones and those ``coming``."""
         others = {self._drafting(), *filter(_makes_rounds, coming)}
         return not _makes_rounds(method) or others <= {None, method}
 

@@ -37,7 +37,7 @@ class HeaderRoute(Route):
         self._header, self._have = header, have
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return whether the path and the headers match."""
+        """Return True if the path and the headers match."""
         if scope["type"] != "http" or (self._header in Headers(scope=scope)) != self._have:
             return Match.NONE, {}
         return super().matches(scope)
@@ -59,7 +59,7 @@ class ApiFace:
     root: str | None = None
 
     def owns(self, scope: Scope) -> bool:
-        """Return whether the request's path belongs to this face, for any method."""
+        """Return True if the request's path belongs to this face, for any method."""
         is_below = self.root is not None and scope["path"].startswith(self.root)
         return is_below or any(route.matches(scope)[0] is not Match.NONE for route in self.routes)
 

@@ -17,7 +17,7 @@ Kind = Literal["thought", "text", "call"]
 class AnswerBlock:
     """One block of an answer; its ``text`` grows. A call has a ``name``, and its text is JSON.
 
-    ``is_cut`` says that the answer reached a limit while the block was open.
+    ``is_cut`` is True if the answer reached a limit while the block was open.
     """
 
     index: int

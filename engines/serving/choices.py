@@ -26,7 +26,7 @@ _LEAST_SECONDS = 1e-3  # of a choice that is submitted at the end of the time li
 class Choices:
     """The choices of a generation, each an engine request. Leaving the context cancels those that still run.
 
-    ``runs`` are the pieces of each choice's text, each with a flag that says whether it was drafted. ``prompts`` are
+    ``runs`` are the pieces of each choice's text, each with a flag that is True for accepted drafts. ``prompts`` are
     the token ids of the prompts.
     """
 

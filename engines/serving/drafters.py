@@ -37,7 +37,7 @@ async def list_drafters(request: Request) -> Response:
 async def load_drafter(request: Request) -> Response:
     """``POST /v1/drafters``: load a drafter of the engine folder, so that requests can choose it.
 
-    Requests go on meanwhile. A drafter that is loaded stays so. Needs a server with an API key.
+    Requests go on in the meantime. A drafter that is loaded stays so. Needs a server with an API key.
     """
     state = ServerState.of(request)
     _require_key(state)

@@ -135,7 +135,7 @@ def unix_path(listener: socket.socket) -> Path | None:
 
 
 def _answers(path: Path) -> bool:
-    """Return whether a server accepts connections on a Unix socket."""
+    """Return True if a server accepts connections on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, suppress(ConnectionRefusedError):
         client.settimeout(_PROBE_SECONDS)
         with suppress(BlockingIOError):  # so many wait there already that this one cannot

@@ -65,7 +65,7 @@ class ReportedTokens:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing to report yet, for example because a character is incomplete."""
+        """Return True if there is nothing to report yet, for example because a character is incomplete."""
         return not (self.text or self.finish_reason or self.logprobs or self.calls or self.thought)
 
 

@@ -210,7 +210,7 @@ class LoopErrors:
     """Logs errors of the event loop, and limits how often it logs that connections cannot be accepted.
 
     asyncio retries that 2,000 times a second, each with a traceback, and as often again on a socket that has been
-    closed meanwhile.
+    closed in the meantime.
     """
 
     def __init__(self) -> None:

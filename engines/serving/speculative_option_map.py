@@ -25,7 +25,7 @@ class NoCounterpart:
     fix: str = ""
 
     def takes(self, value: Any) -> bool:
-        """Return whether the value is empty or describes the behaviour here."""
+        """Return True if the value is empty or describes the behaviour here."""
         return value is None or value in ("", [], {}) or (_is_scalar(value) and str(value).lower() in self.same)
 
 

@@ -42,7 +42,7 @@ def style_of(templates: Iterable[str]) -> Style | None:
 
 
 def shows_special(style: Style | None, hidden: Mapping[str, bool], *, has_tools: bool) -> bool:
-    """Return whether the text of an answer must include special tokens, because they separate its parts.
+    """Return True if the text of an answer must include special tokens, because they separate its parts.
 
     ``hidden`` maps added tokens to whether decoded text usually omits them.
     """

@@ -46,7 +46,7 @@ class Chat:
 
     @property
     def has_template(self) -> bool:
-        """Return whether there is a template. Raises ``EnvironmentProblem`` if it is damaged."""
+        """Return True if there is a template. Raises ``EnvironmentProblem`` if it is damaged."""
         return bool(self._read[0] if self._read else read_templates(self._folder))
 
     @cached_property

@@ -76,7 +76,7 @@ class ChatTemplate:
 
     @cached_property
     def takes_system(self) -> bool:
-        """Return whether the template writes system messages; some reject or drop them."""
+        """Return True if the template writes system messages; some reject or drop them."""
         try:
             return _ANSWER in self.render([{"role": "system", "content": _ANSWER}, {"role": "user", "content": "?"}])
         except PeagleError:

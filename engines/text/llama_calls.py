@@ -85,7 +85,7 @@ class LlamaCallReader:
             return None
 
     def _may_be_call(self, text: str) -> bool:
-        """Return whether this text can be the start of a call."""
+        """Return True if this text can be the start of a call."""
         if text.startswith("{"):
             try:
                 _DECODER.raw_decode(text)

@@ -131,7 +131,7 @@ class Tokenizer:
         return frozenset(token for text in texts if (token := self._tokenizer.token_to_id(text)) is not None)
 
     def is_added(self, token_id: int) -> bool:
-        """Return whether an id is a special or another added token, such as ``<|im_end|>``."""
+        """Return True if an id is a special or another added token, such as ``<|im_end|>``."""
         return token_id in self._tokenizer.get_added_tokens_decoder()
 
     @cached_property

@@ -140,7 +140,7 @@ class ToolCallReader:
 
 
 def is_returned_as_text(schema: Any) -> bool:
-    """Return whether a parameter with this schema is written as plain text between its tags, not as JSON."""
+    """Return True if a parameter with this schema is written as plain text between its tags, not as JSON."""
     if not isinstance(schema, Mapping) or "type" in schema:
         return not isinstance(schema, Mapping) or schema["type"] == "string"
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
@@ -154,7 +154,7 @@ def arguments_text(arguments: Any) -> str:
 
 
 def well_formed(text: str, arguments: Any) -> str:
-    """Return the JSON ``text`` of ``arguments``, written anew only if it has half of a surrogate pair."""
+    """Return the JSON ``text`` of ``arguments``, written again only if it has half of a surrogate pair."""
     return arguments_text(arguments) if _SURROGATE.search(json.dumps(arguments, ensure_ascii=False)) else text
 
 

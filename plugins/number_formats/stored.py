@@ -1,4 +1,4 @@
-"""The format of matrices that keep the blocks of the file that they come from, whatever their type."""
+"""The format of matrices that keep the blocks of their file, of any type."""
 
 from __future__ import annotations
 

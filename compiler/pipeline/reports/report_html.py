@@ -146,7 +146,7 @@ def _speed(choice: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _estimate(content: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the speed estimate, beside measured rounds if there are any."""
+    """Yield the speed estimate, next to measured rounds if there are any."""
     if content:
         yield "<h2>Speed estimate</h2>"
         yield html_table((), speed_rows(SpeedEstimate.from_json(content)), "facts")

@@ -53,7 +53,7 @@ class KeptRow:
 
     @property
     def is_read(self) -> bool:
-        """Return whether the drafter had read all positions."""
+        """Return True if the drafter had read all positions."""
         return not self.held.count
 
 
@@ -120,7 +120,7 @@ class OnnxRuntimeBackend:
             self._caches.touch_drafter()
 
     def load_drafter(self, manifest: Manifest, between: RunBetween) -> LoadedDrafter:
-        """Open the session of another drafter and allocate its caches, beside the passes of others."""
+        """Open the session of another drafter and allocate its caches, while passes of others run."""
         del between
         part = manifest.drafter
         if part is None:
@@ -260,7 +260,7 @@ class OnnxRuntimeBackend:
 
 
 def _rounds(manifest: Manifest) -> bool:
-    """Return whether intermediate results are rounded, so that a difference in the last digit can grow."""
+    """Return True if intermediate results are rounded, so that a difference in the last digit can grow."""
     return any(manifest.precision.get(name) != _WIDE for name in ("weights", "kv_cache"))
 
 

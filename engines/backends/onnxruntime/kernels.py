@@ -52,7 +52,7 @@ def library_of(folder: Path, manifest: Manifest) -> Path | None:
 
 
 def _was_tried(manifest: Manifest) -> bool:
-    """Return whether the build tested the kernels with the installed version of ONNX Runtime."""
+    """Return True if the build tested the kernels with the installed version of ONNX Runtime."""
     import onnxruntime
 
     return manifest.backend.versions.get(manifest.backend.name) == str(onnxruntime.__version__)

@@ -1,7 +1,7 @@
 """Deferred drafter input: columns that only the target has processed, stored until the drafter runs.
 
 Requests that never draft thus cost no drafter time, however long their prompts are. The storage is bounded: when it is
-full, the drafter reads the first columns, only some at a time, because other requests wait meanwhile.
+full, the drafter reads the first columns, only some at a time, because other requests wait in the meantime.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PendingColumns:
         self.count = end
 
     def has_room(self, count: int) -> bool:
-        """Return whether ``count`` more columns fit."""
+        """Return True if ``count`` more columns fit."""
         return self.count + count <= self.most
 
     def clear(self) -> None:

@@ -289,7 +289,7 @@ class TensorRTBackend:
         return np.concatenate(logits)
 
     def end_profile(self) -> EngineProfile:
-        """Return what TensorRT reported of each layer."""
+        """Return the times that TensorRT reported for each layer."""
         profiler, self._profiler = self._profiler or Profiler(), None
         return profiler.profile()
 

@@ -210,7 +210,7 @@ class PlanLanes:
             self._close_up(sizes)
 
     def _grows(self, drafter: PlanDrafter) -> bool:
-        """Return whether windows that this drafter lays out may be trees; so may those of its slots in any round."""
+        """Return True if windows that this drafter lays out, and those of its slots in any round, may be trees."""
         return self._verifies_trees and drafter.plan.part.names_candidates
 
     def _close_up(self, sizes: WindowSizes) -> None:
@@ -324,7 +324,7 @@ class PlanLanes:
         return emission
 
     def is_capturable(self) -> bool:
-        """Return whether a CUDA graph can capture every pass of the round."""
+        """Return True if a CUDA graph can capture every pass of the round."""
         return all(run.is_capturable for run in self._passes.values())
 
     @property
@@ -333,7 +333,7 @@ class PlanLanes:
 
     @property
     def _is_whole(self) -> bool:
-        """Return whether one pass writes all of the next windows."""
+        """Return True if one pass writes all of the next windows."""
         return self._is_parallel and len(self._running) <= 1
 
     def _following(self, drafter: PlanDrafter) -> Addresses:

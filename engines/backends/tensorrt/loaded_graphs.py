@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def is_profiled(self) -> bool:
-        """Return whether the layers of passes are timed."""
+        """Return True if the layers of passes are timed."""
         return self._layers is not None
 
 
@@ -259,7 +259,7 @@ class Pass:
 
     @property
     def is_capturable(self) -> bool:
-        """Return whether a CUDA graph can capture the pass.
+        """Return True if a CUDA graph can capture the pass.
 
         Only TensorRT-RTX reports this; for TensorRT it is always true. None can if its layers are timed.
         """

@@ -74,7 +74,7 @@ class ToolUseBlock(Struct, forbid_unknown_fields=True):
 
 
 class ToolResultBlock(Struct, forbid_unknown_fields=True):
-    """The result of a call. Templates have no place for ``is_error``; the text says what failed."""
+    """The result of a call. Templates have no place for ``is_error``; the text describes the failure."""
 
     tool_use_id: str
     content: str | list[Any] | None = None
@@ -90,7 +90,7 @@ class ThinkingBlock(Struct, forbid_unknown_fields=True):
 
 
 class RedactedThinkingBlock(Struct, forbid_unknown_fields=True):
-    """Reasoning that only another server can read; it is left out."""
+    """Reasoning that only another server can read; it is omitted."""
 
     data: str
 

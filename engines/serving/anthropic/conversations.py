@@ -113,12 +113,12 @@ def generation_of(body: MessagesBody, style: Style | None, settings: ServerSetti
 
 
 def _is_text(message: Mapping[str, Any]) -> bool:
-    """Return whether an answer can continue this last turn."""
+    """Return True if an answer can continue this last turn."""
     return message["role"] == "assistant" and "content" in message and "tool_calls" not in message
 
 
 def shows_thoughts(body: CountBody) -> bool:
-    """Return whether the answer includes the model's reasoning. Raises ``HttpRefusal`` for unknown options."""
+    """Return True if the answer includes the model's reasoning. Raises ``HttpRefusal`` for unknown options."""
     if body.thinking is None:
         return True
     options = parse_variant(body.thinking, _THINKING, "thinking")

@@ -104,7 +104,7 @@ class Answer(Renderer):
         return choice | ({"drafted": tokens.runs} if self.options.shows_drafted else {})
 
     def opens(self, tokens: ReportedTokens) -> bool:
-        """Return whether these are the first tokens of their choice that are written."""
+        """Return True if these are the first tokens of their choice that are written."""
         is_first = tokens.choice not in self._opened
         self._opened.add(tokens.choice)
         return is_first

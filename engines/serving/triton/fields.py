@@ -80,7 +80,7 @@ class InputTensors:
         return value.item()
 
     def flag(self, name: str) -> bool:
-        """Return whether a tensor is present and true."""
+        """Return True if a tensor is present and true."""
         return name in self._tensors and bool(self.one(name))
 
     def ids(self, name: str) -> tuple[int, ...]:

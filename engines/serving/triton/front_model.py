@@ -28,7 +28,7 @@ class Client:
         self._asked, self._lock = 0.0, threading.Lock()
 
     def is_unwanted(self) -> bool:
-        """Return whether the request was cancelled.
+        """Return True if the request was cancelled.
 
         Must not be called after the last response: Triton's server would crash.
         """

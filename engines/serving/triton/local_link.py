@@ -52,7 +52,7 @@ class LinkSender:
             self._connection.close()
 
     def is_cancelled(self) -> bool:
-        """Return whether the peer has closed the connection."""
+        """Return True if the peer has closed the connection."""
         try:
             return bool(self._poll.poll(0)) and self._connection.recv(1, socket.MSG_PEEK) == b""
         except OSError:
@@ -214,7 +214,7 @@ def _user_of(connection: socket.socket) -> int:
 
 
 def _is_trusted(user: int) -> bool:
-    """Return whether a user may send and answer requests: this process's user or root.
+    """Return True if a user may send and answer requests: this process's user or root.
 
     The abstract namespace has no permissions: any process can bind a name first, or connect to one.
     """

@@ -21,7 +21,7 @@ class _Row(Client):
         self._client, self.is_refused = client, threading.Event()
 
     def is_unwanted(self) -> bool:
-        """Return whether the request or another of its rows has ended."""
+        """Return True if the request or another of its rows has ended."""
         return self.is_refused.is_set() or self._client.is_unwanted()
 
 
