@@ -50,10 +50,10 @@ class Engine:
     the engine at the end of the block. An engine that is garbage-collected first finishes its requests.
 
     ``draft`` is the default draft method, and ``policy`` chooses K for each round; both default to those of the build.
-    Further drafters can be loaded and unloaded while requests run (``load_drafter``).
-    ``max_seq_len`` can limit requests below the engine's own limit. ``chat_template`` replaces the folder's.
-    ``checked`` says what of the files was compared with the manifest on load: ``"hashes"`` of all files, ``"sizes"``,
-    or ``"auto"``: all but the hashes of large weights.
+    Further drafters can be loaded and unloaded while requests run (``load_drafter``). ``max_seq_len`` can limit
+    requests below the engine's own limit. ``chat_template`` replaces the folder's. ``checked`` is the comparison of the
+    files with the manifest on load: ``"hashes"`` of all files, only ``"sizes"``, or ``"auto"``, which omits the hashes
+    of large weights.
     """
 
     def __init__(
@@ -111,30 +111,24 @@ class Engine:
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
-        Args:
-            path: The engine folder.
-            max_batch_size: The maximum number of requests that run at once.
-            threads: CPU threads; None chooses a number.
-            check: ``"hashes"`` compares the hash of every file with the manifest, which reads all files; ``"sizes"``
-                compares only their sizes. ``"auto"`` compares all hashes of an engine below 1 GB; from
-                1 GB on, it compares the weights of ONNX graphs only by size.
-            max_queue_size: The maximum number of waiting requests. ``submit`` raises ``QueueFull`` beyond that;
-                ``generate``, ``stream`` and ``chat`` wait for room instead.
-            max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running requests. A smaller
-                number gives running requests a steadier token rate; a larger one lets long prompts start sooner.
-                None prefills for about two and a half times as long as a round takes if the engine has this project's
-                CPU kernels, and else 128 tokens.
-            prefix_cache_bytes: Memory for the cache entries of earlier texts, reused by prompts that begin like them;
-                0 keeps none. None takes an eighth of the memory that is free beside the weights, at most 16 GiB, if
-                restored entries equal computed ones to the bit, which this project's CPU kernels ensure, and else 0.
-            max_seq_len: The maximum number of tokens of a request, below the one of the build; None takes that.
-            chat_template: The text of a Jinja template that replaces the engine's own.
-            draft: The drafter to load, by its name in `peagle-compile drafter list`, or a draft method as the default
-                of calls. None takes the drafter and the method of the build.
-            drafters: Names of further drafters to load, as ``load_drafter`` does.
-            auto_draft: Whether calls that name no draft use another loaded drafter, or none, instead of one of which
-                almost no drafts are accepted.
-            profile: Whether to time the layers of all passes, for ``end_profile``; this slows them down.
+        Args: path: The engine folder. max_batch_size: The maximum number of requests that run at once. threads: CPU
+            threads; None chooses a number. check: ``"hashes"`` compares the hash of every file with the manifest, which
+            reads all files; ``"sizes"`` compares only their sizes. ``"auto"`` compares all hashes of an engine below 1
+            GB; from 1 GB on, it compares the weights of ONNX graphs only by size. max_queue_size: The maximum number of
+            waiting requests. ``submit`` raises ``QueueFull`` beyond that; ``generate``, ``stream`` and ``chat`` wait
+            for room instead. max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running
+            requests. A smaller number gives running requests a steadier token rate; a larger one lets long prompts
+            start sooner. None prefills for about two and a half times the duration of a round if the engine has this
+            project's CPU kernels, otherwise 128 tokens. prefix_cache_bytes: Memory for the cache entries of earlier
+            texts, reused by prompts that begin like them; 0 keeps none. None takes an eighth of the memory that is free
+            after the weights are loaded, at most 16 GiB, with this project's CPU kernels, because restored entries then
+            equal computed ones bit for bit; otherwise 0. max_seq_len: The maximum number of tokens of a request, at
+            most that of the build, which is the default. chat_template: The text of a Jinja template that replaces the
+            engine's own. draft: The drafter to load, by its name in `peagle-compile drafter list`, or a draft method as
+            the default of calls. None takes the drafter and the method of the build. drafters: Names of further
+            drafters to load, as ``load_drafter`` does. auto_draft: If True, calls without a draft use another loaded
+            drafter, or none, instead of a drafter whose drafts are almost never accepted. profile: If True, the layers
+            of all passes are timed for ``end_profile``, which slows the passes down.
 
         Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
         damaged, too new, for another backend, or too large for this machine.
@@ -260,9 +254,8 @@ class Engine:
             return_freed_memory()
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
-        """Return the K of a call with this ``draft`` that sets none, where ``k`` is usual; None is the engine's.
-
-        It is not above what the drafter that ``draft`` names has room for.
+        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's. K
+        is limited to the room of the drafter that ``draft`` names.
         """
         return self._factory.drafters.usual_drafts(draft, k)
 
@@ -306,8 +299,8 @@ class Engine:
     def prepare_forms(self) -> bool:
         """Load the vocabulary for structured outputs, which the first request with one would otherwise wait for.
 
-        Returns True if that worked: not without the ``[grammar]`` extra, and not for every tokenizer. A server calls it
-        in a separate thread after startup.
+        Returns False if this is not possible: without the ``[grammar]`` extra, or for an unsupported tokenizer. A
+        server calls it in a separate thread after startup.
         """
         return self._factory.prepare_forms()
 
@@ -338,9 +331,9 @@ class Engine:
     ) -> StructuredOutputsParams | None:
         """Return structured output parameters for an answer that may call ``tools`` after any text, or instead of it.
 
-        They are for models whose template has no format of calls: once such an answer begins a call, the rest of it are
-        calls that fit the schemas, or with any arguments if these schemas cannot be enforced. None for other models,
-        and if this engine cannot constrain answers. The arguments are those of ``calls_of``.
+        They are for models whose template has no format of calls: once an answer begins a call, the rest of the answer
+        consists of calls that match the schemas, or that have any arguments if the schemas cannot be enforced. None for
+        other models, and if this engine cannot constrain answers. The arguments are those of ``calls_of``.
         """
         return self._factory.optional_calls(tools, most, disable_additional_properties=disable_additional_properties)
 
@@ -356,8 +349,8 @@ class Engine:
         round: 0 is plain decoding, and ``"auto"`` adapts K to what pays off, which is the default unless the build was
         given a K. The text is the same for every K and for every ``draft``: ``"ngram"`` looks drafts up in the text,
         ``"none"`` is K = 0, ``"peagle"`` and ``"eagle3"`` use the engine's own head, the name of a loaded drafter uses
-        that one, and None uses the engine's own method. Raises ``UsageError`` for a prompt that is empty, too long or
-        out of range, an invalid K, or drafts that the engine has no room for.
+        this drafter, and None uses the engine's own method. Raises ``UsageError`` for a prompt that is empty, too long
+        or out of range, an invalid K, or drafts that the engine has no room for.
         """
         return self._generate(prompts, params, self._factory.decoding(**drafts))
 
@@ -444,11 +437,11 @@ class Engine:
 
         ``messages`` have OpenAI's format: ``{"role": ..., "content": ...}``, with the content a string or a list of
         text parts. ``tools`` and ``documents`` are passed to templates that support them. ``chat_template_kwargs`` are
-        template variables, such as ``enable_thinking``. ``add_generation_prompt`` False leaves out the beginning of the
-        answer, and ``continue_final_message`` continues the last message in its place. ``chat_template`` is a Jinja
-        template for this conversation. Special tokens in the content (``<|im_end|>``) are encoded as
-        special tokens, as in ``transformers`` and vLLM; remove them from untrusted text. No special tokens are added to
-        the rendered text, and the text of the result contains none.
+        template variables, such as ``enable_thinking``. ``add_generation_prompt=False`` omits the beginning of the
+        answer, and ``continue_final_message`` continues the last message instead. ``chat_template`` is a Jinja template
+        for this conversation. Special tokens in the content (``<|im_end|>``) are encoded as special tokens, as in
+        ``transformers`` and vLLM; remove them from untrusted text. No special tokens are added to the rendered text,
+        and the text of the result contains none.
 
         The answer ends at the engine's end-of-text tokens, and at the special token that follows an answer in the
         template. Raises ``UsageError`` for invalid messages, messages that the template rejects, a conversation that is
@@ -522,11 +515,11 @@ class Engine:
         return self._loop.run_exclusive(lambda: self._backend.draft_logits(ids, k))
 
     def round_costs(self, prompts: Sequence[Prompt], *, seconds: float = 10.0) -> dict[int, float]:
-        """Return what a round of all ``prompts`` together costs by K, in rounds of K = 0.
+        """Return the cost of a round of all ``prompts`` together, by K, in rounds of K = 0.
 
         K are 0, powers of two and the maximum, which take turns for about ``seconds``. Nothing else should run then.
         Empty if the answers are too short to time every K, and for an engine whose method does not draft with a head:
-        other drafts cost next to nothing, and there is not one for every column.
+        other drafts cost almost nothing, and do not exist for every column.
 
         Raises ``UsageError`` for more prompts than run at once, and the errors of ``generate``.
         """

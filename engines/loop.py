@@ -61,7 +61,7 @@ class _Call:
         self.call, self.exclusive, self.done = call, exclusive, Future[Any]()
 
     def run(self) -> None:
-        """Run it, unless its caller has given up."""
+        """Run the call, unless its caller has stopped waiting."""
         if self.done.set_running_or_notify_cancel():
             try:
                 self.done.set_result(self.call())
@@ -133,7 +133,7 @@ class Loop:
         return result
 
     def run_between(self, call: Callable[[], T]) -> T:
-        """Run ``call`` in the loop's thread between two passes, and return its result. Requests go on after it."""
+        """Run ``call`` in the loop's thread between two passes, and return its result. Requests continue afterwards."""
         result: T = self._run_call(_Call(call, exclusive=False))
         return result
 

@@ -108,9 +108,8 @@ class RequestFactory:
         return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._max_seq_len, kept)
 
     def encoded(self, name: str, prompt: Prompt, params: SamplingParams) -> EncodedInput:
-        """Return a prompt, of which ``params`` say how many tokens are kept.
-
-        Errors refer to it as ``name``. Raises ``PromptTooLong`` without encoding if it is certainly too long.
+        """Return a prompt, truncated as ``params`` specify. Errors refer to the prompt as ``name``. Raises
+        ``PromptTooLong`` without encoding if it is certainly too long.
         """
         kept = self._kept(params)
         ids: Sequence[int] = (
@@ -123,7 +122,7 @@ class RequestFactory:
     def encoded_chat(
         self, messages: Sequence[Message], params: SamplingParams, **options: Unpack[TemplateOptions]
     ) -> EncodedInput:
-        """Return a conversation, rendered and encoded; ``params`` say how many of its tokens are kept."""
+        """Return a conversation, rendered, encoded, and truncated as ``params`` specify."""
         chats, kept = self.conversations, self._kept(params)
         _, ids = self.written(messages, kept=kept, **options)
         ends = chats.ends_with(options.get("chat_template"))
@@ -181,7 +180,7 @@ class RequestFactory:
         return self._grammars.tally
 
     def prepare_forms(self) -> bool:
-        """Load the vocabulary for structured outputs, and return whether that worked."""
+        """Load the vocabulary for structured outputs, and return True if this succeeded."""
         return self._grammars.is_usable
 
     def calls(
@@ -196,8 +195,8 @@ class RequestFactory:
     ) -> StructuredOutputsParams | None:
         """Return the form of an answer that may call tools in the default form, at most ``most`` times.
 
-        If their schemas cannot be enforced, arguments may be any object. None if the template has a format of its own,
-        or if nothing can be enforced.
+        If their schemas cannot be enforced, arguments may be any object. None if the template has its own format, or if
+        nothing can be enforced.
         """
         if self.conversations.style is not None or not self._grammars.is_usable:
             return None

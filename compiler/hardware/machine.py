@@ -63,7 +63,7 @@ def look() -> Machine:
 
 
 def processor_name() -> str:
-    """Return the name of the processor, or its architecture if the system does not report it."""
+    """Return the name of the processor, or its architecture if the system does not report the name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

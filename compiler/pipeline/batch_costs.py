@@ -1,4 +1,4 @@
-"""Measure what rounds of several texts cost by K, so that the policy need not guess it from rounds of one text."""
+"""Measure the cost of rounds of several texts by K, so that the policy need not estimate it from rounds of one text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build an engine from an export: plans of graphs that were made elsewhere, without checkpoints or torch."""
+"""Build an engine from an export: plans of graphs that another machine made, without checkpoints or torch."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def prompts_for(engine: Engine, count: int) -> list[Ids]:
 def require_numbers(engine: Engine, prompts: Sequence[Ids], name: Path) -> None:
     """Raise ``BuildError`` if logits of an engine, to be published as ``name``, are not finite after a prompt.
 
-    Such an engine would be fast at any K, but its output would be meaningless.
+    An engine with such logits would be fast at any K, but its output would be meaningless.
     """
     manifest = engine.manifest
     require_finite("target", [engine.target_logits(ids) for ids in prompts], manifest, name)

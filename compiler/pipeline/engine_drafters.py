@@ -147,7 +147,8 @@ def add_drafter(
 
 
 def list_drafters(engine: Path) -> list[EngineDrafter]:
-    """Return the drafters of an engine: the one that it was built with, if any, and then those added, by name.
+    """Return the drafters of an engine: first the drafter of the build, if there is one, and then the added drafters,
+    by name.
 
     Raises ``EnvironmentProblem`` for a folder that is not an engine.
     """
@@ -170,9 +171,8 @@ def list_drafters(engine: Path) -> list[EngineDrafter]:
 
 
 def remove_drafter(engine: Path, name: str) -> EngineDrafter:
-    """Remove an added drafter and its files from an engine, and return what it was.
-
-    A process that has loaded the drafter goes on with it. Raises ``UsageError`` for a drafter that cannot be removed.
+    """Remove an added drafter and its files from an engine, and return its description. A process that has loaded the
+    drafter continues to use it. Raises ``UsageError`` for a drafter that cannot be removed.
     """
     with writing(engine, 0), changing(engine):
         manifest = Manifest.read(engine)

@@ -64,7 +64,7 @@ def engine_manifest(
 def part_of(
     half: str, folder: str, origin: Origin, caches: Sequence[CacheSpec], compiled: Compiled, recipe: Recipe
 ) -> Part:
-    """Return the record of a half's graph, which is placed in ``folder`` unless it has to lie beside another."""
+    """Return the record of a half's graph, which is placed in ``folder`` unless it must be next to another graph."""
     kind = _cache_dtype(half, recipe)
     return Part(
         origin=origin,

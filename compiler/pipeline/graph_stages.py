@@ -52,7 +52,8 @@ def beside_target(drafter: str) -> GraphFiles:
 class TargetsEmbedding:
     """The embedding in the target's file, for a drafter that has none of its own.
 
-    ``key`` identifies the target's graph. ``files`` are those of the drafter, which lie in the folder of that.
+    ``key`` identifies the target's graph. ``files`` are the drafter's files, which are placed in the folder of the
+    target's graph.
     """
 
     stored: StoredEmbedding

@@ -82,7 +82,7 @@ def files_to_hash(files: Mapping[str, FileEntry], check: Check) -> dict[str, Fil
     """Return the files to hash on load.
 
     With ``"auto"``, weights of ONNX graphs are omitted if all files together are large: reading them takes much longer
-    than loading, and damaged ones are read as numbers, never as code.
+    than loading, and damaged weights are read as numbers, never as code.
     """
     if check == "sizes":
         return {}

@@ -72,7 +72,7 @@ class Manifest:
 
     @property
     def target_files(self) -> dict[str, FileEntry]:
-        """The files of the target's graph and of what lies beside it, without those of added drafters."""
+        """The files of the target's graph and those next to it, without the files of added drafters."""
         folder = self.target.file.rpartition("/")[0]
         return {
             name: entry for name, entry in self.files.items() if name.startswith(f"{folder}/") and not owner_of(name)
@@ -179,7 +179,7 @@ class Manifest:
 
 
 def in_oldest_format(manifest: Manifest) -> Manifest:
-    """Return the manifest in the oldest format that builds write and that has all of it."""
+    """Return the manifest in the oldest format that builds write and that has all of its content."""
     version = _ADDS_DRAFTERS if manifest.drafters else BUILT_FORMAT
     version = _HAS_BATCHES if _has_batches(manifest) else version
     return replace(manifest, format_version=_SHARES if _shares(manifest) else version)

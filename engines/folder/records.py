@@ -93,7 +93,8 @@ class Profile:
     aux_columns: tuple[int, ...] = ()
 
     def wrong(self) -> list[str]:
-        """Return the fields that are not three ascending sizes, of 1 or more unless ``LEAST_SIZES`` says otherwise."""
+        """Return the fields that are not three ascending sizes, of 1 or more unless ``LEAST_SIZES`` sets another
+        minimum."""
         return [field for field in PROFILE_FIELDS.values() if not self._fits(field)]
 
     def _fits(self, field: str) -> bool:

@@ -35,7 +35,7 @@ def call_form(
 
     Unless the answer ``must_call``, any text may precede the calls, or replace them; only the style "json" allows that.
 
-    Objects in the arguments contain only declared keys, unless they say ``additionalProperties`` or
+    Objects in the arguments contain only declared keys, unless they set ``additionalProperties`` or
     ``disable_additional_properties`` is False; then the standard applies.
 
     ``tools`` have OpenAI's format, each with a name. The styles of Llama 3 and GPT-OSS always make one call, like their

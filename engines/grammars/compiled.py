@@ -1,8 +1,8 @@
 """Grammars over an engine's vocabulary, compiled for every request.
 
 Copies of a llguidance matcher share a lexer, which caches its work. If a step exceeds the work limit, the matcher fails
-permanently in all copies. So each request has a matcher of its own that alone decides what may follow; copies are used
-only for drafts.
+permanently in all copies. Therefore, each request has its own matcher, which decides the tokens that may follow; copies
+are used only for drafts.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Grammars:
 
     @cached_property
     def is_usable(self) -> bool:
-        """Load the vocabulary now, and return whether that worked. If not, requests with a form report it."""
+        """Load the vocabulary now, and return True if this succeeded. If not, requests with a form report the
+        reason."""
         try:
             self._vocabulary()
         except EnvironmentProblem:

@@ -1,4 +1,4 @@
-"""Restricts JSON schemas to declared keys: objects allow no other keys unless they say so.
+"""Restricts JSON schemas to declared keys: objects allow no other keys unless they set ``additionalProperties``.
 
 If ``additionalProperties`` is absent, the standard allows any other key, and a model that may write other keys often
 writes them until ``max_tokens``. Like vLLM's default backend and llama.cpp, this project allows declared keys only.

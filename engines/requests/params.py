@@ -33,20 +33,20 @@ class SamplingParams:
     of strings, ends the text and is not part of it. ``stop_token_ids`` also end the text, even with ``ignore_eos``;
     such a token is the last token id of the result, without text. With ``include_stop_str_in_output``, the stop string,
     or the token if it has text, is part of the text. ``truncate_prompt_tokens`` = n keeps the last n tokens of a longer
-    prompt; -1 keeps as many as the context holds beside one new token. ``acceptance_tolerance`` > 0 is a lossy policy:
-    a draft d is also accepted if p(d) >= (1 - acceptance_tolerance) * max p. The ``Acceptance`` of the result reports
-    it. Requests share the prefix cache only with those of the same ``cache_salt``, any text that is not empty, or with
-    those without one, if they have none.
+    prompt; -1 keeps as many as the context holds in addition to one new token. ``acceptance_tolerance`` > 0 is a lossy
+    policy: a draft d is also accepted if p(d) >= (1 - acceptance_tolerance) * max p. The ``Acceptance`` of the result
+    reports it. Requests share the prefix cache only with requests of the same ``cache_salt``, any text that is not
+    empty; requests without a salt share it with each other.
 
     ``presence_penalty`` and ``frequency_penalty`` apply to tokens of the text, once and per occurrence.
-    ``repetition_penalty`` lowers the logits of tokens in the prompt or the text; 1 is off. ``logit_bias``, a dict
-    or pairs, is added to the logits of token ids. ``bad_token_ids`` are never chosen; with ``allowed_token_ids``, only
-    those can be chosen. The last token of one of ``bad_words`` is not chosen after the others, unless no other token is
-    left; words are matched by their tokens at the beginning of a text and after a space. Before ``min_tokens``, no
-    token is chosen that could end the text, even with ``ignore_eos``. ``logprobs`` = n reports the logprob of each
-    token and of the n most likely tokens, from the target's unmodified logits; ``prompt_logprobs`` does the same for
-    the prompt. ``structured_outputs`` sets the format of the text; a dict of its fields is accepted. Such a text ends
-    where its grammar ends, even before ``min_tokens`` if nothing else may follow.
+    ``repetition_penalty`` lowers the logits of tokens in the prompt or the text; 1 is off. ``logit_bias``, a dict or
+    pairs, is added to the logits of token ids. ``bad_token_ids`` are never chosen; with ``allowed_token_ids``, only
+    those can be chosen. The last token of a bad word (``bad_words``) is not chosen after the word's other tokens,
+    unless no other token is left; words are matched by their tokens at the beginning of a text and after a space.
+    Before ``min_tokens``, no token is chosen that could end the text, even with ``ignore_eos``. ``logprobs`` = n
+    reports the logprob of each token and of the n most likely tokens, from the target's unmodified logits;
+    ``prompt_logprobs`` does the same for the prompt. ``structured_outputs`` sets the format of the text; a dict of its
+    fields is accepted. Such a text ends where its grammar ends, even before ``min_tokens`` if nothing else may follow.
 
     An engine that cannot expose logits on the host refuses all parameters of the second paragraph by name. ``stop`` has
     at most 256 strings and ``bad_words`` 1,024, each of 65,536 characters in total; ``logit_bias`` has at most 65,536

@@ -142,8 +142,8 @@ class RequestOutput:
     """The result of one finished request.
 
     Wall-clock times: ``queue_seconds`` until prompt processing started, ``prefill_seconds`` from there to the first
-    token, ``decode_seconds`` after that; the last two include passes of other requests. ``drafted`` says for every
-    token whether it was an accepted draft rather than the target's own. ``logprobs`` are present if requested.
+    token, ``decode_seconds`` after that; the last two include passes of other requests. ``drafted`` is True for every
+    token that was an accepted draft, and False for the target's own tokens. ``logprobs`` are present if requested.
     ``cached_tokens`` prompt tokens were taken from the prefix cache. ``stop_reason`` is the stop string or the id in
     ``stop_token_ids`` that ended the text. ``prompt_logprobs``, if requested, has an entry per prompt token; the first
     is None. ``warnings`` are those of the engine that concern the request, such as a drafter that does not match its
@@ -184,7 +184,7 @@ class Delta:
     """A piece of a streamed request: the tokens of one round or of the prompt's pass.
 
     The last one has a ``finish_reason``. ``text`` may be empty: a token can be part of a character, special, or held
-    back because of a stop string. ``drafted`` says for each of the ``token_ids`` whether it is an accepted draft.
+    back because of a stop string. ``drafted`` is True for each of the ``token_ids`` that is an accepted draft.
     ``runs`` is the same text, split where that changes: ``(text, is drafted)``; a character of several tokens belongs
     to the last of them. ``logprobs`` of the ``token_ids`` are present if requested; those of the prompt come with the
     first piece.

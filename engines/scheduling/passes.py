@@ -32,8 +32,8 @@ class Flight:
 class PromptReading:
     """A prompt that is being read into a slot; ``position`` is the start of its next chunk.
 
-    It waits for the prompts ``behind`` which it came and that begin like it, because it can copy what they compute.
-    ``found`` are cache entries of its beginning that are to be copied; None: not looked for yet.
+    It waits for the earlier prompts ``behind`` which it queued and with which it shares a prefix, because it can copy
+    their entries. ``found`` are cache entries of its beginning that are to be copied; None: not looked for yet.
     """
 
     request: Request

@@ -1,9 +1,10 @@
 """Prefix cache: cache entries of earlier texts are copied instead of computed again.
 
 Texts are kept in blocks of tokens. A block is found by its tokens, by all tokens before it, and by the one after it:
-the drafter's entry p depends on token p + 1. Texts that begin alike share their first blocks, so a growing conversation
-adds only what is new. The last token of a prompt is never in a block that is reused: its pass emits the first new
-token. Texts of different salts share nothing, so that no client learns from timings what another one sent.
+the drafter's entry p depends on token p + 1. Texts with a common prefix share their first blocks, so a growing
+conversation adds only its new blocks. The last token of a prompt is never in a block that is reused: its pass emits the
+first new token. Texts of different salts share nothing, so that a client cannot infer from timings what another client
+sent.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class _Block:
 
     @property
     def use(self) -> int:
-        """The drafter's use of the block: 0 if it can't read it, 1 if the entries let it, 2 if it has read it."""
+        """The drafter's use of the block: 0 if the drafter cannot read it, 1 if the entries allow reading, 2 if the
+        drafter has read it."""
         return (1 + self.kept.is_read) if self.drafts else 0
 
 
@@ -63,10 +65,10 @@ class PrefixCache:
         return [block.kept for block in path]
 
     def keep(self, text: Sequence[int], copy: Copy, *, drafts: bool, salt: str | None = None) -> None:
-        """Keep the blocks of a text that are missing, or of which a drafter knows more than before.
+        """Keep the blocks of a text that are missing, or of which a drafter has read more than before.
 
-        Drops the least recently used blocks to make room. ``drafts``: the drafter has read the text or can. If it has
-        not read a block, it has not read those after it either.
+        Drops the least recently used blocks to make room. ``drafts``: the drafter has read the text or can. If the
+        drafter has not read a block, it has not read later blocks either.
         """
         if not self._block_bytes or self._block_bytes > self.most_bytes:
             return

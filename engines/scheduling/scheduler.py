@@ -36,12 +36,12 @@ UNTIMED_PREFILL_TOKENS = 128  # between two rounds of running requests, where pi
 class Scheduler:
     """Runs requests in the slots of a backend; further requests wait. The output of a request depends on no other.
 
-    Results may be read late: the backend says how many passes are launched before the oldest is read, so that a GPU
-    gets its next round before the host knows the result of the last one. A new scheduler ends whatever ran on the
+    Results may be read late: the backend determines how many passes are launched before the oldest is read, so that a
+    GPU gets its next round before the host has read the last result. A new scheduler ends everything that ran on the
     backend. While ``admits`` is False, no waiting request starts.
 
     ``max_prefill_tokens`` is the number of prompt tokens between two rounds of running requests. None sizes pieces by
-    their time if calls return after their pass has ended, and results do not depend on the sizes of pieces to the bit.
+    their time, if calls return after their pass has ended and results do not depend on the sizes of pieces in any bit.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Rounds shared by requests with different draft methods: one target pass for all of them.
 
 A request without drafts takes part in any round, as a row without drafts. Host drafts are written into the windows of
-their rows before a round of the drafter, which drafts for the other rows. Two methods with different rounds of their
-own cannot share: the second waits until the first has ended, and later requests wait behind it.
+their rows before a round of the drafter, which drafts for the other rows. Two methods with different device rounds
+cannot share a round: requests of the second method wait until those of the first have ended, and later requests wait
+behind them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _makes_rounds(method: DraftMethod) -> bool:
 
 
 class MixedDrafting:
-    """Rounds in which some rows verify host drafts, and the others the drafter's."""
+    """Rounds in which some rows verify host drafts, and the other rows verify the drafter's drafts."""
 
     enqueues_only = False
 

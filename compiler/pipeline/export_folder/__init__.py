@@ -1,1 +1,1 @@
-"""Files of an export for TensorRT beside its graphs."""
+"""Files of an export for TensorRT in addition to its graphs."""

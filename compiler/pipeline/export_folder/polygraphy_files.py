@@ -1,4 +1,4 @@
-"""Files for Polygraphy beside each graph of an export for TensorRT: scripts, and the shapes of the profiles."""
+"""Files for Polygraphy next to each graph of an export for TensorRT: scripts, and the shapes of the profiles."""
 
 from __future__ import annotations
 

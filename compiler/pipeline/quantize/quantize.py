@@ -50,7 +50,7 @@ class QuantizeResult:
 def quantize(
     request: CompileRequest, progress: Progress | None = None, store: StageStore | None = None
 ) -> QuantizeResult:
-    """Write ``request.out``: the checkpoint with E4M3 matrices in ModelOpt's format, and the ranges behind it.
+    """Write ``request.out``: the checkpoint with E4M3 matrices in ModelOpt's format, and the calibrated ranges.
 
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. ``request.out`` is replaced only by a finished
     checkpoint. Finished layers of a calibration are kept, and the same call resumes from them.
