@@ -44,7 +44,7 @@ _ROPE_NUMBERS = frozenset({
 
 
 def experts_per_token(config: Config) -> Any:
-    """Return how many routed experts a token has, by any of the names for it; None if the config does not say."""
+    """Return the number of routed experts per token, from any of its config entries; None if the config has none."""
     return next((config[name] for name in _EXPERTS_PER_TOKEN if config.get(name) is not None), None)
 
 

@@ -1,11 +1,11 @@
 """Semantic ops as torch operators, so that ``torch.export`` keeps each as one node, and as ONNX schemas.
 
-Every ``OpSpec`` becomes ``torch.ops.peagle.<name>``: its eager form is the spec's NumPy reference, its shape rule the
-spec's, its ONNX form one node of the ``peagle`` domain. Two further operators keep a standard ONNX op whole during
-tracing: ``rms_norm`` (RMSNormalization-23) and ``rope`` (RotaryEmbedding-23 with a table).
+Every ``OpSpec`` becomes ``torch.ops.peagle.<name>``: its eager form is the spec's NumPy reference, its shape rule comes
+from the spec, and its ONNX form is one node of the ``peagle`` domain. Two further operators keep a standard ONNX op
+whole during tracing: ``rms_norm`` (RMSNormalization-23) and ``rope`` (RotaryEmbedding-23 with a table).
 
-The name of an op must be unique across all domains: ``onnx.reference`` cannot be imported if one of our ops has the
-name of a standard one.
+The name of an op must be unique across all domains: ``onnx.reference`` cannot be imported if an op of this project has
+the name of a standard op.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def schema(spec: OpSpec) -> OpSchema:
 
 
 def register_schemas() -> None:
-    """Register our ops with ``onnx`` in this process (checker, shape inference, onnxscript)."""
+    """Register this project's ops with ``onnx`` in this process (checker, shape inference, onnxscript)."""
     for spec in OPS.values():
         if not onnx.defs.has(spec.name, DOMAIN):
             onnx.defs.register_schema(schema(spec))

@@ -2,8 +2,8 @@
 
 The first pass covers the committed tokens, with the target's features. Each further pass has one column: the last
 drafted token, with the drafter's own hidden state at that token's row as its feature. A column takes its feature from
-``aux_hidden`` if that has one, else from ``draft_hidden``: in a further pass, ``aux_hidden`` has no columns and ``fc``
-is skipped.
+``aux_hidden`` if this input has a column for it, else from ``draft_hidden``: in a further pass, ``aux_hidden`` has no
+columns and ``fc`` is skipped.
 """
 
 from __future__ import annotations

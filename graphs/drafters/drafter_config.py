@@ -1,4 +1,4 @@
-"""Normalize the config of a drafter to one flat form, whichever tool wrote it.
+"""Normalize the config of a drafter, from any of the supported tools, to one flat form.
 
 vLLM's layout is flat already, with some entries in ``eagle_config``. The ``speculators`` package nests the decoder in
 ``transformer_layer_config`` and the number of drafts in ``speculators_config``.
@@ -92,7 +92,7 @@ def unknown_architectures(architectures: Sequence[str]) -> str:
 
 
 def declares_parallel_drafting(flat: Config) -> bool:
-    """Return True if the config, apart from any tensor, asks for placeholders."""
+    """Return True if the config alone, without the tensors, requires placeholders."""
     return (
         flat["mask_token_id"] is not None
         or flat.get("parallel_drafting") is True

@@ -104,7 +104,7 @@ def read_drafter(config: Config, shapes: Mapping[str, Shape], target: TargetSpec
 def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape], problems: Problems) -> dict[str, str]:
     """Report heads of other kinds as such. Returns reasons for tensors that such a head lacks.
 
-    A head with ``mask_hidden`` is P-EAGLE, whatever its config calls it.
+    A head with ``mask_hidden`` is P-EAGLE, regardless of its config.
     """
     reasons: dict[str, str] = {}
     unknown = unknown_architectures(flat["architectures"])

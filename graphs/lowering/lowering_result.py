@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class GraphWeight:
     """An initializer to stream: checkpoint tensors ``parts`` stacked along axis 0, stored as ``dtype``.
 
-    Several with equal parts are the same bytes, in different shapes.
+    Initializers with equal parts share the same bytes, in different shapes.
     """
 
     name: str

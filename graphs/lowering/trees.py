@@ -27,7 +27,7 @@ _LEAST = np.array(1e-30, np.float32)  # a lower bound for probabilities, so that
 def apply(model: ir.Model, *, told: str = contract.ANCESTORS) -> None:
     """Rewrite the semantic graph of a target, or of a parallel drafter, in place.
 
-    ``told`` is the input by which the target knows a tree: ``ancestors`` or ``skipped``.
+    ``told`` is the input that describes a tree to the target: ``ancestors`` or ``skipped``.
     """
     nodes = {node.op_type: node for node in model.graph}
     if (accepting := nodes.get("AcceptPrefix")) is not None:
@@ -37,7 +37,7 @@ def apply(model: ir.Model, *, told: str = contract.ANCESTORS) -> None:
 
 
 def skipped_bits(op: Nodes, skipped: ir.Value, columns: ir.Value) -> ir.Value:
-    """Return bool, broadcast from ``skipped`` and ``columns``: whether a number has the bit of that column.
+    """Return bool, broadcast from ``skipped`` and ``columns``: True if a number has the bit of this column.
 
     Columns are any integers from 0 on; only the first 63 can be skipped.
     """

@@ -46,7 +46,8 @@ def keep_experts(graph: ir.Graph, node: ir.Node) -> dict[str, WeightStream]:
 
 
 def keepable(node: ir.Node) -> bool:
-    """Return True if the ops take a ``SparseExperts``: both stacks are its own, both biases are there, no cube is."""
+    """Return True if the ops support a ``SparseExperts``: no other node reads its stacks, it has both biases, and no
+    cubic term."""
     stacks = [node.inputs[place] for place in (_GATE_UP, _DOWN)]
     are_own = all(is_weight(value) and value is not None and len(value.uses()) == 1 for value in stacks)
     has_cube = expert_terms(node)[CUBIC.name] != 0
@@ -54,7 +55,7 @@ def keepable(node: ir.Node) -> bool:
 
 
 def keep_all(model: ir.Model) -> None:
-    """Rewrite every suitable node of a graph, in place, whatever its weights are; for estimates."""
+    """Rewrite every suitable node of a graph, in place, for any weights; for estimates."""
     for node in tuple(model.graph):
         if is_experts(node) and keepable(node):
             keep_experts(model.graph, node)

@@ -61,7 +61,7 @@ def packed_runs(
     each: Callable[..., Iterable[Any]] = map,
     weight: str = "a matrix",
 ) -> Iterator[Any]:
-    """Pack runs of rows of whole codes, or of their scales, as they come. ``row`` is the shape of a row.
+    """Pack runs of rows of whole codes, or of their scales, as they arrive. ``row`` is the shape of a row.
 
     ``each`` applies a function to the runs, in order: ``map``, or one that uses several threads. ``weight`` is the
     matrix's name, for errors.

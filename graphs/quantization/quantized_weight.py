@@ -57,7 +57,7 @@ class WeightStream:
 
 @dataclass(frozen=True)
 class SharedInput:
-    """Weights multiplied with the same tensor, which is quantized once: ``scale`` is the largest of theirs."""
+    """Weights multiplied with the same tensor, which is quantized once: ``scale`` is the largest of their scales."""
 
     weights: tuple[str, ...]
     scale: float

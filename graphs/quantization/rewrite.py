@@ -25,7 +25,8 @@ def quantize(model: ir.Model, weights: Weights) -> Quantization:
 
     An input shared by several weights (q, k and v; gate and up) is quantized once, with the largest of their scales: a
     smaller one would clip values that calibration found for the others. A weight that no rule matches stays unchanged.
-    Other readers of a weight keep its unquantized form beside the codes; so do row lookups unless it is ``gathered``.
+    Other readers of a weight keep its unquantized form next to the codes, and so do row lookups unless the weight is
+    ``gathered``.
     """
     candidates = [site for node in tuple(model.graph) for rule in RULES for site in rule.sites(node)]
     named = [site for site in candidates if site.weight.name in weights]

@@ -15,9 +15,9 @@ from .quantized_weight import Rounding
 class Site:
     """A weight of a ``node`` that a rule matches. ``x`` is the index of the input to quantize, None for none.
 
-    ``reader`` is the node with the weight as its direct input. ``fault`` says why it cannot be quantized there. If the
-    matmul is ``inside`` the node, the node itself quantizes the input. With ``gathers``, the node looks up rows and
-    multiplies nothing.
+    ``reader`` is the node with the weight as its direct input. ``fault`` is the reason why the weight cannot be
+    quantized there. If the matmul is ``inside`` the node, the node itself quantizes the input. With ``gathers``, the
+    node looks up rows and multiplies nothing.
     """
 
     node: ir.Node

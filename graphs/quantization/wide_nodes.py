@@ -48,7 +48,7 @@ def pack_wide(model: ir.Model, tables: Collection[str] = ()) -> Mapping[str, Sha
 
 
 def packed_tiles(runs: Iterable[Any], shape: Sequence[int]) -> Iterator[Any]:
-    """Pack runs of rows of a matrix [N, K], or of a stack [E, N, K], as they come."""
+    """Pack runs of rows of a matrix [N, K], or of a stack [E, N, K], as they arrive."""
     rows, columns = shape[-2:]
     rest = np.empty((0, columns), np.float32)
     done = 0  # rows of the current matrix

@@ -62,7 +62,7 @@ class TargetSpec:
 class Piece:
     """Consecutive rows of a graph weight, and their checkpoint tensors.
 
-    ``copy``: one tensor as it is. ``transpose``: every matrix of one tensor ``[E, A, B]`` transposed to ``[B, A]``.
+    ``copy``: one tensor, unchanged. ``transpose``: every matrix of one tensor ``[E, A, B]`` transposed to ``[B, A]``.
     ``halves``: the two halves of every matrix of one tensor ``[E, A, B]``, with interleaved rows. ``stack``: one of a
     stack of matrices. ``interleave``: the same, with interleaved rows of two matrices.
     """

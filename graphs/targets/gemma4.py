@@ -123,7 +123,7 @@ class Gemma4(Family):
         return decoder.eval()
 
     def tied(self, config: Config) -> Mapping[str, str]:
-        """Tie the LM head unless the outer or inner configuration says otherwise."""
+        """Tie the LM head unless the outer or inner configuration unties it."""
         tied = self.text(config).get("tie_word_embeddings", config.get("tie_word_embeddings", True))
         return {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
 

@@ -1,7 +1,7 @@
 """Lowering ``cpu``: the nodes of ``ort``, with this project's own kernels where they exist.
 
-A semantic op with a kernel stays as it is, without ONNX Runtime's replacement. ``RULES`` are the remaining rules of
-``ort``, and our own. The graphs support draft trees.
+A semantic op with a kernel is kept, instead of ONNX Runtime's replacement. ``RULES`` are the remaining rules of ``ort``
+and this project's own rules. The graphs support draft trees.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ RULES = RewriteRuleSet(
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite a semantic graph in place; our remaining ops keep their bodies, for sessions without kernels."""
+    """Rewrite a semantic graph in place; the remaining ops of this project keep their bodies, for sessions without
+    kernels."""
     trees.apply(model)
     ort.apply(model, RULES)
     std.apply(model)

@@ -130,7 +130,8 @@ def _is_turn(value: ir.Value) -> bool:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The codes behind a ``DequantizeLinear``. ``fault`` says why the kernels do not support them; empty if they do."""
+    """The codes behind a ``DequantizeLinear``. ``fault`` is the reason why the kernels do not support the codes; empty
+    if they do."""
 
     codes: ir.Value
     scales: ir.Value

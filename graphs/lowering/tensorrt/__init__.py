@@ -2,8 +2,8 @@
 
 Attention and cache writes become standard opset-24 nodes. Routed experts become their dense body, inlined (TensorRT's
 parser is not known to distinguish overloads of a function), or TensorRT's own layer on GPUs that have it. Block
-quantization becomes TensorRT's MXFP8 nodes. Remaining ops of our domain stay one node each: a plugin in TensorRT, a
-function body in ONNX Runtime. Graphs are traced in float16 or bfloat16: TensorRT has no attention kernel for float32,
+quantization becomes TensorRT's MXFP8 nodes. The remaining ops of this project stay one node each: a plugin in TensorRT,
+a function body in ONNX Runtime. Graphs are traced in float16 or bfloat16: TensorRT has no attention kernel for float32,
 which serves only to compare these lowerings with ``std``.
 """
 

@@ -1,10 +1,11 @@
 """Attention for TensorRT: two ``TensorScatter`` into the network's caches, then ``Attention`` with a shared mask.
 
-A pass reads as many cache positions as its input ``positions`` is long, not all T: the host chooses the smallest of a
-few lengths that covers every busy row (``engines.backends.tensorrt.reach``), so the cost follows the context length.
+A pass reads only as many cache positions as the length of its input ``positions``, not all T: the host chooses the
+smallest of a few lengths that covers every busy row (``engines.backends.tensorrt.reach``), so the cost follows the
+context length.
 
-Our own op writes caches of codes, because TensorRT's cache update does not support FP8; they are dequantized before the
-attention, which does not support it either.
+An op of this project writes caches of codes, because TensorRT's cache update does not support FP8. The codes are
+dequantized before the attention, which does not support FP8 either.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def fused_size(head_dim: int, *, has_sinks: bool, has_softcap: bool) -> int:
 def apply(model: ir.Model, *, copies_caches: bool) -> None:
     """Rewrite every attention layer in place; layers with the same attention window share a mask.
 
-    With ``copies_caches``, fused attention has another layout than the caches: what it reads of them is copied.
+    With ``copies_caches``, the layout of fused attention differs from that of the caches, so the positions that are
+    read are copied.
     """
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
     if not layers:
@@ -142,8 +144,8 @@ def additive_mask(
 ) -> ir.Value:
     """Create the mask ``[B,1,S,R]``, in the type of ``q`` ``[B,H,S,D]``, 0 for positions visible to ``start + s``.
 
-    Positions beyond R, in idle rows, see the same as the last one: a row without any visible position could give NaN.
-    In a tree, a column does not see those that it skips, and an attention window does not count them.
+    Positions beyond R, in idle rows, see the same positions as the last one, because a row without a visible position
+    could give NaN. In a tree, a column does not see those that it skips, and an attention window does not count them.
     """
     width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
     columns = op.Range(op.constant(0), width, op.constant(1))

@@ -1,6 +1,6 @@
 """Attention in plain ops, for features that TensorRT's ``Attention`` lacks: soft caps, and heads above 256.
 
-It has its scores in memory. Sinks alone do not need it (``sink_keys.py``).
+The scores are stored in memory. Sinks alone do not need it (``sink_keys.py``).
 """
 
 from __future__ import annotations

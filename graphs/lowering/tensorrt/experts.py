@@ -1,8 +1,8 @@
 """Routed experts for TensorRT: its own layer, the ONNX node ``TRT_MoE``, which computes only the selected experts.
 
-TensorRT 11 supports it on SM 100, 103 and 110 only. The parser recognizes the op type and ignores the function body,
-which is for ONNX Runtime. Weights in the layer's layout (``quantization.expert_stacks``) are passed as they are; others
-are split and transposed by nodes over constants, which TensorRT folds while it builds.
+TensorRT 11 supports this layer only on SM 100, 103 and 110. The parser recognizes the op type and ignores the function
+body, which is for ONNX Runtime. Weights in the layer's layout (``quantization.expert_stacks``) are passed as they are;
+others are split and transposed by nodes over constants, which TensorRT folds while it builds.
 
 In FP8 the layer multiplies codes with codes in both matmuls: its input and every stack are dequantized directly before
 it, and the scale for the second matmul's input is a separate input.

@@ -26,7 +26,7 @@ class Heads:
 
     @classmethod
     def of(cls, linear: ir.Value) -> Heads | None:
-        """Return the nodes that follow a linear; None if others do."""
+        """Return the nodes that follow a linear; None if it is followed by other nodes."""
         nodes: list[ir.Node] = []
         for kind in ("Reshape", "RMSNormalization", "Transpose", "RotaryEmbedding"):
             node = _reader(nodes[-1].outputs[0] if nodes else linear, kind)
@@ -54,7 +54,7 @@ class Heads:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """All of them, in order."""
+        """All nodes, in order."""
         return self.view, self.norm, self.turn, self.rope
 
     @property

@@ -1,7 +1,7 @@
 """Linears of one input as a single matmul with stacked weights: q, k and v of attention, gate and up of an MLP.
 
-TensorRT joins matmuls with unquantized weights by itself, but none with scales. Codes and scales are stacked as they
-are stored, so nothing is rounded anew; a weight with a single scale gets it once per row.
+TensorRT joins matmuls with unquantized weights by itself, but not matmuls with scales. Codes and scales are stacked as
+stored, so nothing is rounded again; a single scale of a weight is repeated for each row.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _BY_ROW = ("Transpose", "DequantizeLinear", "Cast", "Sub", "Pow")  # between the
 def apply(model: ir.Model) -> None:
     """Join the linears of each input in place, if their weights have the same width, type and kind of scales.
 
-    Unquantized ones are joined only where ``joined_heads`` continues: TensorRT writes their outputs apart, while it
-    copies the parts of a joined output that different kernels read.
+    Unquantized ones are joined only where ``joined_heads`` continues: TensorRT writes the outputs of linears that it
+    joins to separate tensors, but copies the parts of a joined output that different kernels read.
     """
     groups: dict[object, list[ir.Node]] = defaultdict(list)
     for node in model.graph:
