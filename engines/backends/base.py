@@ -57,20 +57,20 @@ class KeptEntries(Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Return True if the drafter had read these positions; otherwise the copy holds what it will read."""
+        """Return True if the drafter had read these positions; otherwise the copy holds the input that it will read."""
         ...
 
 
 class Backend(Protocol):
     """Runs the target and the drafter over slots, each with its own linear caches, updated in place.
 
-    A slot's window, sampling policy and random numbers stay in the backend, so that on a GPU no round waits for the
-    host unless that drafts or chooses tokens. ``lag`` is the number of emissions that may be unread when the next pass
-    is launched; 0 means that leaving them unread gains nothing. ``prefill_columns`` is the maximum number of prompt
-    tokens per pass, and ``scored_columns`` that of a pass whose logits are read. ``kept_bytes`` is the memory that
-    ``keep`` takes per token, and ``keeps_exactly`` says that restored entries equal computed ones to the bit, whatever
-    the passes that made them. ``prepares_rounds`` says that ``warm`` takes time and memory for each K, so that a policy
-    should use only a few.
+    A slot's window, sampling policy and random numbers stay in the backend, so that on a GPU, a round waits for the
+    host only if the host drafts or chooses tokens. ``lag`` is the number of emissions that may be unread when the next
+    pass is launched; 0 means that leaving them unread gains nothing. ``prefill_columns`` is the maximum number of
+    prompt tokens per pass, and ``scored_columns`` that of a pass whose logits are read. ``kept_bytes`` is the memory
+    that ``keep`` takes per token, and ``keeps_exactly`` says that restored entries equal computed ones to the bit,
+    whatever the passes that made them. ``prepares_rounds`` says that ``warm`` takes time and memory for each K, so that
+    a policy should use only a few.
     """
 
     num_slots: int
@@ -95,8 +95,8 @@ class Backend(Protocol):
     def load_drafter(self, manifest: Manifest, between: RunBetween) -> Drafter:
         """Load the drafter of ``manifest``, which describes this backend's engine with that drafter.
 
-        Any thread may call this, while others run requests; ``between`` runs what must not run beside a pass. Raises
-        ``EnvironmentProblem``.
+        Any thread may call this, while others run requests; ``between`` runs calls that must not run during a pass.
+        Raises ``EnvironmentProblem``.
         """
         ...
 
@@ -114,7 +114,7 @@ class Backend(Protocol):
 
         Entry p decides the token at absolute position p. If ``choice`` is given, it chooses the tokens on the host, in
         rounds without ``replay``. Its drafter is the backend's own unless one of ``load_drafter`` is given; without
-        ``drafts``, it uses none, and may be in rounds of any.
+        ``drafts``, it uses no drafter, and may take part in rounds of any drafter.
         """
         ...
 

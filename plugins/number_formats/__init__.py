@@ -74,7 +74,7 @@ def kernels_of(name: str) -> IntegerKernels | None:
 
 
 def keeps_blocks(name: str) -> bool:
-    """Return True if matrices in the named format keep the blocks of the file that they come from."""
+    """Return True if matrices in the named format keep the blocks of their file."""
     return name in NUMBER_FORMATS and NUMBER_FORMATS[name].as_stored
 
 

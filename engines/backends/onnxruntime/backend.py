@@ -193,7 +193,7 @@ class OnnxRuntimeBackend:
         self._lanes.retire(slot)
 
     def end_profile(self) -> EngineProfile:
-        """Read what ONNX Runtime wrote of each node."""
+        """Read the times that ONNX Runtime recorded for each node."""
         if self._profiler is None:
             return Profiler().profile()
         for session in (self._sessions.target, self._sessions.drafter):

@@ -1,7 +1,7 @@
 """A drafter in memory: its session, its caches for every slot, and what its passes are bound to.
 
-A backend has the one that the engine names, and can load more beside it, which share the target. Whatever belongs to
-one of them is kept here, so that all of it is freed when the last request that uses it has ended.
+A backend has the engine's own drafter, and can load others, which share the target. Everything that belongs to one
+drafter is kept here, so that all of it is freed when the last request that uses the drafter has ended.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _DRAFTERS = (*DRAFTER_INPUTS, *NEXT, *CANDIDATES)
 class LoadedDrafter:
     """The sessions of the target and of this drafter, and their caches; the target's are the same for all drafters.
 
-    ``key`` is that of its cache entries, empty for the engine's own drafter. An engine without a drafter has one too,
-    without a session.
+    ``key`` identifies its cache entries, and is empty for the engine's own drafter. An engine without a drafter has an
+    object without a session.
     """
 
     def __init__(self, sessions: Sessions, caches: CacheArrays, slots: int, key: str = "") -> None:

@@ -1,6 +1,6 @@
 """Deferred drafter input: columns that only the target has processed, stored until the drafter runs.
 
-Requests that never draft thus cost no drafter time, however long their prompts are. The storage is bounded: when it is
+Requests that never draft therefore cost no drafter time, for prompts of any length. The storage is bounded: when it is
 full, the drafter reads the first columns, only some at a time, because other requests wait in the meantime.
 """
 

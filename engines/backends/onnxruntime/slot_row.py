@@ -36,7 +36,7 @@ class SlotRow:
 
     @property
     def fed_start(self) -> int:
-        """The absolute position of the first of them."""
+        """The absolute position of the first column that the drafter has not read."""
         return self.held.start if self.held.count else int(self.window.start[0])
 
     def commit(self, tokens: Sequence[int]) -> None:

@@ -1,6 +1,6 @@
 """``Backend`` on TensorRT or TensorRT-RTX plans.
 
-Tokens arrive one round late, so no round waits for the host, unless that drafts or chooses tokens.
+Tokens arrive one round late, so a round waits for the host only if the host drafts or chooses tokens.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Event(Protocol):
     """A point in the stream."""
 
     def wait(self) -> None:
-        """Block until the device has passed it."""
+        """Block until the device has passed this point."""
         ...
 
 
@@ -37,7 +37,7 @@ class CapturedGraph(Protocol):
     """Recorded work."""
 
     def replay(self) -> None:
-        """Enqueue all of it."""
+        """Enqueue the recorded work."""
         ...
 
 
@@ -106,7 +106,7 @@ class Device(Protocol):
     def capture(self, steps: Callable[[], None]) -> CapturedGraph:
         """Record the work that ``steps`` enqueues instead of running it.
 
-        The steps must have run before, so that no setup is left.
+        The steps must have run before, so that all setup is done.
         """
         ...
 
@@ -225,7 +225,7 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[list[int]]:
-        """Collect the addresses of what the block allocates."""
+        """Collect the addresses of the memory that the block allocates."""
         addresses: list[int] = []
         self._leases.append(addresses)
         try:

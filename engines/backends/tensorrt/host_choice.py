@@ -16,7 +16,8 @@ _ID, _TOKEN, _NUMBER = itemsize("int64"), itemsize("int32"), itemsize("float32")
 class HostChoice:
     """Replaces a row's emission by the choice of the host, which waits for the target's pass.
 
-    Only the logits of rows that ask are copied, one row at a time. ``most`` is the maximum number of emission columns.
+    Only the logits of rows with a host choice are copied, one row at a time. ``most`` is the maximum number of emission
+    columns.
     """
 
     def __init__(self, memory: Memory, most: int, reader: WideReader) -> None:
@@ -38,7 +39,7 @@ class HostChoice:
     def replace(
         self, row: int, choice: TokenChoice, tensors: Mapping[str, int], sizes: WindowSizes, count: int
     ) -> None:
-        """Replace what the pass over windows of these sizes emits in ``row``, which ends with ``count`` drafts.
+        """Replace the emission of the pass over windows of these sizes in ``row``, which ends with ``count`` drafts.
 
         The window begins with its newest token if it has drafts.
         """

@@ -31,7 +31,7 @@ class KeptPositions:
 
 
 class KeptMemory:
-    """Copies positions of the caches. A buffer is used again once nobody has its copy any more.
+    """Copies positions of the caches. A buffer is reused when nothing refers to its copy any more.
 
     Copies run in order, so the next copy into a buffer cannot overtake one out of it.
     """

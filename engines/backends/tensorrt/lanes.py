@@ -131,11 +131,11 @@ class PlanLanes:
         return next(rows for rows in self.row_sizes if rows > last)
 
     def assign(self, slot: int, drafter: PlanDrafter | None) -> None:
-        """Let a slot draft with this drafter; None: it does not draft."""
+        """Assign a drafter to a slot; with None, the slot does not draft."""
         self._drafters[slot] = drafter
 
     def drafter(self, slot: int) -> PlanDrafter | None:
-        """Return the drafter that reads the slot's prompt and text: the engine's own for one that does not draft."""
+        """Return the drafter that reads the slot's prompt and text: the engine's own for a slot that does not draft."""
         return self._drafters[slot] or next(iter(self._own), None)
 
     @property

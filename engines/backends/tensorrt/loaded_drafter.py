@@ -1,6 +1,6 @@
 """A drafter on the GPU: its plan, its caches for every slot, and what its passes are bound to.
 
-A backend has the one that the engine names, and can load more beside it, which share the target. Requests refer to a
+A backend has the engine's own drafter, and can load others, which share the target. Requests refer to a
 ``DrafterHandle``. When the last one is gone, the engine's thread frees the memory between two passes.
 """
 
