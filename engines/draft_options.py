@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..plugins.errors import UsageError
+from ..plugins.problems import counted
 from .draft_methods import METHODS, PLAIN, DraftMethod
 from .folder.manifest import BUILT_IN, Manifest
 from .policy.adaptive import Adaptive
@@ -194,7 +195,7 @@ def drafts_of(manifest: Manifest, k: Any) -> int:
     most = manifest.speculation.max_num_speculative_tokens
     why, fix = "this engine has no drafter and no room for drafts", f"remove num_speculative_tokens, or {_REBUILD}"
     if most:
-        why = f"the engine's caches have room for {most} drafts per round"
+        why = f"the engine's caches have room for {counted(most, 'draft')} per round"
         fix = "choose a smaller K (0 is plain decoding), or rebuild with a larger --num-speculative-tokens"
     return integer("num_speculative_tokens", k, 0, most, why=why, fix=fix)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..plugins.errors import EnvironmentProblem, PeagleError, UsageError
+from ..plugins.problems import counted
 
 
 class QueueFull(EnvironmentProblem):
@@ -13,8 +14,8 @@ class QueueFull(EnvironmentProblem):
     def __init__(self, limit: int, slots: int) -> None:
         self.limit = limit
         super().__init__(
-            f"the queue is full: the engine already has {limit} requests",
-            why=f"{slots} requests can run at once, and {limit - slots} can wait",
+            f"the queue is full: the engine already has {counted(limit, 'request')}",
+            why=f"{counted(slots, 'request')} can run at once, and {limit - slots} can wait",
             fix="retry when a request has finished, or load the engine with a larger max_queue_size",
         )
 

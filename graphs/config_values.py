@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..plugins.problems import Problems, shown
+from ..plugins.problems import Problems, counted, shown
 
 Config = Mapping[str, Any]
 
@@ -93,7 +93,7 @@ def names(config: Config, name: str, known: Sequence[str], count: int, problems:
         problems.add(f"config entry {name} must be a list of names, not {shown(repr(value))}")
         return
     if len(value) != count:
-        problems.add(f"config entry {name} lists {len(value)} layers, but num_hidden_layers is {count}")
+        problems.add(f"config entry {name} lists {counted(value, 'layer')}, but num_hidden_layers is {count}")
     unknown = sorted(set(value) - set(known))
     if unknown:
         problems.add(

@@ -24,9 +24,10 @@ def listed(items: Iterable[str], most: int = MOST, separator: str = ", ") -> str
     return separator.join(map(shown, every[:most])) + more
 
 
-def counted(items: Sized, singular: str = "tensor") -> str:
-    """Return a count with its noun: ``1 tensor``, ``2 tensors``."""
-    return f"{len(items)} {singular}{'s' * (len(items) != 1)}"
+def counted(items: Sized | int, singular: str = "tensor") -> str:
+    """Return a count, or the number of items, with its noun: ``1 tensor``, ``2 tensors``."""
+    count = items if isinstance(items, int) else len(items)
+    return f"{count} {singular}{'s' * (count != 1)}"
 
 
 class Problems:

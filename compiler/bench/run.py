@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...engines.folder.manifest import Manifest
 from ...plugins.errors import UsageError
+from ...plugins.problems import counted
 from ..bundled.prompts import Prompt
 from ..console.progress import Progress, Quiet
 from .measure import Ask, Level, asks, groups_of, take_turns
@@ -79,7 +80,7 @@ class BenchRun:
         for name, peer in self.peers.items():
             if peer.problem:
                 turns = sum(name in turn for level in self.levels for turn in level.turns)
-                yield f"{name} was dropped after {turns} turns: {peer.problem}"
+                yield f"{name} was dropped after {counted(turns, 'turn')}: {peer.problem}"
 
     def _bursts(self) -> Iterator[str]:
         """Yield a note on every server whose answers arrived in one piece."""

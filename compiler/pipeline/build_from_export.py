@@ -12,6 +12,7 @@ from ...engines.folder.manifest import BUILT_FORMAT, Manifest
 from ...engines.folder.records import Speculation
 from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.optional_packages import require
+from ...plugins.problems import counted
 from ...plugins.tensorrt.import_tensorrt import EXTRA_OF
 from ..console.progress import Progress
 from ..precision.recipes import MULTIPLIED, Recipe
@@ -147,7 +148,10 @@ def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
         elif not asked:
             problem, why = "cannot be used with this export", "0 means plain decoding, but the export is for drafts"
         else:
-            problem, why = f"is not between 1 and {most}", f"the caches of the export have room for {most} drafts"
+            problem, why = (
+                f"is not between 1 and {most}",
+                f"the caches of the export have room for {counted(most, 'draft')}",
+            )
         raise UsageError(
             f"--num-speculative-tokens {asked} {problem}",
             why=why,

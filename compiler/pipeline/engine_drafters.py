@@ -24,6 +24,7 @@ from ...graphs.drafters.tensor_layout import EMBEDDING
 from ...graphs.lowering import lowering_named
 from ...plugins.errors import EnvironmentProblem, PeagleError, UsageError
 from ...plugins.number_formats import NUMBER_FORMATS
+from ...plugins.problems import counted
 from ..checkpoints.checkpoint import CONFIG, Checkpoint, take_fingerprints
 from ..checkpoints.head_weights import open_head
 from ..checkpoints.json_files import read_json
@@ -280,14 +281,16 @@ def _speculation(manifest: Manifest, request: DrafterRequest, head: DrafterSpec)
     if asked is not None and not 1 <= asked <= room:
         raise UsageError(
             f"--num-speculative-tokens {asked} is not between 1 and {room}",
-            why=f"the engine's caches have room for {room} drafts per round",
+            why=f"the engine's caches have room for {counted(room, 'draft')} per round",
             fix="omit it, or rebuild the engine with a larger --num-speculative-tokens",
         )
     depth, warnings = head.trained_depth or ASSUMED_DEPTH, []
     if head.trained_depth is None:
         warnings.append(f"the head does not state how many drafts it was trained for; assuming {ASSUMED_DEPTH}")
     if depth > room and asked is None:
-        warnings.append(f"the head was trained for {depth} drafts, but the engine's caches have room for {room}")
+        warnings.append(
+            f"the head was trained for {counted(depth, 'draft')}, but the engine's caches have room for {room}"
+        )
     most = min(max(depth, asked or 0), room)
     return Speculation(asked or most, most, head.trained_depth, adapts=asked is None), tuple(warnings)
 

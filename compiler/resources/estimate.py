@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...engines.folder.records import Speculation
 from ...graphs.targets import family_for
 from ...plugins.number_formats import FP32, keeps_blocks
+from ...plugins.problems import counted
 from ..checkpoints.checkpoint import PIECE
 from ..checkpoints.target_and_drafter import cache_length
 from ..console.progress import Progress, Quiet
@@ -142,7 +143,8 @@ class Estimate:
             return "no drafts"
         if asked is None:
             return f"an adaptive number of drafts per round, room for {most}"
-        return f"{asked} drafts per round" if asked == most else f"{asked} drafts per round, room for {most}"
+        words = f"{counted(asked, 'draft')} per round"
+        return words if asked == most else f"{words}, room for {most}"
 
     @property
     def weight_count(self) -> int:

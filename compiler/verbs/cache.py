@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...plugins.errors import UsageError
+from ...plugins.problems import counted
 from ..console.printing import columns, emit, interruptible, note, size
 from ..console.sizes import size_option
 from .flags.help_text import program
@@ -65,7 +66,7 @@ def list_cache(as_json: Json = False) -> None:
         return
     if found:
         print(columns([("step", "size", "last used", "made for"), *map(_row, reversed(found))]) + "\n")
-    print(f"{size(total)} in {len(found)} steps below {root}")
+    print(f"{size(total)} in {counted(found, 'step')} below {root}")
 
 
 @interruptible("only the entries listed above were removed")

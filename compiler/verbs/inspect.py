@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ...engines.draft_methods import headless_named, method_named
+from ...plugins.problems import counted
 from ..console.printing import columns, emit, interruptible, size
 from .flags.shared_flags import Json
 
@@ -139,7 +140,7 @@ def _rows(engine: dict[str, Any]) -> list[tuple[str, Any]]:
     ]
     for name, part in ((name, engine[name]) for name in ("target", "drafter") if engine[name]):
         rows += [
-            (name, f"{part['origin']['id']} ({part['origin']['architecture']}), {len(part['caches'])} layers"),
+            (name, f"{part['origin']['id']} ({part['origin']['architecture']}), {counted(part['caches'], 'layer')}"),
             ("  revision", part["origin"]["revision"][:16]),
         ]
         if part["plan"]:

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from ...plugins.errors import UsageError
+from ...plugins.problems import counted
 from ..policy.drafts_per_round import NumSpeculativeTokens
 from ..request_factory import EncodedInput, TemplateOptions
 from ..requests.params import SamplingParams
@@ -136,7 +137,7 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     if choices < 1 or total > limit:
         raise HttpRefusal(
             400,
-            f"n is {choices} with {generation.num_inputs} prompts, which makes {total} choices, but this server "
+            f"n is {choices} with {counted(generation.num_inputs, 'prompt')}, which makes {counted(total, 'choice')}, but this server "
             f"allows 1 to {limit} per request; fix: request a number in this range, or start the server with a larger "
             "--max-choices",
             param="n",

@@ -16,6 +16,7 @@ import numpy as np
 
 from ....plugins.errors import EnvironmentProblem
 from ....plugins.graph_contract import TENSORS, cache_names
+from ....plugins.problems import counted
 from ...folder.manifest import Manifest
 from ...folder.records import Cache, Part
 from ...machine import memory_bytes
@@ -78,7 +79,7 @@ def check_room(row: int, slots: int, length: int) -> None:
 
 def _no_room(row: int, slots: int, length: int, why: str) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"the KV caches of {slots} requests of up to {length} tokens need {_gib(row * slots)} of memory",
+        f"the KV caches of {counted(slots, 'request')} of up to {length} tokens need {_gib(row * slots)} of memory",
         why=why,
         fix="load with a smaller max_batch_size, rebuild with a smaller --max-seq-len, or free memory",
     )

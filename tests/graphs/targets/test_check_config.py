@@ -46,7 +46,7 @@ def refusal(config: dict[str, Any]) -> str:
         ({"num_key_value_heads": 3}, "4 query heads cannot share 3 key heads"),
         ({"layer_types": 3}, "layer_types must be a list of names, not 3"),
         ({"layer_types": ["full_attention", 7]}, "layer_types must be a list of names"),
-        ({"layer_types": ["full_attention"]}, "layer_types lists 1 layers, but num_hidden_layers is 7"),
+        ({"layer_types": ["full_attention"]}, "layer_types lists 1 layer, but num_hidden_layers is 7"),
         ({"layer_types": ["chunked_attention"] * 7}, "layer_types has chunked_attention"),
         ({"rope_parameters": []}, "rope_parameters must be an object, not []"),
         (

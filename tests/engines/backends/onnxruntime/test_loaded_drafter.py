@@ -124,5 +124,5 @@ def test_caches_that_do_not_fit_are_refused(alone: Engine, monkeypatch: pytest.M
     from peagle.engines.backends.onnxruntime import memory
 
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1000)
-    with pytest.raises(EnvironmentProblem, match="the KV caches of 1 requests"):
+    with pytest.raises(EnvironmentProblem, match="the KV caches of 1 request"):
         alone._backend.load_drafter(alone.manifest, alone._loop.run_between)
