@@ -137,9 +137,9 @@ async def admitted(state: ServerState, generation: Generation) -> Generation:
     if choices < 1 or total > limit:
         raise HttpRefusal(
             400,
-            f"n is {choices} with {counted(generation.num_inputs, 'prompt')}, which makes {counted(total, 'choice')}, but this server "
-            f"allows 1 to {limit} per request; fix: request a number in this range, or start the server with a larger "
-            "--max-choices",
+            f"n is {choices} with {counted(generation.num_inputs, 'prompt')}, which makes {counted(total, 'choice')}, "
+            f"but this server allows 1 to {limit} per request; fix: request a number in this range, or start the "
+            "server with a larger --max-choices",
             param="n",
         )
     source, params = generation.source, generation.params
