@@ -231,7 +231,7 @@ def with_drafter(manifest: Manifest, name: Any) -> Manifest:
         raise UsageError(
             f"the engine has no drafter {shown(name)}",
             why=f"the drafters of the engine are: {', '.join(there) or 'none'}",
-            fix="choose one of these, or add one with `peagle-compile drafter add`",
+            fix="use one of these, or add one with `peagle-compile drafter add`",
         )
     return manifest.using(name)
 

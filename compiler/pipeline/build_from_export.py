@@ -155,7 +155,7 @@ def _speculation(request: CompileRequest, exported: Speculation) -> Speculation:
         raise UsageError(
             f"--num-speculative-tokens {asked} {problem}",
             why=why,
-            fix="omit it, or export again with "
+            fix="omit the option, or export again with "
             + (f"--num-speculative-tokens {asked}" if asked else "--draft none, for plain decoding"),
         )
     return replace(exported, num_speculative_tokens=asked, adapts=False)

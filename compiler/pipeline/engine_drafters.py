@@ -91,7 +91,7 @@ def add_drafter(
     Raises ``UsageError``, ``EnvironmentProblem`` or ``BuildError``. The engine is unchanged until the drafter works.
     """
     began = time.perf_counter()
-    SizeOptions(request.num_speculative_tokens).check(fix="omit it to start from the head's trained depth")
+    SizeOptions(request.num_speculative_tokens).check(fix="omit the option to start from the head's trained depth")
     request.head.check()
     run = PipelineRun.begin(store or StageStore.default(force=request.force), progress)
     with run.phases("read", "read the engine and the head"):
@@ -282,7 +282,7 @@ def _speculation(manifest: Manifest, request: DrafterRequest, head: DrafterSpec)
         raise UsageError(
             f"--num-speculative-tokens {asked} is not between 1 and {room}",
             why=f"the engine's caches have room for {counted(room, 'draft')} per round",
-            fix="omit it, or rebuild the engine with a larger --num-speculative-tokens",
+            fix="omit the option, or rebuild the engine with a larger --num-speculative-tokens",
         )
     depth, warnings = head.trained_depth or ASSUMED_DEPTH, []
     if head.trained_depth is None:

@@ -30,7 +30,7 @@ def require_known(precision: str | None) -> None:
     if precision is not None and precision not in RECIPES:
         raise UsageError(
             f"unknown precision {precision!r}",
-            why=f"the precisions are {', '.join(RECIPES)}",
+            why=f"the valid values are {', '.join(RECIPES)}",
             fix=_choice("use --precision", precision, tuple(RECIPES)),
         )
 
@@ -108,7 +108,7 @@ def _instead(flag: str, kind: str, gpus: Sequence[str]) -> str:
     between = [each for each in NUMBER_FORMATS[kind].instead if all(supports(gpu, each) for gpu in gpus)][:1]
     if flag == "--precision":
         return f"use {flag} {', '.join([*between, 'bf16 or fp16'])}"
-    return f"use {flag} {between[0]}, or omit it" if between and flag != "--kv-cache-dtype" else f"omit {flag}"
+    return f"use {flag} {between[0]}, or omit the option" if between and flag != "--kv-cache-dtype" else f"omit {flag}"
 
 
 def _elsewhere(kind: str) -> str:
@@ -185,7 +185,7 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
                 "matrices are not quantized, so TensorRT would dequantize the weights to memory before every "
                 "matmul"
             ),
-            fix=f"use --draft-precision {kinds[0]}, or omit it",
+            fix=f"use --draft-precision {kinds[0]}, or omit the option",
         )
     if kind in kinds or kind in wides:
         return
@@ -193,7 +193,7 @@ def _require_drafter(recipe: Recipe, lowering: Lowering, wides: Sequence[str]) -
         raise UsageError(
             f"--draft-precision {kind} cannot be combined with a target in {recipe.wide}",
             why="the drafter reads the target's hidden states in the target's type",
-            fix=f"use --draft-precision {recipe.wide}, or omit it",
+            fix=f"use --draft-precision {recipe.wide}, or omit the option",
         )
     raise UsageError(
         f"unknown --draft-precision {kind}",
@@ -221,7 +221,7 @@ def _first(kind: str) -> str:
 def _choice(flag: str, name: str, kinds: Sequence[str]) -> str:
     """Suggest the most similar of ``kinds``, if any, or omitting the flag."""
     near = [*nearest(name.lower(), kinds, 1), *kinds][:1]
-    return f"{flag} {near[0]}, or omit it" if near else "omit it"
+    return f"{flag} {near[0]}, or omit the option" if near else "omit the option"
 
 
 def _model(wides: Sequence[str]) -> str:
@@ -229,4 +229,4 @@ def _model(wides: Sequence[str]) -> str:
 
 
 def _refused(what: str, why: str, nearest: str, instead: str = "") -> UsageError:
-    return UsageError(what, why=why, fix=f"{instead}use --precision {nearest}, or omit it")
+    return UsageError(what, why=why, fix=f"{instead}use --precision {nearest}, or omit the option")

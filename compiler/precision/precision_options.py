@@ -85,7 +85,10 @@ class PrecisionOptions:
             raise UsageError(
                 f"--allow-wide does not support {unknown[0]!r}",
                 why=f"the supported weights are {', '.join(ALLOWED_WIDE)}",
-                fix=f"use --allow-wide {ALLOWED_WIDE[0]}, or omit it; to leave weights unquantized, use --exclude",
+                fix=(
+                    f"use --allow-wide {ALLOWED_WIDE[0]}, or omit the option; to leave weights unquantized, use "
+                    "--exclude"
+                ),
             )
 
     @classmethod

@@ -24,7 +24,7 @@ def check_build(request: CompileRequest) -> None:
     request.backend.check_lowering()
     request.sizes.check(
         why="this option is the number of tokens drafted per round",
-        fix="omit it to let the build choose the fastest number, or use 0 for plain decoding",
+        fix="omit the option to let the build choose the fastest number, or use 0 for plain decoding",
     )
     _check_drafter(request)
     request.plans.check()
@@ -82,7 +82,7 @@ def check_quantize(request: CompileRequest) -> None:
         raise UsageError(
             f"quantize does not support --kv-cache-dtype {request.precision.kv_cache}",
             why="only fp8 caches have stored scales",
-            fix="use --kv-cache-dtype fp8, or omit it",
+            fix="use --kv-cache-dtype fp8, or omit the option",
         )
     request.calibration.check()
     require_disjoint(request.out, request.pair.model, request.calibration.scales)
@@ -103,7 +103,7 @@ def _check_drafter(request: CompileRequest) -> None:
         raise UsageError(
             f"{', '.join(request.of_head())} has no effect with --draft {said}",
             why="this draft method uses no head",
-            fix=f"omit it, or pass a head instead of {said} (./{said} for a folder of that name)",
+            fix=f"omit the option, or pass a head instead of {said} (./{said} for a folder of that name)",
         )
     if request.headless and request.precision.drafter is not None:
         spelled = f"--draft {said}" if said is not None and request.pair.head is None else "--num-speculative-tokens 0"

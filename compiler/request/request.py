@@ -103,7 +103,7 @@ class BackendOptions:
         if self.name is not None and self.name not in BACKENDS:
             raise UsageError(
                 f"unknown backend {self.name!r}",
-                why=f"the backends are {', '.join(BACKENDS)}",
+                why=f"the valid values are {', '.join(BACKENDS)}",
                 fix="omit --backend, or run `peagle-compile doctor` to see what this machine can build and run",
             )
 
@@ -112,7 +112,7 @@ class BackendOptions:
         if self.lowering is not None and self.lowering not in _LOWERINGS:
             raise UsageError(
                 f"unknown lowering {self.lowering!r}",
-                why=f"the lowerings are {', '.join(_LOWERINGS)}",
+                why=f"the valid values are {', '.join(_LOWERINGS)}",
                 fix="omit --lowering; TensorRT uses its own",
             )
 
@@ -140,10 +140,10 @@ class SizeOptions:
             raise UsageError(
                 f"--num-speculative-tokens {self.num_speculative_tokens} is above {MAX_DRAFTS}",
                 why=f"the kernels process at most {MAX_DRAFTS + 1} columns per round: the drafts and one more token",
-                fix="omit it to let the build choose the fastest number, or use the head's trained depth",
+                fix="omit the option to let the build choose the fastest number, or use the head's trained depth",
             )
         if self.max_seq_len is not None and self.max_seq_len < 1:
-            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="omit it for the default")
+            raise UsageError(f"--max-seq-len {self.max_seq_len} is below 1", fix="omit the option for the default")
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,9 @@ class PlanOptions:
         _between("--max-batch-size", self.max_batch_size, 1, MAX_BATCH_SIZE, "the kernels support no larger batch")
         _between("--optimization-level", self.optimization_level, 0, 5, "TensorRT's builder has only these levels")
         if self.workspace_gb is not None and not 0 < self.workspace_gb < float("inf"):
-            raise UsageError(f"--workspace-gb {self.workspace_gb} is not a positive size", fix="omit it for no limit")
+            raise UsageError(
+                f"--workspace-gb {self.workspace_gb} is not a positive size", fix="omit the option for no limit"
+            )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def require_replaceable(path: Path) -> None:
     except (OSError, ValueError, TypeError):
         is_ours = False
     if not is_ours:
-        raise UsageError(f"{path} exists and is not a profile", fix="choose another --profile FILE, or remove it")
+        raise UsageError(f"{path} exists and is not a profile", fix="choose another --profile FILE, or remove the file")
 
 
 def write_profile(path: Path, profile: EngineProfile, engine: Path, output: RequestOutput) -> None:

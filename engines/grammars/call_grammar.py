@@ -163,7 +163,7 @@ def _not_kept(place: str) -> UsageError:
     return UsageError(
         f"{place} cannot be enforced in the tool calls of this model",
         why="the model writes parameters as text between tags, not as JSON",
-        fix='remove it, or set tool_choice to "auto"',
+        fix='remove the keyword, or set tool_choice to "auto"',
     )
 
 

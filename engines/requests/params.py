@@ -129,7 +129,9 @@ def _allowed(name: str, value: Any) -> tuple[int, ...] | None:
     """Return token ids as a tuple; None allows all. Raises ``UsageError``, also for an empty list."""
     if value is not None and isinstance(value, list | tuple) and not value:
         raise UsageError(
-            f"{name} is empty", why="no token could be chosen", fix="remove it, or list at least one token id"
+            f"{name} is empty",
+            why="no token could be chosen",
+            fix="remove the parameter, or list at least one token id",
         )
     return None if value is None else _ids(name, value)
 
@@ -158,7 +160,9 @@ def _salt(name: str, value: Any) -> str | None:
     """Return a salt of the prefix cache, None for none. Raises ``UsageError``, also for an empty one."""
     if value == "":
         raise UsageError(
-            f"{name} is empty", why="an empty salt is easy to guess", fix="set it to a secret string, or remove it"
+            f"{name} is empty",
+            why="an empty salt is easy to guess",
+            fix="set the salt to a secret string, or remove the parameter",
         )
     return None if value is None else text_of(name, value)
 

@@ -101,7 +101,7 @@ class Generation:
             raise HttpRefusal(
                 400,
                 f"{name} is {most} and the prompt has {prompt} tokens, but the context length is {context}; "
-                f"fix: set {name} to at most {context - prompt}, remove it, or shorten the prompt",
+                f"fix: set {name} to at most {context - prompt}, remove the field, or shorten the prompt",
                 param=name,
                 code=CONTEXT_LENGTH_EXCEEDED,
             )

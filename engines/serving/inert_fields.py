@@ -47,7 +47,7 @@ class InertFields:
         if value is None or any(_is_same(value, each) for each in self.neutral[name]):
             return
         accepted = [msgspec.json.encode(each).decode() for each in self.neutral[name]]
-        message = f"{place or name} is not supported by this server; fix: remove it"
+        message = f"{place or name} is not supported by this server; fix: remove the field"
         if accepted:
             message += f", or set it to {' or '.join(accepted)}"
         raise HttpRefusal(400, message, param=place or name, code="unsupported_parameter")

@@ -72,7 +72,7 @@ def bound(host: str, port: int) -> socket.socket:
     if not host:
         raise UsageError(
             "--host is empty",
-            fix=("use 127.0.0.1 to accept connections from this machine only, or 0.0.0.0 to listen on all addresses"),
+            fix="use 127.0.0.1 to accept connections from this machine only, or 0.0.0.0 to listen on all addresses",
         )
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:

@@ -29,7 +29,7 @@ def priority_of(body: ServerFields, settings: ServerSettings) -> int:
     if body.priority and settings.scheduling_policy != "priority":
         raise HttpRefusal(
             400,
-            "priority is not allowed by this server; fix: remove it, set it to 0, or start the server with "
+            "priority is not allowed by this server; fix: remove the field, set it to 0, or start the server with "
             "--scheduling-policy priority",
             param="priority",
             code="unsupported_parameter",

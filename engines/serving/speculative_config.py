@@ -75,7 +75,9 @@ def _left_out(where: str, given: dict[str, Any]) -> tuple[str, ...]:
             continue
         if key not in _UNREAD:
             near = nearest(key, [*_READ, *_UNREAD], 1)
-            raise UsageError(f"{where}: unknown key {key!r}", fix=f"did you mean {near[0]}?" if near else "remove it")
+            raise UsageError(
+                f"{where}: unknown key {key!r}", fix=f"did you mean {near[0]}?" if near else ("remove the key")
+            )
         entry = _UNREAD[key]
         if entry.takes(value):
             continue

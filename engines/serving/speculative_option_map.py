@@ -34,10 +34,10 @@ def _is_scalar(value: Any) -> bool:
 
 
 ONE_GPU = "an engine runs on one GPU"
-FITS_ONE = "remove it; `peagle-compile build --dry-run --gpu NAME` checks whether the model fits one GPU"
+FITS_ONE = "remove the key; `peagle-compile build --dry-run --gpu NAME` checks whether the model fits one GPU"
 NO_SUCH_RUNTIME = "the key configures a component that peagle-compile does not have"
 _EXACT = "acceptance is exact: drafts never change the output"
-_LOSSY = "remove it; for lossy acceptance, set acceptance_tolerance in the request"
+_LOSSY = "remove the key; for lossy acceptance, set acceptance_tolerance in the request"
 
 NO_COUNTERPARTS = (
     NoCounterpart("parallel_drafting", "the head's config.json declares whether the head drafts in one pass"),
@@ -61,7 +61,7 @@ NO_COUNTERPARTS = (
         "eagle3_model_arch",
         "drafts come from a P-EAGLE or EAGLE-3 head, or from n-gram lookup in the text",
         same=("llama3",),
-        fix="remove it: the head's config.json gives its architecture",
+        fix="remove the key: the head's config.json gives its architecture",
     ),
     NoCounterpart("greedy_sampling", _EXACT, same=("true",), fix=_LOSSY),
     NoCounterpart("rejection_sample_method", _EXACT, same=("standard",), fix=_LOSSY),

@@ -59,5 +59,5 @@ def form_defaults_of(text: str | None) -> FormDefaults:
             raise UsageError(f"{FLAG}: unknown key {name!r}", fix=f"use only {' and '.join(known)}")
         elif value is not None and value not in _NEUTRAL[name]:
             accepted = " or ".join(json.dumps(each) for each in _NEUTRAL[name])
-            raise UsageError(f"{FLAG}: {name} is not supported", fix=f"remove it, or set it to {accepted}")
+            raise UsageError(f"{FLAG}: {name} is not supported", fix=f"remove the key, or set it to {accepted}")
     return FormDefaults(**found)

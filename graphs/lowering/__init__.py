@@ -142,7 +142,9 @@ def lowering_named(name: str) -> Lowering:
     """Return a lowering by name. Raises ``UsageError`` listing the available ones."""
     if name not in LOWERINGS:
         raise UsageError(
-            f"unknown lowering {name!r}", why=f"the lowerings are {', '.join(LOWERINGS)}", fix="use one of these"
+            f"unknown lowering {name!r}",
+            why=f"the valid names are {', '.join(LOWERINGS)}",
+            fix="use one of these names",
         )
     return LOWERINGS[name]
 

@@ -57,11 +57,11 @@ class CalibrationOptions:
     def check(self) -> None:
         """Raise early for options that are invalid by themselves."""
         if self.method not in (None, *METHODS):
-            raise UsageError(f"unknown --calib-method {self.method!r}", fix=f"choose one of {', '.join(METHODS)}")
+            raise UsageError(f"unknown --calib-method {self.method!r}", fix=f"use one of {', '.join(METHODS)}")
         if self.device is not None and not _DEVICE.fullmatch(self.device):
             raise UsageError(
                 f"--calib-device {self.device!r} is not a device",
-                fix=f"choose one of {', '.join(DEVICES)}, where N counts from 0",
+                fix=f"use one of {', '.join(DEVICES)}, where N counts from 0",
             )
         others = self.given()
         if self.scales is not None and others:

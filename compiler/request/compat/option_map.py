@@ -120,7 +120,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("max_input_len", why="max_seq_len limits prompt plus output"),
     OptionMapping("max_num_tokens opt_num_tokens opt_batch_size max_num_batched_tokens", why=_PASSES),
     OptionMapping("max_beam_width", spelled=_nothing("1"), only=True, why="beam search is not supported",
-                  fix="omit it, or use 1"),
+                  fix="omit the option, or use 1"),
     # ------------------------------------------------------------------------------------------ several GPUs
     OptionMapping(
         "tensor_parallel_size pipeline_parallel_size context_parallel_size data_parallel_size "
@@ -153,22 +153,22 @@ TABLE: tuple[OptionMapping, ...] = (
                       "fp16, bf16 or fp32"),
     OptionMapping("tokenizer tokenizer_revision custom_tokenizer", only=True,
                   why="an engine uses its checkpoint's tokenizer",
-                  fix="omit it, or put the tokenizer's files into the checkpoint folder"),
+                  fix="omit the option, or put the tokenizer's files into the checkpoint folder"),
     OptionMapping("tokenizer_mode", spelled=_nothing("auto"), why="tokenizer.json is read by the tokenizers package"),
     OptionMapping("skip_tokenizer_init", spelled=_nothing("false"), why="requests can always contain token ids"),
     OptionMapping("trust_remote_code", spelled=_nothing("false"), why="code in checkpoints is never run"),
     OptionMapping("load_format", spelled=_nothing("auto", "hf", "safetensors"), only=True,
-                  why="weights are read from safetensors or GGUF", fix="omit it"),
+                  why="weights are read from safetensors or GGUF", fix="omit the option"),
     OptionMapping("checkpoint_format checkpoint_loader download_dir",
                   why="checkpoint formats are detected from the files"),
     OptionMapping("model_kwargs hf_overrides rope_scaling sparse_attention_config", only=True, why=_MODELS,
-                  fix="omit it, or change the checkpoint"),
+                  fix="omit the option, or change the checkpoint"),
     OptionMapping("enable_lora enable_prompt_adapter", spelled=_nothing("false"), only=True,
                   why="adapters are not supported", fix="merge the adapters into the checkpoint"),
     OptionMapping("lora_config peft_cache_config lora_dir", only=True, why="adapters are not supported",
                   fix="merge them into the checkpoint"),
     OptionMapping("strip_plan use_strip_plan weight_streaming weight_sparsity use_refit", spelled=_nothing("false"),
-                  only=True, why="plans always contain all weights", fix="omit it"),
+                  only=True, why="plans always contain all weights", fix="omit the option"),
     OptionMapping("dry_run", spelled=_nothing("false"), only=True, why="this option is only a command-line flag",
                   fix="use `peagle-compile build --dry-run`"),
     OptionMapping(
@@ -185,7 +185,7 @@ TABLE: tuple[OptionMapping, ...] = (
         {**_SAME, "no_quant": None},
         only=True,
         why=f"the equivalent precisions are {' and '.join(_SAME).upper()}",
-        fix="omit it for a quantized checkpoint, or choose a recipe with --precision",
+        fix="omit the option for a quantized checkpoint, or choose a recipe with --precision",
     ),
     OptionMapping(
         "quantization",
@@ -193,22 +193,22 @@ TABLE: tuple[OptionMapping, ...] = (
         {**_SAME} | dict.fromkeys(("modelopt", "compressed-tensors", "mxfp4", "gguf", "auto"), UNREAD),
         only=True,
         why="the quantization of a checkpoint is detected",
-        fix="omit it, or choose a recipe with --precision",
+        fix="omit the option, or choose a recipe with --precision",
     ),
     OptionMapping("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
-                  only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit it"),
+                  only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit the option"),
     OptionMapping("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
                   {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
     OptionMapping("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
                   why="the recipe sets the types of head, embedding, routers and norms; see --lm-head-precision"),
     OptionMapping("quant_config.group_size", why="the block size is always 32"),
     OptionMapping("quant_config.smoothquant_val quant_config.clamp_val", spelled=_nothing("0.5"), only=True,
-                  why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit it"),
+                  why="ranges are calibrated with --calib-method max, percentile or mse", fix="omit the option"),
     OptionMapping("quant_config.has_zero_point quant_config.pre_quant_scale quant_config.use_meta_recipe",
                   spelled=_nothing("false"), only=True, why="codes are symmetric, and each input has a single scale",
-                  fix="omit it"),
+                  fix="omit the option"),
     OptionMapping("quant_config.mamba_ssm_cache_dtype kv_cache_config.mamba_ssm_cache_dtype", spelled=_nothing("auto"),
-                  only=True, why="the supported model families have no such layers", fix="omit it"),
+                  only=True, why="the supported model families have no such layers", fix="omit the option"),
     OptionMapping("calib_config.calib_batches", "calib_samples"),
     OptionMapping("calib_config.calib_batch_size", spelled=_nothing("1"), only=True,
                   why="samples are counted individually",
@@ -216,7 +216,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("calib_config.calib_max_seq_length", "calib_length"),
     OptionMapping("calib_config.calib_dataset", only=True,
                   why="samples are JSON Lines with text, messages or input_ids",
-                  fix="omit it to use the bundled samples, or use calib_data: FILE"),
+                  fix="omit the option to use the bundled samples, or use calib_data: FILE"),
     OptionMapping("calib_config.device calib_config.random_seed calib_config.tokenizer_max_seq_length",
                   why="samples are used in file order, layer by layer"),
     # ------------------------------------------------------------------------------------------ drafts
@@ -243,7 +243,7 @@ TABLE: tuple[OptionMapping, ...] = (
     *map(_of_speculation, NO_COUNTERPARTS),
     # ------------------------------------------------------------------------------------------ caches
     OptionMapping("kv_cache_config.max_attention_window kv_cache_config.sink_token_length", only=True,
-                  why="attention windows and sinks are defined by the model", fix="omit it"),
+                  why="attention windows and sinks are defined by the model", fix="omit the option"),
     OptionMapping(
         "kv_cache_config.free_gpu_memory_fraction kv_cache_config.max_tokens kv_cache_config.max_gpu_total_bytes "
         "kv_cache_config.host_cache_size kv_cache_config.tokens_per_block kv_cache_config.onboard_blocks "
@@ -276,7 +276,7 @@ TABLE: tuple[OptionMapping, ...] = (
         why=NO_SUCH_RUNTIME,
     ),
     OptionMapping("cache_transceiver_config kv_connector_config kv_transfer_config", only=True,
-                  why="prefill and decoding run in the same engine", fix="omit it"),
+                  why="prefill and decoding run in the same engine", fix="omit the option"),
 )  # fmt: skip
 
 OPTION_MAP: Mapping[str, OptionMapping] = {key: word for word in TABLE for key in word.keys.split()}

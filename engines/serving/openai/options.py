@@ -63,7 +63,7 @@ def generation_of(
     if isinstance(body, CompletionBody) and body.best_of not in (None, choices):
         raise HttpRefusal(
             400,
-            "best_of is not supported by this server; fix: remove it, or set it to n",
+            "best_of is not supported by this server; fix: remove the field, or set it to n",
             param="best_of",
             code="unsupported_parameter",
         )
@@ -135,7 +135,7 @@ def template_fields(body: ChatBody | TokenizeBody, settings: ServerSettings) -> 
     if body.chat_template is not None and not settings.trusts_request_templates:
         raise HttpRefusal(
             400,
-            "chat_template is not allowed by this server; fix: remove it, or start the server with "
+            "chat_template is not allowed by this server; fix: remove the field, or start the server with "
             "--trust-request-chat-template",
             param="chat_template",
             code="unsupported_parameter",

@@ -228,7 +228,7 @@ def _check_includes(names: Sequence[str]) -> None:
             known = "is not supported by this server" if name in UNSUPPORTED_INCLUDES else "is unknown"
             raise HttpRefusal(
                 400,
-                f"include[{at}] {name[:100]!r} {known}; fix: remove it",
+                f"include[{at}] {name[:100]!r} {known}; fix: remove the entry",
                 param=f"include[{at}]",
                 code="unsupported_parameter",
             )

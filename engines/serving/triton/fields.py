@@ -132,7 +132,7 @@ def require_known(parameters: str, inputs: Collection[str]) -> None:
             near = nearest(name, inputs, 1)
             raise UsageError(
                 f"{name} is not an input of this model",
-                fix=f"did you mean {near[0]}?" if near else "remove it",
+                fix=f"did you mean {near[0]}?" if near else "remove the input",
             )
 
 
@@ -161,7 +161,7 @@ def _sampling(inputs: InputTensors) -> tuple[dict[str, Any], dict[str, Any]]:
             near = nearest(name, [*_PARAMS, *_OF_DRAFTS], 1)
             raise UsageError(
                 f"{JSON}: unknown parameter {name!r}",
-                fix=f"did you mean {near[0]}?" if near else "remove it",
+                fix=f"did you mean {near[0]}?" if near else "remove the parameter",
             )
     if inputs.flag("return_log_probs"):
         found["logprobs"] = 0

@@ -62,7 +62,7 @@ def _asked(inputs: InputTensors, tensors: Tensors) -> Tensors:
             )
         ids = ids[:, :length]
     if "beam_width" in inputs and inputs.one("beam_width") != 1:
-        raise UsageError("beam_width is not 1", why="beam search is not supported", fix="remove it")
+        raise UsageError("beam_width is not 1", why="beam search is not supported", fix="remove the input")
     found = {"input_ids": ids, "return_token_ids": np.array([[True]])}
     found |= {ours: tensors[name].reshape(1, 1) for name, ours in _SAME.items() if name in tensors}
     more: dict[str, Any] = {}

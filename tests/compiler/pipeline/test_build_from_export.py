@@ -167,7 +167,7 @@ def test_incomplete_export_is_rejected_before_writing(
             2,
             "--num-speculative-tokens 0 cannot be used with this export\n"
             "  why: 0 means plain decoding, but the export is for drafts\n"
-            "  fix: omit it, or export again with --draft none, for plain decoding",
+            "  fix: omit the option, or export again with --draft none, for plain decoding",
         ),
         (("--max-batch-size", 0), 2, "--max-batch-size"),
     ],
@@ -195,7 +195,7 @@ def test_an_export_for_plain_decoding_takes_no_drafts(cli: Run, exported: Path, 
     assert (
         "--num-speculative-tokens 4 cannot be used with this export\n"
         "  why: the export is for plain decoding\n"
-        "  fix: omit it, or export again with --num-speculative-tokens 4\n"
+        "  fix: omit the option, or export again with --num-speculative-tokens 4\n"
     ) in done.err
     assert not (tmp_path / "engine").exists()
 

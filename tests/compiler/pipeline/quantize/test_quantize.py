@@ -340,7 +340,7 @@ def test_unused_ranges_are_rejected_by_name(value: float, said: str, cli: Run, p
         (("--kv-cache-dtype", "int8"), 2, "quantize does not support --kv-cache-dtype int8"),
         (("--scales", "x", "--calib-method", "max"), 2, "--scales cannot be combined with --calib-method"),
         (("--calib-samples", 0), 2, "--calib-samples"),
-        (("--calib-device", "tpu"), 2, "choose one of cpu, cuda, cuda:N"),
+        (("--calib-device", "tpu"), 2, "use one of cpu, cuda, cuda:N"),
         (("--scales", "absent"), 2, "--scales absent does not exist"),
         (("--calib-data", "absent.jsonl"), 2, "--calib-data absent.jsonl does not exist"),
         (("--exclude", "*"), 2, "leaves nothing to quantize"),
