@@ -67,7 +67,7 @@ def typed(error: ImportError) -> EnvironmentProblem | None:
                 return EnvironmentProblem(
                     f"the installed {distribution} cannot be imported",
                     why=" ".join(str(error).split()),
-                    fix=install(extra),
+                    fix=f"run `{install(extra)}`",
                 )
     return None
 
@@ -76,7 +76,7 @@ def _not_installed(extra: str, absent: Sequence[str], what: str) -> EnvironmentP
     return EnvironmentProblem(
         f"{what} needs packages that are not installed: {', '.join(absent)}",
         why=f"these packages belong to the extra [{extra}]; the base installation only runs engines on a CPU",
-        fix=install(extra),
+        fix=f"run `{install(extra)}`",
     )
 
 

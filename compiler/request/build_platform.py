@@ -142,7 +142,7 @@ def version_of(backend: str, machine: Machine) -> str:
         raise EnvironmentProblem(
             f"the version of {backend} is unknown",
             why="the installed package has no metadata",
-            fix=f"pip install --force-reinstall {backend}",
+            fix=f"run `pip install --force-reinstall {backend}`",
         )
     return installed
 

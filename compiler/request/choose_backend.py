@@ -78,7 +78,7 @@ def _choose(precision: str | None, named: tuple[str, ...], machine: Machine, mod
 def _undecided(gpu: LocalGpu, machine: Machine) -> UsageError:
     """Return the error for a machine whose GPU a build would leave idle unless the user names a backend."""
     product: Product = "tensorrt" if gpu.sm in DATA_CENTRE_SMS else "tensorrt-rtx"
-    ways = [] if machine.has(product) else [f"install it ({install_to_build(EXTRA_OF[product])})"]
+    ways = [] if machine.has(product) else [f"run `{install_to_build(EXTRA_OF[product])}`"]
     ways += [f"use --backend {product}"] if product == "tensorrt-rtx" else []
     why = f"{product} is not installed, so the engine would run on the CPU and leave the GPU idle"
     return UsageError(
@@ -143,7 +143,7 @@ def _rtx(precision: str | None, named: tuple[str, ...], machine: Machine) -> Bac
         raise EnvironmentProblem(
             "TensorRT-RTX is not installed",
             why="the build needs TensorRT-RTX, but no GPU",
-            fix=f"{install_to_build(EXTRA_OF['tensorrt-rtx'])}; {_on_cpu(precision, named)}",
+            fix=f"run `{install_to_build(EXTRA_OF['tensorrt-rtx'])}`; {_on_cpu(precision, named)}",
         )
     gpus = named or tuple(sm_name(sm) for sm in sorted(set(machine.sms)) if sm in RTX_SMS)
     if not gpus:

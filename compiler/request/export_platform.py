@@ -35,7 +35,7 @@ def platform_of_export(
         whose = f"a host with {', '.join(named)}" if named else "the host with the GPU"
         fix = f"copy {where} to {whose} and TensorRT, and run `peagle-compile build --from` on that host"
         if backend == "tensorrt-rtx" and not machine.has("tensorrt-rtx"):
-            fix = install(extra)
+            fix = f"run `{install(extra)}`"
         # Nothing is traced here, so the export extra is not needed.
         why = error.why.replace(install_to_build(extra), install(extra))
         raise EnvironmentProblem(error.what, why=why, fix=fix) from None

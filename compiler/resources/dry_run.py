@@ -112,7 +112,8 @@ def decide_build(request: CompileRequest) -> Decided:
         platform = _platform_elsewhere(asked)
         decide(request.precision, platform.lowering, gpus=platform.gpus, keeps_own=True)
         notes = [
-            f"this machine cannot build this engine ({error.why or error.what}); the plan is for a machine that can"
+            f"this machine cannot build this engine ({error.why or error.what}); the estimates are for a machine "
+            "that can build it"
         ]
     verdict, more = _gpu(asked.gpus[0] if asked.gpus else None)
     if len(asked.gpus) > 1:

@@ -84,7 +84,7 @@ def default_length(plan: BuildPlan, spec: TargetSpec, text: Mapping[str, Any], w
     weights = workload.bytes
     free = int(memory.bytes * (1 - RESERVE)) - weights - tensors.logits
     fitting = _longest(free, plan, token, tensors)
-    beside = f"{size(memory.bytes)} of {memory.name} beside {size(weights)} of weights"
+    beside = f"{size(memory.bytes)} of {memory.name} alongside {size(weights)} of weights"
     requests = f"{plan.max_batch_size} requests" if plan.max_batch_size > 1 else "one request"
     if fitting >= most == spec.max_position_embeddings:
         return SequenceLength(most, "the model's maximum")

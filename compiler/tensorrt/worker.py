@@ -157,7 +157,7 @@ def _require_version(trt: Any, request: PlanRequest) -> None:
         raise EnvironmentProblem(
             f"{request.product} {trt.__version__} is too old",
             why=f"the graphs use operators that need version {'.'.join(map(str, oldest))}",
-            fix=f"pip install --upgrade {request.product}",
+            fix=f"run `pip install --upgrade {request.product}`",
         )
 
 

@@ -109,7 +109,7 @@ def doctor(
         raise EnvironmentProblem(
             "no backend can run engines here",
             why="; ".join(ability.cannot_run for ability in report.abilities),
-            fix="pip install --force-reinstall onnxruntime",
+            fix="run `pip install --force-reinstall onnxruntime`",
         )
 
 
@@ -144,7 +144,7 @@ def _cpu_kernels(compiler: str) -> str:
         return f"disabled by {SWITCH}: builds do not compile them, and engines do not use them"
     if compiler:
         return f"available, compiled by {compiler}"
-    return f"not available without a C++ compiler, which makes verification slower: {install('cpu')}"
+    return f"not available without a C++ compiler, which makes verification slower; run `{install('cpu')}`"
 
 
 def _for(report: Readiness) -> str:

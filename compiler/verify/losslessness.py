@@ -205,7 +205,8 @@ def fitted(
         )
     if longer:
         notes.append(
-            f"{longer} of {len(whole)} prompts truncated to {room} tokens: the engine's max_seq_len is {max_seq_len}"
+            f"{longer} of {len(whole)} prompts were truncated to {room} tokens: the engine's max_seq_len is "
+            f"{max_seq_len}"
         )
     return Prefixes(tuple((name, ids[:room]) for name, ids in whole), most, tuple(notes))
 

@@ -83,7 +83,7 @@ def whole_passes(target: Target, texts: Sequence[Sequence[int]], advance: Advanc
 def _compare(name: str, oracle: str, origins: Sequence[Origin], pairs: Callable[[], Pairs]) -> Parity:
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
-        return Parity(name, "not checked", f"{' and '.join(missing)} not installed: {install('export')}")
+        return Parity(name, "not checked", f"missing packages: {', '.join(missing)} ({install('export')})")
     for origin in origins:
         if why := _incomparable(origin):
             return Parity(name, "not checked", why)

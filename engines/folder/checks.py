@@ -130,14 +130,14 @@ def check_runtime(backend: BackendRecord, installed: Mapping[str, str]) -> None:
             f"the engine was built with {product} {backend.versions.get(product)}, "
             f"but {installed.get(product) or 'no version'} is installed",
             why="only the version that built a TensorRT plan can read the plan",
-            fix=f"`pip install '{product}=={backend.versions.get(product)}'`, or {REBUILD}",
+            fix=f"run `pip install '{product}=={backend.versions.get(product)}'`, or {REBUILD}",
         )
     for package, built in backend.versions.items():
         if package in installed and _release(installed[package]) < _release(built):
             raise EnvironmentProblem(
                 f"the engine was built with {package} {built}, but {installed[package]} is installed",
                 why="an older runtime may lack operators that the graphs use",
-                fix=f"`pip install --upgrade '{package}>={built}'`, or {REBUILD} in this environment",
+                fix=f"run `pip install --upgrade '{package}>={built}'`, or {REBUILD} in this environment",
             )
 
 

@@ -249,4 +249,4 @@ def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callabl
 
 
 def _untested(what: str, why: str) -> BuildError:
-    return BuildError(what, why=why, fix=f"use a tested version of transformers: {install('export')}")
+    return BuildError(what, why=why, fix=f"use a tested version of transformers: run `{install('export')}`")

@@ -97,7 +97,7 @@ def find_compilers(why: str = _COST) -> tuple[Compiler, ...]:
         raise EnvironmentProblem(
             "no C++ compiler was found",
             why=why,
-            fix=f"install g++ or clang++, or {install('cpu')}",
+            fix=f"install g++ or clang++, or run `{install('cpu')}`",
         )
     return tuple(compilers)
 

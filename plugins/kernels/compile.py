@@ -68,7 +68,7 @@ def find_nvcc() -> Path:
         raise EnvironmentProblem(
             f"$NVCC is not a program: {name}" if name else "nvcc was not found",
             why="nvcc compiles the CUDA kernels ahead of time",
-            fix="pip install nvidia-cuda-nvcc, or set NVCC to the path of an nvcc 12.8 or newer",
+            fix="run `pip install nvidia-cuda-nvcc`, or set NVCC to the path of an nvcc 12.8 or newer",
         )
     return Path(path)
 
@@ -154,7 +154,7 @@ def load_nvrtc() -> Any:
         raise EnvironmentProblem(
             "CUDA kernels cannot be compiled on this machine",
             why=f"NVRTC is missing: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
-            fix="pip install 'cuda-bindings>=13,<14' 'nvidia-cuda-nvrtc>=13,<14'",
+            fix="run `pip install 'cuda-bindings>=13,<14' 'nvidia-cuda-nvrtc>=13,<14'`",
         ) from error
     return nvrtc
 

@@ -83,7 +83,7 @@ def load_driver() -> Any:
         raise EnvironmentProblem(
             "CUDA kernels cannot be launched on this machine",
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            fix="install an NVIDIA driver, and cuda-bindings (pip install 'cuda-bindings>=13,<14')",
+            fix="install an NVIDIA driver, and run `pip install 'cuda-bindings>=13,<14'`",
         ) from error
     _checked(driver, (status,), "CUDA failed to initialize")
     return driver

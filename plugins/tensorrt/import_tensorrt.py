@@ -54,7 +54,7 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     Raises ``EnvironmentProblem`` if it is not installed, fails to import, or its parser would end the process.
     """
     name, title = _MODULES[product], _TITLES[product]
-    fix = install(EXTRA_OF[product])
+    fix = f"run `{install(EXTRA_OF[product])}`"
     if not is_installed(name):
         raise EnvironmentProblem(f"{title} is not installed", why=f"there is no Python module {name}", fix=fix)
     link = repair_link() if product == "tensorrt-rtx" else LinkState("absent")
@@ -152,12 +152,12 @@ def _cannot(link: LinkState) -> EnvironmentProblem:
         return EnvironmentProblem(
             "TensorRT-RTX cannot read graphs with peagle plugins",
             why=f"{link.folder}: {link.why}",
-            fix=install("rtx", again=True),
+            fix=f"run `{install('rtx', again=True)}`",
         )
     return EnvironmentProblem(
         "TensorRT-RTX cannot read graphs with peagle plugins",
         why=f"TensorRT-RTX's parser opens {_LINK}, which its wheel lacks, and no link can be made in {link.folder}: "
         f"{link.why}",
-        fix=f"mkdir -p ~/.local/lib/tensorrt-rtx && ln -sf {library} ~/.local/lib/tensorrt-rtx/{_LINK} && "
-        "export LD_LIBRARY_PATH=~/.local/lib/tensorrt-rtx:$LD_LIBRARY_PATH, then start again",
+        fix=f"run `mkdir -p ~/.local/lib/tensorrt-rtx && ln -sf {library} ~/.local/lib/tensorrt-rtx/{_LINK} && "
+        "export LD_LIBRARY_PATH=~/.local/lib/tensorrt-rtx:$LD_LIBRARY_PATH`, then start again",
     )

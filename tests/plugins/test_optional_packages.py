@@ -100,7 +100,7 @@ def test_all_missing_packages_are_named_together(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     with pytest.raises(EnvironmentProblem, match=r"building needs .*: torch, onnx-ir") as caught:
         require("export", "building")
-    assert caught.value.fix == install("export")
+    assert caught.value.fix == f"run `{install('export')}`"
     require("export", "the download", "huggingface_hub")
 
 
@@ -127,7 +127,7 @@ def test_shared_package_prefers_the_more_complete_extra(monkeypatch: pytest.Monk
             )
             told = typed(ModuleNotFoundError("No module named 'cuda.core'", name="cuda.core"))
         assert told is not None
-        assert told.fix == install(extra)
+        assert told.fix == f"run `{install(extra)}`"
 
 
 def test_every_package_of_an_extra_is_one_of_pyprojects() -> None:

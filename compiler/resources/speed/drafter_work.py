@@ -76,7 +76,7 @@ def assumed_head(
         shared=(),
         keys={},
     )
-    words = f"drafter assumed: {layers} layer{'s' * (layers > 1)} as wide as the target's, whole vocabulary"
+    words = f"assumed drafter: {layers} layer{'s' * (layers > 1)} as wide as the target's, with the whole vocabulary"
     if parameters is None:
         return head, words
     missing = parameters - sum(math.prod(shape) for shape in head.expected_shapes().values())

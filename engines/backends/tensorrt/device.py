@@ -122,7 +122,7 @@ def find_gpu(product: str) -> str | None:
         raise EnvironmentProblem(
             "the package cuda-core is not installed",
             why=f"TensorRT engines require this package ({error})",
-            fix=install(EXTRA_OF[product]),
+            fix=f"run `{install(EXTRA_OF[product])}`",
         ) from error
     try:
         major, minor = Gpu(0).compute_capability

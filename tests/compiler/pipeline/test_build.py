@@ -392,7 +392,7 @@ def test_a_missing_extra_is_answered_with_the_line_that_installs_it(
     monkeypatch.setitem(sys.modules, "torch", None)
     problem = refusal(EnvironmentProblem, pair)
     assert "torch" in problem.what
-    assert problem.fix == install("export")
+    assert problem.fix == f"run `{install('export')}`"
 
 
 # ------------------------------------------------------------------------------------------------ accidents

@@ -57,7 +57,7 @@ def test_caches_of_all_requests_fit_beside_the_weights() -> None:
     found = _length(plan)
     assert 2048 < found.tokens < MOST_BY_DEFAULT
     assert found.tokens % 1024 == 0
-    assert found.why == "8 requests of this length fit into 96.0 GB of rtx-pro-6000 beside 61.1 GB of weights"
+    assert found.why == "8 requests of this length fit into 96.0 GB of rtx-pro-6000 alongside 61.1 GB of weights"
     config = target_config(CODER)[0]
     workload, family = Workload(Skeleton(config).weights, plan.recipe, plan.lowering), family_for(config)
     tensors = pass_tensors(family.describe(config), family.text(config), workload, rows=8, num_speculative_tokens=18)
@@ -74,7 +74,8 @@ def test_the_smallest_gpu_decides_and_the_usual_length_is_the_least() -> None:
     assert found == _exported("sm_120")  # of which the RTX 5090 is the smallest
     assert found.tokens == 2048
     assert (
-        found.why == "8 requests of a greater length would not fit into 32.0 GB of rtx-5090 beside 31.2 GB of weights"
+        found.why
+        == "8 requests of a greater length would not fit into 32.0 GB of rtx-5090 alongside 31.2 GB of weights"
     )
 
 

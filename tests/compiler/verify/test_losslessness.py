@@ -205,12 +205,12 @@ def test_prompts_are_cut_to_capacity_with_a_note(tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path)
     long = [*PROMPTS, Prompt("long", "x" * 100)]
     found = verify(engine, prompts=long, max_tokens=10, k=(1,)).losslessness
-    assert found.notes == ("1 of 3 prompts truncated to 54 tokens: the engine's max_seq_len is 64",)
+    assert found.notes == ("1 of 3 prompts were truncated to 54 tokens: the engine's max_seq_len is 64",)
     found = verify(engine, prompts=long, max_tokens=500, k=(1,)).losslessness
     assert (found.passed, found.prompts, found.max_tokens) == (True, 3, 32)
     assert found.notes == (
         "answers are limited to 32 tokens instead of 500: the engine's max_seq_len is 64",
-        "1 of 3 prompts truncated to 32 tokens: the engine's max_seq_len is 64",
+        "1 of 3 prompts were truncated to 32 tokens: the engine's max_seq_len is 64",
     )
     assert verify(engine, prompts=PROMPTS, max_tokens=10, k=(1,)).losslessness.notes == ()
 

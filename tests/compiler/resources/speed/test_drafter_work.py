@@ -44,7 +44,7 @@ def test_a_head_of_unknown_sizes_is_assumed_as_published_ones_are() -> None:
     spec = family_for(config).describe(config)
     head, said = assumed_head(spec, config, None)
     assert (head.num_layers, head.hidden_size, head.draft_vocab_size) == (4, 48, VOCAB)
-    assert said.startswith("drafter assumed: 4 layers")
+    assert said.startswith("assumed drafter: 4 layers")
     one, said = assumed_head(spec, config, None, parallel=False)
     assert (one.num_layers, one.strategy) == (1, "autoregressive")
     assert "1 layer as wide" in said
