@@ -104,7 +104,7 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
     if _others(found) & _WRITE:
         raise UntrustedCache(
             f"others can write to {path}, which is {_part(root, path)}",
-            why=f"the folder has mode {stat.S_IMODE(found.st_mode):04o} and owner {_name(found.st_uid)}; {_WHY}",
+            why=f"the path has mode {stat.S_IMODE(found.st_mode):04o} and owner {_name(found.st_uid)}; {_WHY}",
             fix=f"if nobody else has written to this path, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise "
             f"remove the path (builds recreate its content); or {_elsewhere()}",
         )

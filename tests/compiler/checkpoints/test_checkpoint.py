@@ -169,7 +169,7 @@ def test_arbitrary_bytes_are_not_a_checkpoint(folder: Path, content: bytes) -> N
 @pytest.mark.parametrize(
     ("header", "data", "complaint"),
     [
-        ([], b"", "not an object"),
+        ([], b"", "not a JSON object"),
         (b"\xff{}", b"", "not valid JSON"),
         (b'{"a": 1, "a": 2}', b"", "twice"),
         ({"a": 1}, b"", "unknown type"),

@@ -123,7 +123,7 @@ def test_for_tensorrt_s_own_layer_each_matrix_of_experts_has_one_scale(sparse: P
             np.testing.assert_array_equal(found, wanted)
         assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
     assert bool(fp8.losses) == (form != "modelopt")
-    assert any("a single scale" in note for note in fp8.notes()) == (form != "modelopt")
+    assert any("one scale per row or per tensor" in note for note in fp8.notes()) == (form != "modelopt")
 
 
 @pytest.mark.parametrize("form", ["modelopt", "blocks"])
@@ -142,7 +142,7 @@ def test_all_experts_of_a_layer_can_share_a_scale(sparse: Pair, form: str, tmp_p
         codes = np.concatenate([rows.reshape(-1) for rows in shared.codes(graph_name, shape)])
         wanted = np.concatenate([rows.reshape(-1) for rows in shared.target.read(graph_name, shape)])
         assert np.linalg.norm(codes.astype(np.float32) * scale - wanted) < 0.05 * np.linalg.norm(wanted)
-    assert any("a single scale" in note for note in shared.notes())
+    assert any("one scale per row or per tensor" in note for note in shared.notes())
 
 
 def test_unquantized_parts_of_a_checkpoint_are_kept_and_named(sparse: Pair, tmp_path: Path) -> None:

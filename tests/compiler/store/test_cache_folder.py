@@ -116,7 +116,7 @@ def test_writable_cache_is_rejected_with_mode_path_and_fix(
     with pytest.raises(EnvironmentProblem) as caught:
         stage_of(store)
     assert f"others can write to {path}" in caught.value.what
-    assert f"mode is {path.stat().st_mode & 0o7777:04o}" in caught.value.why
+    assert f"has mode {path.stat().st_mode & 0o7777:04o}" in caught.value.why
     assert f"chmod -R go-w {path}" in caught.value.fix
     assert "PEAGLE_CACHE" in caught.value.fix
     path.chmod(path.stat().st_mode & ~0o022)
