@@ -182,8 +182,8 @@ def difference_line(figures: ModeFigures) -> str:
         return f"{where}: the text equals that of plain decoding"
     return (
         f"{where}: the text differs from that of plain decoding, first in prompt {found.prompt} at token "
-        f"{found.position}: "
-        f"expected {found.plain}, found {found.found}. `peagle-compile verify` shows whether the two tokens nearly tie"
+        f"{found.position}: expected {found.plain}, found {found.found}. `peagle-compile verify` shows whether the two "
+        "tokens nearly tie"
     )
 
 

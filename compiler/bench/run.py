@@ -89,9 +89,8 @@ class BenchRun:
             answers = [answer for turn in turns for answer in turn.answers if answer.tokens > 1]
             if count := sum(not answer.is_timed for answer in answers):
                 yield (
-                    f"{count} of {len(answers)} answers of {name} arrived in one piece, so their speed is unknown: "
-                    f"the server "
-                    "does not stream, or its threads had to wait"
+                    f"{count} of {len(answers)} answers of {name} arrived in one piece, so their speed is unknown: the "
+                    "server does not stream, or its threads had to wait"
                 )
 
     def _measure_engines(self, progress: Progress) -> None:

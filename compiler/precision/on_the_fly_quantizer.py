@@ -175,9 +175,8 @@ class OnTheFlyQuantizer:
         told = [f"{count} of the weights use the file's own {kind} blocks" for kind, count in kinds.items()]
         if unweighted := self.unweighted():
             told.append(
-                f"{counted(unweighted, 'weight')} quantized to 4 bits without calibration: the errors of all "
-                f"columns count equally, "
-                "which causes several times the loss of a calibrated build"
+                f"4-bit quantization of {counted(unweighted, 'weight')} without calibration: the errors of all columns "
+                "count equally, which causes several times the loss of a calibrated build"
             )
         used = self.ranges is not None and any(map(self._static, self.selection.weights.values()))
         return told + (list(self.ranges.facts.warnings) if self.ranges and used else [])

@@ -44,9 +44,9 @@ class PrecisionOptions:
 
     name: str | None = option(
         "--precision",
-        f"Recipe: {_or(NUMBER_FORMATS)}. Builds calibrate {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} "
-        f"on TensorRT, and {_FITTED} with this project's CPU kernels. "
-        f"{_AS_STORED} keeps the quantized blocks of a GGUF file, for this project's CPU kernels.",
+        f"Recipe: {_or(NUMBER_FORMATS)}. Builds calibrate {_CALIBRATED} on every backend, {_CALIBRATED_ON_GPUS} on "
+        f"TensorRT, and {_FITTED} with this project's CPU kernels. {_AS_STORED} keeps the quantized blocks of a GGUF "
+        "file, for this project's CPU kernels.",
     )
     kv_cache: str | None = option(
         "--kv-cache-dtype",

@@ -149,8 +149,7 @@ class Recipe:
         if keeps_blocks(self.weights):
             says = (
                 f"{kernels.codes} for the matrices of attention, mlp and experts, lm_head and the embedding, "
-                f"unchanged, "
-                "inputs quantized to int8 at run time; matrices in other types, router, norms, biases, "
+                "unchanged, inputs quantized to int8 at run time; matrices in other types, router, norms, biases, "
                 f"sinks and the KV cache stay {self.wide}"
             )
         at_run_time = replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME)

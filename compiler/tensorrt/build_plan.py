@@ -151,8 +151,7 @@ def _death(request: PlanRequest, status: int, log: IO[bytes]) -> BuildError:
     if status == -signal.SIGKILL:
         fix = (
             "the machine probably ran out of memory: builds have used 2 to 3 times the size of the weights "
-            f"({weights / 1e9:.1f} GB "
-            "here), and 2.5 GB for 48 small layers; build on a machine with more memory"
+            f"({weights / 1e9:.1f} GB here), and 2.5 GB for 48 small layers; build on a machine with more memory"
         )
     return BuildError(
         f"the process that built the {request.name} plan ended early", why=f"{request.product} {how}{last}", fix=fix

@@ -126,8 +126,7 @@ def _refuse_other_kinds(flat: Config, parts: Parts, tensors: Mapping[str, Shape]
     if flag(flat, "use_aux_hidden_state", problems) is False:
         problems.add(
             "the config sets use_aux_hidden_state false: the head reads the target's last hidden state instead of "
-            "taps, "
-            "which the target's graph does not provide"
+            "taps, which the target's graph does not provide"
         )
         reasons[FC] = ""
     if flat.get("hidden_act") not in (None, "silu", "swish"):

@@ -105,11 +105,9 @@ def _saturation(found: Mapping[str, Any]) -> Iterable[str]:
     yield f"<p>Values exceed the calibrated range in {found['clipped']} of {found['inputs']} inputs and caches."
     if halves["inputs"]:
         yield (
-            f"Between two halves of the samples, the largest values differ by a factor of at most "
-            f"{halves['apart']:.3g} "
-            f"({escape(halves['in'])}); {halves['unsettled']} of {halves['inputs']} inputs differ by a factor of "
-            f"more than "
-            f"{halves['limit']:g}."
+            "Between two halves of the samples, the largest values differ by a factor of at most "
+            f"{halves['apart']:.3g} ({escape(halves['in'])}); {halves['unsettled']} of {halves['inputs']} inputs "
+            f"differ by a factor of more than {halves['limit']:g}."
         )
     yield "</p>"
     if found["worst"]:

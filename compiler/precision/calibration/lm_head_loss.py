@@ -53,9 +53,8 @@ class LmHeadLoss:
         if not NUMBER_FORMATS[self.kind].is_calibrated(tensorrt=tensorrt):
             return ""
         changes = (
-            f"the logits of the calibration samples by {self.divergence:.2g} nats per token, and the most likely "
-            f"next token "
-            f"after {self.changed:.1%} of the tokens"
+            f"the logits of the calibration samples by {self.divergence:.2g} nats per token, and the most likely next "
+            f"token after {self.changed:.1%} of the tokens"
         )
         if recipe.lm_head == self.kind and not self.is_small:
             return (

@@ -91,9 +91,8 @@ class Saturation:
         if worst := [each for each in self.clipped if each.matters]:
             first = worst[0]
             told.append(
-                f"the calibrated ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the "
-                f"inputs of "
-                f"{first.name}, by up to {first.beyond:.3g} times its range; --calib-method max clips no values"
+                f"the calibrated ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the inputs "
+                f"of {first.name}, by up to {first.beyond:.3g} times its range; --calib-method max clips no values"
             )
         if self.unsettled:
             told.append(

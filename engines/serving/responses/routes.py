@@ -135,10 +135,9 @@ def _items_before(state: ServerState, identity: str | None) -> list[Item]:
     if stored is None:
         raise HttpRefusal(
             400,
-            f"previous response {identity[:100]} not found: this server keeps only the latest responses, in "
-            "memory, and no responses with store: false; fix: send the whole conversation as input, or start "
-            "the server with a larger "
-            "--response-store-bytes",
+            f"previous response {identity[:100]} not found: this server keeps only the latest responses, in memory, "
+            "and no responses with store: false; fix: send the whole conversation as input, or start the server with "
+            "a larger --response-store-bytes",
             param="previous_response_id",
             code="previous_response_not_found",
         )
