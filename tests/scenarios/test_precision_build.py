@@ -143,7 +143,7 @@ def test_explicit_part_precision_appears_in_table_graphs_and_record(dense: Pair,
     assert config["exclude"] == ["layers.0.*", "*.down_proj"]
     assert len(generated(tmp_path / "engine")) == 6
     (warning,) = result.report["warnings"]
-    assert re.match(r"drafter: \d+ weights quantized to 4 bits without calibration", warning)
+    assert re.match(r"drafter: 4-bit quantization of \d+ weights without calibration", warning)
     said = _summary(result)
     assert re.search(r"^excluded +layers\.0\.\*, \*\.down_proj$", said, re.M)
     assert re.search(r"^rounding +changed target weights by at most \d+\.\d\d% \(.*\), drafter weights by", said, re.M)

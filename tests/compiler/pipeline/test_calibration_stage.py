@@ -53,7 +53,7 @@ def test_checkpoint_without_tokenizer_is_rounded_uncalibrated_with_a_note(pair: 
         assert "tokenizer.json cannot be read" in phases.done[0]["without"]
         source = of_target(Target.open(pair.target), RECIPES["int4"].on("fp32", CPU), CPU)
         assert source is not None
-        assert "quantized to 4 bits without calibration" in source.notes()[0]
+        assert "without calibration" in source.notes()[0]
         with pytest.raises(BuildError, match=r"tokenizer\.json"):
             run(pair, tmp_path, Phases(), CalibrationOptions(num_samples=4))
     finally:

@@ -163,7 +163,7 @@ def test_four_bit_rounding_protects_large_inputs() -> None:
     assert measured.key != flat.key != replace(flat, ranges=_measured(squares * [2, *[1] * 95])).key
     assert (measured.unweighted(), measured.notes()) == ([], [])
     assert flat.unweighted() == ["w"]
-    assert "1 weight quantized to 4 bits without calibration" in flat.notes()[0]
+    assert "4-bit quantization of 1 weight without calibration" in flat.notes()[0]
 
 
 def test_second_moments_of_wrong_width_are_rejected() -> None:
