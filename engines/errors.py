@@ -33,7 +33,7 @@ class PromptTooLong(UsageError):
             why=f"{max_seq_len - 1} tokens cannot encode that many characters"
             if unit == "characters"
             else "the context must hold the prompt and at least one new token",
-            fix=f"shorten it to {max_seq_len - 1} tokens, or allow longer ones (--max-seq-len of the build, "
+            fix=f"shorten the input to {max_seq_len - 1} tokens, or allow longer inputs (--max-seq-len of the build, "
             "--max-model-len of a server)",
         )
 

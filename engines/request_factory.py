@@ -135,7 +135,7 @@ class RequestFactory:
         if kept is not None and kept > self._max_seq_len:
             raise UsageError(
                 f"truncate_prompt_tokens is {kept}, which exceeds the context length of {self._max_seq_len} tokens",
-                fix="lower it, or set it to -1, which keeps as many tokens as fit",
+                fix="lower the value, or set it to -1, which keeps as many tokens as fit",
             )
         most = self._max_seq_len - 1  # beside one token
         return most if kept == -1 else kept and min(kept, most)

@@ -37,7 +37,7 @@ async def list_drafters(request: Request) -> Response:
 async def load_drafter(request: Request) -> Response:
     """``POST /v1/drafters``: load a drafter of the engine folder, so that requests can choose it.
 
-    Requests go on in the meantime. A drafter that is loaded stays so. Needs a server with an API key.
+    Requests continue during loading. A loaded drafter stays loaded. Requires a server with an API key.
     """
     state = ServerState.of(request)
     _require_key(state)
@@ -61,7 +61,9 @@ async def unload_drafter(request: Request) -> Response:
         if name in there:  # the one that the engine was loaded with
             raise
         loaded = ", ".join(there)
-        raise HttpRefusal(404, f"no drafter {name[:100]!r} is loaded; the loaded drafters are: {loaded}") from None
+        raise HttpRefusal(
+            404, f"no drafter named {name[:100]!r} is loaded; the loaded drafters are: {loaded}"
+        ) from None
     log("unloaded a drafter", drafter=name)
     return await list_drafters(request)
 
