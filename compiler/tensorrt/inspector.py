@@ -50,7 +50,7 @@ def inspected(trt: Any, logger: Any, plan: Path) -> Inspected:
 
 
 def _not_inspected(why: str) -> Inspected:
-    note = f"the plan was not inspected: {why}; the report lists its matmuls as TensorRT parsed them"
+    note = f"the plan was not inspected: {why}; the report lists the matmuls of TensorRT's parser instead"
     return Inspected([], notes=(note,))
 
 

@@ -56,7 +56,7 @@ def losses(record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> dict[str
             continue
         products = [product for product in built if product.weight == promised["weight"]]
         reasons = [_loss(promised, product) for product in products]
-        reasons = reasons or ["no layer of TensorRT's network uses it"]
+        reasons = reasons or ["no layer of TensorRT's network uses the weight"]
         if why := next(filter(None, reasons), ""):
             lost[promised["weight"]] = why
     return lost
@@ -64,11 +64,11 @@ def losses(record: Mapping[str, Any], built: Sequence[BuiltProduct]) -> dict[str
 
 def _loss(promised: Mapping[str, Any], built: BuiltProduct) -> str:
     if built.stored != promised["stored"]:
-        return f"TensorRT stores it as {built.stored}"
+        return f"TensorRT stores the weight as {built.stored}"
     if promised["computed"] == promised["stored"] != built.computed:
         return f"TensorRT computes in {built.computed}"
     if built.unpacked and promised["role"] != _EXPERTS:
-        return f"TensorRT dequantizes it to memory in {built.computed} before every matmul"
+        return f"TensorRT dequantizes the weight to memory in {built.computed} before every matmul"
     return ""
 
 

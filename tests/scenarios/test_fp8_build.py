@@ -96,7 +96,7 @@ def test_a_recipe_that_tensorrt_does_not_carry_out_fails_and_names_the_weights(
     assert done.code == 5
     assert "0.0% of the weights that --precision int8 quantizes are INT8 in the target plan" in done.err
     names = "+".join(f"model.layers.0.self_attn.{kind}_proj.weight" for kind in "qkv")
-    assert f"{names}: TensorRT dequantizes it to memory in float16 before every matmul" in done.err
+    assert f"{names}: TensorRT dequantizes the weight to memory in float16 before every matmul" in done.err
     assert not (tmp_path / "engine").exists()
 
 

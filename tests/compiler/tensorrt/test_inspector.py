@@ -113,7 +113,7 @@ def test_missing_inspection_states_the_reason(text: str | None, why: str, tmp_pa
     programs, kept, (note,) = inspected(trt, None, tmp_path / "plan")
     assert (programs, kept) == ([], "")
     assert note.startswith(f"the plan was not inspected: {why}")
-    assert note.endswith("; the report lists its matmuls as TensorRT parsed them")
+    assert note.endswith("; the report lists the matmuls of TensorRT's parser instead")
 
 
 def test_a_plan_that_memory_is_short_for_is_not_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

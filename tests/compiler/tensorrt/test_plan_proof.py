@@ -48,10 +48,10 @@ def test_plan_that_matches_the_graph_reports_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"stored": "float16"}, "TensorRT stores it as float16"),
+        ({"stored": "float16"}, "TensorRT stores the weight as float16"),
         ({"computed": "bfloat16"}, "TensorRT computes in bfloat16"),
         ({"computed": "float16", "unpacked": True}, "TensorRT computes in float16"),
-        ({"weight": "c"}, "no layer of TensorRT's network uses it"),
+        ({"weight": "c"}, "no layer of TensorRT's network uses the weight"),
     ],
 )
 def test_a_loss_fails_the_build_and_is_named(changes: dict[str, Any], why: str) -> None:
@@ -67,13 +67,15 @@ def test_small_loss_is_reported() -> None:
     names = [f"w{i}" for i in range(10)]
     built = [*_built(*names[1:]), *_built("w0", stored="float16")]
     (note,) = require_effect("drafter", _record(**{name: {} for name in names}), built)
-    assert note == ("1 weight that fp8 quantizes is not FP8 in the drafter plan: w0: TensorRT stores it as float16")
+    assert note == (
+        "1 weight that fp8 quantizes is not FP8 in the drafter plan: w0: TensorRT stores the weight as float16"
+    )
 
 
 def test_inspector_only_mismatch_is_reported_without_failure() -> None:
     built = [*_built("a"), *_built("b", stored="float16", by="inspector")]
     (note,) = require_effect("target", _record(a={}, b={}), built)
-    assert "b: TensorRT stores it as float16" in note
+    assert "b: TensorRT stores the weight as float16" in note
 
 
 def test_the_worst_product_of_a_weight_counts() -> None:
@@ -91,7 +93,7 @@ def test_unquantized_graph_weight_is_not_counted_as_lost() -> None:
 def test_weight_unpacked_before_every_matmul_counts_as_lost_except_experts() -> None:
     unpacked = _built("a", computed="float16", unpacked=True)
     assert losses(_record(a={"computed": "float16"}), unpacked) == {
-        "a": "TensorRT dequantizes it to memory in float16 before every matmul"
+        "a": "TensorRT dequantizes the weight to memory in float16 before every matmul"
     }
     (note,) = require_effect("target", _record(a={"computed": "float16", "role": "experts"}), unpacked)
     assert "dequantized to memory in float16 before every matmul of the target plan" in note
@@ -106,4 +108,4 @@ def test_integers_in_blocks_do_not_take_effect_in_a_real_plan(tmp_path: Path) ->
     assert list(losses(record, facts.products)) == ["int8_blocks.weight"]
     with pytest.raises(BuildError, match=r"50\.0%") as caught:
         require_effect("target", record, facts.products)
-    assert caught.value.why.startswith("int8_blocks.weight: TensorRT dequantizes it to memory in float16")
+    assert caught.value.why.startswith("int8_blocks.weight: TensorRT dequantizes the weight to memory in float16")
