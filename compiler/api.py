@@ -250,8 +250,7 @@ def add_drafter(
 
 
 def list_drafters(engine: StrPath) -> list[EngineDrafter]:
-    """Return the drafters of an engine by name: the drafter of the build (``"built-in"``), if there is one, and added
-    drafters.
+    """Return the drafters of an engine by name: that of the build (``"built-in"``), if there is one, and added ones.
 
     Raises: EnvironmentProblem: The folder is not an engine.
     """
@@ -447,8 +446,7 @@ def tune(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Measure the cost and gain of drafts on this machine, and store them in the engine, as ``peagle-compile tune``
-    does.
+    """Measure cost and gain of drafts on this machine, and store them in the engine, like ``peagle-compile tune``.
 
     Args: engine: The engine folder. Its text does not change. workload: The prompts, for example ``"humaneval"``;
         bundled questions by default. prompts: JSON Lines file with prompts, instead of a workload. num_prompts: Number

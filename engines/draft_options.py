@@ -130,8 +130,9 @@ class LoadedDrafters:
         return gone
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
-        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's. K
-        is limited to the room of the chosen drafter, and does not apply to plain decoding.
+        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's.
+
+        K is limited to the room of the chosen drafter, and does not apply to plain decoding.
         """
         if draft == PLAIN.name:
             return None

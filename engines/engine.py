@@ -245,17 +245,19 @@ class Engine:
             self._factory.drafters.add(DraftDefaults.of(manifest, drafter))
 
     def unload_drafter(self, name: str) -> None:
-        """Unload a drafter: calls can no longer select it, and requests that use it finish with it. Its memory is freed
-        when the last of these requests has ended. Raises ``UsageError`` for a drafter that is not loaded, and for the
-        one that the engine was loaded with.
+        """Unload a drafter: calls can no longer select it, and requests that use it finish with it.
+
+        Its memory is freed when the last of these requests has ended. Raises ``UsageError`` for a drafter that is not
+        loaded, and for the one that the engine was loaded with.
         """
         with self._changes:
             self._loop.misfits.forget(name, self._factory.drafters.remove(name))
             return_freed_memory()
 
     def usual_drafts(self, draft: str | None, k: NumSpeculativeTokens | None) -> NumSpeculativeTokens | None:
-        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's. K
-        is limited to the room of the drafter that ``draft`` names.
+        """Return the K of a call with this ``draft`` that sets no K, if ``k`` is the usual one; None is the engine's.
+
+        K is limited to the room of the drafter that ``draft`` names.
         """
         return self._factory.drafters.usual_drafts(draft, k)
 

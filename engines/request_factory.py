@@ -108,8 +108,9 @@ class RequestFactory:
         return token_ids_of(name, ids, self._manifest.shapes.vocab_size, self._max_seq_len, kept)
 
     def encoded(self, name: str, prompt: Prompt, params: SamplingParams) -> EncodedInput:
-        """Return a prompt, truncated as ``params`` specify. Errors refer to the prompt as ``name``. Raises
-        ``PromptTooLong`` without encoding if it is certainly too long.
+        """Return a prompt, truncated as ``params`` specify.
+
+        Errors refer to the prompt as ``name``. Raises ``PromptTooLong`` without encoding if it is certainly too long.
         """
         kept = self._kept(params)
         ids: Sequence[int] = (

@@ -63,6 +63,7 @@ def _offsets(weights: Iterable[GraphWeight]) -> tuple[dict[tuple[str, ...], int]
 
 def leave(lowered: Lowered, runs: Mapping[str, Run]) -> Lowered:
     """Refer to weights whose only part is already in a file; returns the graph with the remaining weights to write.
+
     Weights whose stored form differs from the one that the graph needs are written again.
     """
     rest = []

@@ -1,5 +1,4 @@
-"""Tune an engine: measure the cost and gain of its drafts on this machine and on the user's prompts, and store the
-result.
+"""Tune an engine: measure cost and gain of its drafts on this machine and the user's prompts, and store them.
 
 A build measures this for the machine that it runs on. An engine that runs on another machine, or for texts unlike the
 bundled prompts, starts from better figures after tuning.
@@ -50,8 +49,7 @@ class TuneOptions:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The numbers of requests to measure in addition to 1: powers of two up to the largest number, and that
-        number."""
+        """The numbers of requests to measure in addition to 1: powers of two, and the largest number."""
         powers = {1 << power for power in range(1, self.max_batch_size.bit_length())}
         return tuple(sorted(powers | ({self.max_batch_size} - {1})))
 

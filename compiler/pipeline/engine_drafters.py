@@ -148,8 +148,7 @@ def add_drafter(
 
 
 def list_drafters(engine: Path) -> list[EngineDrafter]:
-    """Return the drafters of an engine: first the drafter of the build, if there is one, and then the added drafters,
-    by name.
+    """Return the drafters of an engine: that of the build, if there is one, and then the added drafters, by name.
 
     Raises ``EnvironmentProblem`` for a folder that is not an engine.
     """
@@ -172,8 +171,10 @@ def list_drafters(engine: Path) -> list[EngineDrafter]:
 
 
 def remove_drafter(engine: Path, name: str) -> EngineDrafter:
-    """Remove an added drafter and its files from an engine, and return its description. A process that has loaded the
-    drafter continues to use it. Raises ``UsageError`` for a drafter that cannot be removed.
+    """Remove an added drafter and its files from an engine, and return its description.
+
+    A process that has loaded the drafter continues to use it. Raises ``UsageError`` for a drafter that cannot be
+    removed.
     """
     with writing(engine, 0), changing(engine):
         manifest = Manifest.read(engine)
@@ -203,8 +204,10 @@ def remove_drafter(engine: Path, name: str) -> EngineDrafter:
 
 @contextmanager
 def changing(engine: Path) -> Iterator[None]:
-    """Lock an engine and remove the leftovers of killed changes. Raises ``EnvironmentProblem`` if it is not an
-    engine."""
+    """Lock an engine and remove the leftovers of killed changes.
+
+    Raises ``EnvironmentProblem`` if it is not an engine.
+    """
     Manifest.read(engine)
     with locked(Path(os.path.realpath(engine))):
         clear_leftovers(engine)

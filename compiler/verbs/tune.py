@@ -57,8 +57,7 @@ def tune(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the cost and the gain of drafts on this machine, so that the engine starts with the best number of
-    drafts.
+    """Measure cost and gain of drafts on this machine, so that the engine starts with the best number of drafts.
 
     A build does the same for its own machine. Use tune after you copy an engine to another machine or add a drafter, or
     if the engine serves texts unlike the bundled questions. The adaptive number of drafts then starts from the new

@@ -136,8 +136,10 @@ def _against_streamed(
 
 
 def streamed_passes_in(root: Path) -> Passes:
-    """Return ``Passes`` with one layer in memory. Hidden states between layers are stored below ``root`` in the
-    meantime."""
+    """Return ``Passes`` with one layer in memory.
+
+    Hidden states between layers are stored below ``root`` in the meantime.
+    """
 
     def passes(target: Target, texts: Sequence[Sequence[int]], advance: Advance) -> Iterator[tuple[Array, Array]]:
         from ..precision.calibration.streamed_passes import streamed_passes

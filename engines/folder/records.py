@@ -93,8 +93,7 @@ class Profile:
     aux_columns: tuple[int, ...] = ()
 
     def wrong(self) -> list[str]:
-        """Return the fields that are not three ascending sizes, of 1 or more unless ``LEAST_SIZES`` sets another
-        minimum."""
+        """Return the fields that are not three ascending sizes from 1 on, or from a minimum in ``LEAST_SIZES``."""
         return [field for field in PROFILE_FIELDS.values() if not self._fits(field)]
 
     def _fits(self, field: str) -> bool:

@@ -100,8 +100,10 @@ class Grammars:
 
     @cached_property
     def is_usable(self) -> bool:
-        """Load the vocabulary now, and return True if this succeeded. If not, requests with a form report the
-        reason."""
+        """Load the vocabulary now, and return True if this succeeded.
+
+        If not, requests with a form report the reason.
+        """
         try:
             self._vocabulary()
         except EnvironmentProblem:

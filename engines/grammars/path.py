@@ -57,8 +57,9 @@ class GrammarPath:
         self.failure: UsageError | None = None
 
     def allowed(self) -> np.ndarray:
-        """Return the ids that may follow, bool [V]. After the end, all ids are allowed, but this is unused. After a
-        failure, possibly no id is allowed.
+        """Return the ids that may follow, bool [V].
+
+        After the end, all ids are allowed, but this is unused. After a failure, possibly no id is allowed.
         """
         if self._has_ended:
             return np.ones(self._vocab, bool)

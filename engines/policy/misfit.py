@@ -51,13 +51,14 @@ class Misfits:
         self._gone: weakref.WeakSet[object] = weakref.WeakSet()
 
     def of(self, name: str, drafter: object = None) -> MisfitWatch:
-        """Return the watch of a ``drafter`` in memory (None: the backend's own); it is dropped together with the
-        drafter."""
+        """Return the watch of a ``drafter`` in memory (None: the backend's own); it is dropped with the drafter."""
         return MisfitWatch(name) if drafter in self._gone else self._watches.setdefault(name, MisfitWatch(name))
 
     def forget(self, name: str, drafter: object = None) -> None:
-        """Forget a drafter that was unloaded. Requests that still use it do not count for a later drafter of the same
-        name."""
+        """Forget a drafter that was unloaded.
+
+        Requests that still use it do not count for a later drafter of the same name.
+        """
         if drafter is not None:
             self._gone.add(drafter)
         self._watches.pop(name, None)

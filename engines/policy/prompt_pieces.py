@@ -86,8 +86,7 @@ class FixedPieces:
 
 
 class TimedPieces:
-    """The number of tokens that take the time of ``ROUNDS`` rounds; more if small pieces are too expensive, and at
-    least ``LEAST``."""
+    """Tokens that take the time of ``ROUNDS`` rounds; more if small pieces are too expensive, at least ``LEAST``."""
 
     def __init__(self) -> None:
         self._rounds: deque[float] = deque(maxlen=_RECENT)

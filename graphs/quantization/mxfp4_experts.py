@@ -46,8 +46,7 @@ def keep_experts(graph: ir.Graph, node: ir.Node) -> dict[str, WeightStream]:
 
 
 def keepable(node: ir.Node) -> bool:
-    """Return True if the ops support a ``SparseExperts``: no other node reads its stacks, it has both biases, and no
-    cubic term."""
+    """Return True if the ops support a ``SparseExperts``: no other reader of its stacks, both biases, no cubic term."""
     stacks = [node.inputs[place] for place in (_GATE_UP, _DOWN)]
     are_own = all(is_weight(value) and value is not None and len(value.uses()) == 1 for value in stacks)
     has_cube = expert_terms(node)[CUBIC.name] != 0

@@ -72,8 +72,7 @@ def exponents(node: ir.Node) -> ir.Value | None:
 
 
 def rounded(op: Nodes, graph: ir.Graph, x: ir.Value, rounding: Rounding) -> ir.Value:
-    """Quantize and dequantize ``x``: a pair of nodes, or one of this project's nodes, which a backend fuses into the
-    reader.
+    """Quantize and dequantize ``x``: a pair of nodes, or one custom node, which a backend fuses into the reader.
 
     An incomplete last block of ``x`` is padded, and stays padded: the reader has as many rows.
     """

@@ -99,8 +99,7 @@ def hidden_size(drafter: Any) -> int:
 
 
 def candidates_of(drafter: Any) -> int:
-    """Return the number of candidate ids that a drafter outputs per position; 0 if it outputs only the most likely
-    id."""
+    """Return the number of candidate ids that a drafter outputs per position; 0 if it outputs only one."""
     tensors = tensors_of(drafter)[1] if drafter else {}
     return (tensors[CANDIDATES[0]].dims[-1] or 0) if CANDIDATES[0] in tensors else 0
 

@@ -44,8 +44,10 @@ class ProfiledSession:
         self._runs.append((self._profiler.current, time.perf_counter() - began))
 
     def end(self) -> None:
-        """Pass all recorded passes to the profiler. Events beyond ONNX Runtime's limit are missing, and so are their
-        passes."""
+        """Pass all recorded passes to the profiler.
+
+        Events beyond ONNX Runtime's limit are missing, and so are their passes.
+        """
         trace = Path(self._session.end_profiling())
         events = json.loads(trace.read_bytes())
         self._folder.cleanup()

@@ -1,5 +1,4 @@
-"""Passes of an autoregressive drafter within a round, on the device: each pass takes the draft and hidden state of the
-previous pass.
+"""Passes of an autoregressive drafter within a round, on the device: each takes the previous draft and hidden state.
 
 The first pass of a round covers the committed columns; the lanes run it. Everything in between is a copy on the device,
 so a round with all of its passes can be captured.

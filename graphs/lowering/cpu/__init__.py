@@ -29,8 +29,7 @@ RULES = RewriteRuleSet(
 
 
 def apply(model: ir.Model) -> None:
-    """Rewrite a semantic graph in place; the remaining ops of this project keep their bodies, for sessions without
-    kernels."""
+    """Rewrite a semantic graph in place; remaining custom ops keep their bodies, for sessions without kernels."""
     trees.apply(model)
     ort.apply(model, RULES)
     std.apply(model)

@@ -130,8 +130,10 @@ def _is_turn(value: ir.Value) -> bool:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The codes behind a ``DequantizeLinear``. ``fault`` is the reason why the kernels do not support the codes; empty
-    if they do."""
+    """The codes behind a ``DequantizeLinear``.
+
+    ``fault`` is the reason why the kernels do not support the codes; empty if they do.
+    """
 
     codes: ir.Value
     scales: ir.Value
