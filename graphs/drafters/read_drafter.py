@@ -34,8 +34,8 @@ from .tensor_layout import (
 
 _STATED = ("hidden_size", "intermediate_size", "vocab_size", "draft_vocab_size", "head_dim")
 _LEFT_TO_TARGET = {
-    EMBEDDING: "a head may omit it only for a target of the same hidden size and vocabulary",
-    LM_HEAD: "a head may omit it only for a target of the same hidden size and vocabulary, and without a d2t tensor",
+    EMBEDDING: "a head may omit this tensor only for a target of the same hidden size and vocabulary",
+    LM_HEAD: "a head may omit this tensor only for a target of the same hidden size and vocabulary, and without d2t",
 }
 _USUAL_TAPS = 3  # heads with as many taps may omit the layer ids
 

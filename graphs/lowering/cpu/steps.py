@@ -90,7 +90,7 @@ class Norm(StepRule):
     def complaint(self, node: ir.Node) -> str | None:
         """Reject another dimension, and a weight that is not one number per element of it."""
         if node.attributes.get_int("axis", -1) != -1:
-            return "the op does not work on the last dimension"
+            return "the norm is not over the last dimension"
         weight = node.inputs[1]
         if weight is None or weight.shape is None or len(weight.shape) != 1:
             return "the weight does not have one value per element of the last dimension"
@@ -144,7 +144,7 @@ class Concat(StepRule):
     def complaint(self, node: ir.Node) -> str | None:
         """Reject another dimension, and more parts than the step supports."""
         if not _is_of_last(node):
-            return "the op does not work along the last dimension"
+            return "the operation is not along the last dimension"
         return None if 2 <= len(node.inputs) <= _MOST_PARTS else f"the op does not have 2 to {_MOST_PARTS} parts"
 
 
@@ -157,7 +157,7 @@ class Gather(StepRule):
         """Reject another dimension, and indices of another type."""
         rows = node.inputs[1]
         if node.attributes.get_int("axis", 0) != 0:
-            return "the op does not work along the first dimension"
+            return "the operation is not along the first dimension"
         return None if rows is not None and rows.dtype == ir.DataType.INT64 else "the indices are not int64"
 
 
@@ -169,7 +169,7 @@ class Split(StepRule):
     def complaint(self, node: ir.Node) -> str | None:
         """Reject another dimension, and unknown sizes."""
         if not _is_of_last(node):
-            return "the op does not work along the last dimension"
+            return "the operation is not along the last dimension"
         return None if len(node.inputs) > 1 and _constant(node.inputs[1]) is not None else "the sizes are not constants"
 
     def spelled(self, node: ir.Node) -> EncodedStep:

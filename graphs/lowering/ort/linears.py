@@ -186,7 +186,7 @@ def _described(weight: ir.Value, codes: ir.Value, scales: ir.Value, middle: ir.V
         return "the scales are not one per block of columns"
     if size < _SMALLEST_BLOCK or size & (size - 1) or shape[-1] % size:
         need = f"a power of two of at least {_SMALLEST_BLOCK} that divides the number of columns"
-        return f"the blocks have {size} of {shape[-1]} columns, but the block size must be {need}"
+        return f"the block size is {size} for {shape[-1]} columns, but must be {need}"
     if scales.dtype != ir.DataType.FLOAT:
         return "the scales are not float32"
     bits = _bits(codes, shape)

@@ -329,4 +329,7 @@ def test_tables_that_a_head_leaves_out_are_its_targets(target: TargetSpec, shape
     assert "lm_head.weight is missing" in refusal(CONFIG | {"tie_word_embeddings": True}, shapes, target)
     wider = replace(target, hidden_size=64)
     message = refusal(CONFIG | {"target_hidden_size": 64}, shapes | {"fc.weight": (48, 192)}, wider)
-    assert "embed_tokens.weight is missing: a head may omit it only for a target of the same hidden size" in message
+    assert (
+        "embed_tokens.weight is missing: a head may omit this tensor only for a target of the same hidden size"
+        in message
+    )

@@ -119,7 +119,7 @@ def test_unsupported_node_ends_a_region_and_is_named(cpu_library: Path) -> None:
         ("next = Transpose<perm = [0, 2, 1]>(inner)", "Transpose", "moves the last dimension"),
         ("a, b = Split<axis = -1, num_outputs = 2>(inner)\n next = Concat<axis = -1>(b, a)", "Split", "not constants"),
         ("a = Cast<to = 10>(inner)\n b = Add(a, a)\n next = Cast<to = 1>(b)", "Add", "not float32"),
-        ("next = RMSNormalization<axis = 1>(inner, inner)", "RMSNormalization", "does not work on the last"),
+        ("next = RMSNormalization<axis = 1>(inner, inner)", "RMSNormalization", "the norm is not over the last"),
     ],
 )
 def test_unsupported_node_states_the_reason(middle: str, kind: str, why: str) -> None:
