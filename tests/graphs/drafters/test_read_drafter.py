@@ -217,7 +217,7 @@ def test_a_config_that_does_not_fit_is_refused(
         ({"fc.weight": (48, 145)}, "not a multiple of the hidden size 48"),
         ({"mask_hidden": (96,)}, r"mask_hidden has shape \[1, 1, 96\], but \[1, 1, 144\] is required"),
         ({"lm_head.weight": (10, 48)}, "10 of 96 tokens needs a d2t tensor"),
-        ({"lm_head.weight": None, "d2t": (VOCAB,)}, r"lm_head.weight is missing: .* without a d2t tensor"),
+        ({"lm_head.weight": None, "d2t": (VOCAB,)}, r"lm_head.weight is missing: .* without d2t"),
         ({"input_norm.weight": (144,), "fc_norm.0.weight": (48,)}, "cannot both be present"),
         ({"fc_norm.0.weight": (48,), "fc_norm.1.weight": (48,)}, "2 fc_norm tensors, one per tap"),
         ({"layers.1.self_attn.q_norm.weight": (16,)}, "layers.0.self_attn.q_norm.weight is missing"),
