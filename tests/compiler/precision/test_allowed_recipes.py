@@ -113,7 +113,7 @@ def _offered(fix: str, name: str, gpus: tuple[str, ...], overrides: dict[str, st
             own = {FLAGS[flag]: value} if flag in FLAGS else {}
             kept = value if flag == "--precision" else name
             requests.append((kept, (value,) if flag == "--gpu" else gpus, overrides | own))
-    if re.search(r"omit (it|--[a-z-]+)", fix):
+    if re.search(r"omit (the option|--[a-z-]+)", fix):
         requests.append((name, gpus, {}) if overrides else (None, gpus, {}))
     if match := re.search(r"on a host that has (sm_\d+)", fix):
         requests.append((name, (match[1],), overrides))

@@ -71,5 +71,5 @@ def test_threads_that_each_decide_a_part_of_a_large_tree_agree(cpu_library: Path
 def test_ancestors_that_do_not_fit_are_refused(cpu_library: Path) -> None:
     batch = chains(batch_of(1, ["greedy"] * 2, vocab=8, k=1, dtype=np.float32))
     for wrong in (batch["ancestors"][:1], batch["ancestors"][:, 1:], batch["ancestors"][:, :, 1:]):
-        with pytest.raises(Fail, match="ancestors do not say"):
+        with pytest.raises(Fail, match="ancestors must have a matrix"):
             kernel(cpu_library, batch | {"ancestors": wrong})

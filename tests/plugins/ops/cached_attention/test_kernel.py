@@ -206,18 +206,18 @@ REFUSED: dict[str, tuple[Arrays, str]] = {
     "a huge start": ({"start": np.array([2**62])}, "do not fit in a cache of 8"),
     "a start too many": ({"start": np.array([1, 1])}, "start must have one number for each of the 1 rows"),
     "heads that cannot be shared": ({"q": np.zeros((1, 5, 2, 16))}, "5 query heads cannot share 2 key heads evenly"),
-    "no heads": ({"k_cache": np.zeros((1, 0, 8, 16))}, "do not fit"),
-    "another width": ({"v": np.zeros((1, 2, 3, 16))}, "do not fit queries of"),
-    "another size": ({"v_cache": np.zeros((1, 2, 8, 12))}, "do not fit queries of"),
+    "no heads": ({"k_cache": np.zeros((1, 0, 8, 16))}, "do not match"),
+    "another width": ({"v": np.zeros((1, 2, 3, 16))}, "do not match queries of"),
+    "another size": ({"v_cache": np.zeros((1, 2, 8, 12))}, "do not match queries of"),
     "too few dimensions": ({"k": np.zeros((2, 2, 16))}, "input 1 has 3 dimensions, not 4"),
     "sinks of other heads": ({"sinks": np.zeros(3)}, "sinks must have one number for each of the 4 heads"),
     "a tree of other columns": (
         {"ancestors": np.zeros((1, 2, 3), bool)},
-        "of 1 rows which of 2 columns each",
+        "each of the 1 rows, over 2 columns",
     ),
     "codes without their scales": (
         {name: np.zeros((1, 2, 8, 16), np.int8) for name in CACHES},
-        "do not fit queries of",
+        "do not match queries of",
     ),
 }
 
@@ -233,7 +233,7 @@ def test_misfit_inputs_are_rejected(cpu_library: Path, what: str) -> None:
 
 def test_heads_of_more_numbers_than_the_kernel_has_room_for_are_refused(cpu_library: Path) -> None:
     case = case_of(np.random.default_rng(7), 1, 1, 1, 1, 513, [0], 2)
-    with pytest.raises(Exception, match="a head has 513 numbers, not 1 to 512"):
+    with pytest.raises(Exception, match="heads have size 513, but must have size 1 to 512"):
         attend(cpu_library, case, {"scale": 1.0})
 
 
