@@ -91,7 +91,7 @@ inline Instructions instructions() {
     if (chooses || std::strcmp(asked, kInstructionNames[i]) == 0) return Instructions(i);
     here += (here.empty() ? "" : ", ") + std::string(kInstructionNames[i]);
   }
-  refuse("PEAGLE_CPU_INSTRUCTIONS is %s; this machine runs %s", asked, here.c_str());
+  refuse("PEAGLE_CPU_INSTRUCTIONS is %s, but this machine supports only %s", asked, here.c_str());
 }
 
 }  // namespace peagle

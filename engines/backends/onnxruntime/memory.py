@@ -1,6 +1,6 @@
 """Arrays that both graphs are bound to: the caches, each slot's policy and random numbers, and a row's window.
 
-Each layer's caches are ``[slots, heads, T, head_dim]``, f32 unless the engine says f16 or i8 (whose rows have two more
+Each layer's caches are ``[slots, heads, T, head_dim]``, f32 unless the engine uses f16 or i8 (whose rows have two more
 numbers). They are input and output of the same run: the graph writes in place. Caches of one size and type are parts of
 one array, a *stack*, so that a position of all of them is copied by one call.
 """
