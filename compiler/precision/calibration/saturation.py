@@ -92,7 +92,7 @@ class Saturation:
             first = worst[0]
             told.append(
                 f"the calibrated ranges clip many values of {counted(worst, 'input')}: {first.share:.2%} of the inputs "
-                f"of {first.name}, by up to {first.beyond:.3g} times its range; --calib-method max clips no values"
+                f"of {first.name}, up to {first.beyond:.3g} times its range; --calib-method max clips no values"
             )
         if self.unsettled:
             told.append(

@@ -52,7 +52,7 @@ of an expert that does not exist is NaN.""",
     body=body,
     bounds=(
         *bounds_of_blocks("H"),
-        Bound(("pair",), "an inner column has two rows (gate and up), not {pair}", least=2, most=2),
+        Bound(("pair",), "an inner column has two rows, gate and up, not {pair}", least=2, most=2),
         Bound(("I",), "bias has {J} numbers per expert, not two for each of {I} columns", least="J", most="J", times=2),
         Bound(("I",), "{I} inner columns exceed the limit of one launch", most=_MOST // MOST_CHOICES),
     ),

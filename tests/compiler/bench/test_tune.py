@@ -86,7 +86,7 @@ def test_an_engine_that_changes_meanwhile_is_left_as_it_is(engine: Path, monkeyp
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"workload": "random"}, "--workload random is unknown"),
+        ({"workload": "random"}, "unknown --workload random"),
         ({"workload": "chat", "prompts": Path("a")}, "cannot be combined"),
         ({"max_batch_size": 0}, "--max-batch-size must be"),
         ({"num_prompts": 0}, "--num-prompts must be"),

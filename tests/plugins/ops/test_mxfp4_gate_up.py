@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
     "bytes": ({"codes": (4, 3, 2, 2, 8)}, "a block has 16 bytes of codes, not 8"),
     "rows": (
         {"codes": (4, 3, 3, 2, 16), "exponents": (4, 3, 3, 2)},
-        "an inner column has two rows (gate and up), not 3",
+        "an inner column has two rows, gate and up, not 3",
     ),
     "bias": ({"bias": (4, 5)}, "bias has 5 numbers per expert, not two for each of 3 columns"),
     "experts": ({"experts": (5, 257)}, "257 experts per token are not 1 to 256"),

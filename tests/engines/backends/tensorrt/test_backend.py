@@ -416,7 +416,7 @@ def test_memory_is_not_reserved_for_sizes_or_types_that_a_plan_does_not_have(
         (replace(manifest, shapes=replace(shapes, vocab_size=shapes.vocab_size - 1)), "logits is float32"),
         (
             replace(manifest, target=replace(manifest.target, plan=replace(plan, tensors=halves))),
-            "manifest says float16",
+            "manifest declares float16",
         ),
     ):
         with pytest.raises(EnvironmentProblem, match=says):

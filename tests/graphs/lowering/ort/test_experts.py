@@ -61,7 +61,7 @@ def test_quantized_experts_match_dequantized_weights(
     ("attributes", "block", "reason"),
     [
         ({}, 64, "differ in bits or blocks"),
-        ({}, 8, "a power of two, 16 or more"),
+        ({}, 8, "a power of two of at least 16"),
         ({"inner_codes": "int8", "inner_scale": 0.1}, 32, "the input of the second matmul is quantized"),
         (GELU, 32, "no gate with GELU"),
     ],

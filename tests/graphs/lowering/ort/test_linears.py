@@ -150,8 +150,8 @@ def _reason(model: ir.Model) -> str:
     [
         (64, QuantizedWeight("uint8"), "the scales are not one per block"),
         (64, QuantizedWeight("uint8", (ROWS,)), "the scales are not one per block"),
-        (64, in_blocks("uint4", 8, ROWS, 64), "a power of two, 16 or more"),
-        (96, in_blocks("uint4", 48, ROWS, 96), "a power of two, 16 or more"),
+        (64, in_blocks("uint4", 8, ROWS, 64), "a power of two of at least 16"),
+        (96, in_blocks("uint4", 48, ROWS, 96), "a power of two of at least 16"),
     ],
 )
 def test_unsupported_linear_is_kept_with_a_reason(
