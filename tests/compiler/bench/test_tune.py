@@ -90,7 +90,7 @@ def test_an_engine_that_changes_meanwhile_is_left_as_it_is(engine: Path, monkeyp
         ({"workload": "chat", "prompts": Path("a")}, "cannot be combined"),
         ({"max_batch_size": 0}, "--max-batch-size must be"),
         ({"num_prompts": 0}, "--num-prompts must be"),
-        ({"draft": "code"}, "has no drafter code"),
+        ({"draft": "code"}, "has no drafter named code"),
     ],
 )
 def test_wrong_options_are_refused(engine: Path, options: dict[str, Any], says: str) -> None:
