@@ -113,11 +113,11 @@ def test_peer_that_fails_leaves_with_a_note(tiny_folder: Path, other: Any, last:
     by_level = {at_once: {each.mode: each.turns for each in figures} for at_once, figures in result.levels.items()}
     assert (by_level[1]["plain"], by_level[1]["x"], by_level[2]["plain"]) == (4, 2, 2)
     assert "x" not in by_level[2]
-    assert result.notes[-1].startswith("x left after 2 turns: ")
+    assert result.notes[-1].startswith("x was dropped after 2 turns: ")
     assert why in result.notes[-1]
     assert len(found.bodies) == 4
-    assert all(text in report(result) for text in ("x left after 2 turns", "0/2"))
-    assert "x left after 2 turns" in page(result)
+    assert all(text in report(result) for text in ("x was dropped after 2 turns", "0/2"))
+    assert "x was dropped after 2 turns" in page(result)
 
 
 def test_peer_that_stops_answering_leaves_with_a_note(tiny_folder: Path, other: Any) -> None:
