@@ -4,8 +4,9 @@ An estimate: TensorRT decides when it builds. Nodes over constants are folded an
 nothing, and a chain of elementwise nodes is one kernel, or none beside a norm, attention, top-k, softmax or sum, which
 take it in. Concatenations take in elementwise nodes, slices and other concatenations; cache writes take in biases.
 Matmuls with the same input are one kernel if their weights are unquantized, or will be quantized alike; one with a
-scale of its own in the graph stays apart. The two cache writes of a layer and its rotary embeddings are one kernel;
-fused attention has a second one for its output, or for a slice of it.
+scale of its own in the graph stays apart. The cache writes that the pass does not read are one kernel; otherwise, the
+two of a layer and its rotary embeddings are one. Fused attention has a second kernel for its output, or for a slice of
+it. A sum of experts is one kernel with that of their shares.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 import onnx_ir as ir
+
+from ....plugins.graph_contract import is_cache
 
 _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Expand", "Pad", "RotaryEmbedding", "Split"}
 _ELEMENTWISE = {
@@ -33,8 +36,9 @@ def count_kernels(model: ir.Model, quantized: Container[str] = ()) -> int:
     kinds = [str(node.op_type) for node in graph.computing]
     single = sum(_KERNELS.get(kind, 1) for kind in kinds if kind not in {*_ELEMENTWISE, *_MATMULS, _WRITE})
     single -= sum(map(_is_read_in_place, graph.computing))
-    writes = kinds.count(_WRITE)
-    return single + -(-writes // 2) + graph.matmuls(quantized) + graph.elementwise_chains()
+    writes = [bool(node.outputs[0].uses()) for node in graph.computing if node.op_type == _WRITE]
+    writing = -(-sum(writes) // 2) + (False in writes)
+    return single + writing + graph.matmuls(quantized) + graph.elementwise_chains()
 
 
 def multiplies_every(model: ir.Model, stacks: Container[str]) -> bool:
@@ -46,13 +50,10 @@ def multiplies_every(model: ir.Model, stacks: Container[str]) -> bool:
 
 
 def copies_caches(model: ir.Model) -> bool:
-    """Return True if a layer copies the positions of a cache that it attends to, after the cache was written."""
-    return any(
-        maker.op_type in (_WRITE, "DequantizeLinear")
-        for node in _Graph(model).computing
-        if node.op_type == "Slice"
-        for maker in _makers(node)
-    )
+    """Return True if a layer copies the positions of a cache that it attends to, before or after the write."""
+    cuts = [node for node in _Graph(model).computing if node.op_type == "Slice"]
+    is_read = any(maker.op_type in (_WRITE, "DequantizeLinear") for node in cuts for maker in _makers(node))
+    return is_read or any(is_cache(str(node.inputs[0].name)) for node in cuts if node.inputs[0] in model.graph.inputs)
 
 
 class _Graph:
@@ -116,6 +117,8 @@ class _Graph:
 
 
 def _is_read_in_place(node: ir.Node) -> bool:
+    if node.op_type == "ReduceSum" and any(maker.op_type == "Expand" for maker in node.predecessors()):
+        return True  # a sum of shares
     if node.op_type == "Slice" and any(maker.op_type == "Attention" for maker in _makers(node)):
         return True
     takers = {"Slice": {"Concat", *_ELEMENTWISE}, "Concat": {"Concat"}}.get(node.op_type)

@@ -35,6 +35,7 @@ def apply(model: ir.Model, *, expert_layer: bool) -> None:
     mxfp8.apply(model)
     std.apply(model)
     common.InlinePass(lambda function: function.name == "SparseExperts")(model)
+    routers.weigh_in_sums(model)
     _select_plugins(model)
 
 

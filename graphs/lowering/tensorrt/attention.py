@@ -4,6 +4,10 @@ A pass reads only as many cache positions as the length of its input ``positions
 smallest of a few lengths that covers every busy row (``engines.backends.tensorrt.reach``), so the cost follows the
 context length.
 
+Where the attention kernel copies what it reads of the caches, it does not read the window's keys and values back: the
+copy takes them from the window and puts them behind those that the caches held before. It then does not wait for the
+writes, which TensorRT-RTX joins: one kernel writes the caches of all layers.
+
 An op of this project writes caches of codes, because TensorRT's cache update does not support FP8. The codes are
 dequantized before the attention, which does not support FP8 either.
 """
@@ -26,6 +30,7 @@ _WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 # Finite, to avoid tiles with only infinities; far below any score of a written position.
 _UNSEEN = {ir.DataType.FLOAT16: -65504.0}
 _UNSEEN_WIDE = -1e30
+_NOWHERE = 2**62  # a position behind all others
 
 _Masks = dict[tuple[object, ...], ir.Value]
 _Tree = tuple[ir.Value, ir.Value]  # skipped i64 [B,S], and ancestors bool [B,S,S]
@@ -41,7 +46,7 @@ def apply(model: ir.Model, *, copies_caches: bool) -> None:
     """Rewrite every attention layer in place; layers with the same attention window share a mask.
 
     With ``copies_caches``, the layout of fused attention differs from that of the caches, so the positions that are
-    read are copied.
+    read are copied, and the keys of the window are last.
     """
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
     if not layers:
@@ -68,20 +73,26 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks,
     tree = None if ancestors is None else (_skipped(graph), ancestors)
     is_plain = not fused_size(cache[3], has_sinks=sinks is not None, has_softcap=bool(softcap))
     as_keys = sinks is not None and not is_plain
-    seen = (start, str(q.shape[2]), q.dtype, window, as_keys)
+    has_codes = k_cache.dtype == ir.DataType.FLOAT8E4M3FN
+    window_last = copies_caches and not is_plain and not has_codes
+    seen = (start, str(q.shape[2]), q.dtype, window, as_keys, window_last)
     if seen not in masks:
-        masks[seen] = additive_mask(op, q, start, positions, window, tree)
+        masks[seen] = additive_mask(op, q, start, positions, window, tree, window_last=window_last)
         if as_keys:
             masks[seen] = sink_mask(op, masks[seen], _hidden(q.dtype), q.dtype)
     mask, reach = masks[seen], op.Shape(positions)
-    if k_cache.dtype == ir.DataType.FLOAT8E4M3FN:
+    if has_codes:
         (k_out, v_out), caches = _in_codes(op, node)
         quantize_separately(graph, q)  # the write is a plugin: k and v are before it, q after
     else:
         caches = [op.TensorScatter(whole, new, start, axis=2) for whole, new in ((k_cache, k), (v_cache, v))]
         k_out, v_out = caches
+    if window_last:
+        caches, reach = [k_cache, v_cache], op.Sub(reach, op.Shape(q, start=2, end=3))
     # Uncut, TensorRT would copy them once per query head.
     keys, values = (op.Slice(each, op.constant([0]), reach, op.constant([2])) for each in caches)
+    if window_last:
+        keys, values = (op.Concat(*each, axis=2) for each in ((keys, k), (values, v)))
     if as_keys:
         keys, values = sink_key(op, keys, cache, q.dtype), sink_value(op, values, q.dtype)
         q = sink_queries(op, q, sinks, scale)
@@ -140,34 +151,57 @@ def _skipped(graph: ir.Graph) -> ir.Value:
 
 
 def additive_mask(
-    op: Nodes, q: ir.Value, start: ir.Value, positions: ir.Value, window: int, tree: _Tree | None = None
+    op: Nodes,
+    q: ir.Value,
+    start: ir.Value,
+    positions: ir.Value,
+    window: int,
+    tree: _Tree | None = None,
+    *,
+    window_last: bool = False,
 ) -> ir.Value:
     """Create the mask ``[B,1,S,R]``, in the type of ``q`` ``[B,H,S,D]``, 0 for positions visible to ``start + s``.
 
-    Positions beyond R, in idle rows, see the same positions as the last one, because a row without a visible position
-    could give NaN. In a tree, a column does not see those that it skips, and an attention window does not count them.
+    Keys are in the order of their positions. With ``window_last``, the last S of them are those of the window, and the
+    others are those before it. Otherwise, positions beyond R, in idle rows, see the same positions as the last one,
+    because a row without a visible position could give NaN. In a tree, a column does not see those that it skips, and
+    an attention window does not count them.
     """
     width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
     columns = op.Range(op.constant(0), width, op.constant(1))
-    position = op.Add(op.Unsqueeze(start, op.constant([1])), columns)
-    position = op.Min(position, op.Sub(op.Shape(positions), op.constant([1])))
-    position = op.Unsqueeze(position, op.constant([1, 3]))
-    visible, at = op.LessOrEqual(positions, position), positions
+    first = op.Unsqueeze(start, op.constant([1]))
+    position, at = op.Add(first, columns), positions
+    if window_last:
+        at = _window_last(op, positions, first, width)
+    else:
+        position = op.Min(position, op.Sub(op.Shape(positions), op.constant([1])))
+    position, by_row = op.Unsqueeze(position, op.constant([1, 3])), op.constant([1, 2])
+    key = op.Unsqueeze(at, by_row) if window_last else at
+    visible = op.LessOrEqual(key, position)
     if tree is not None:
         skipped, ancestors = tree
-        column = op.Max(op.Sub(positions, op.Unsqueeze(start, op.constant([1]))), op.constant(0))  # [B,R]
+        column = op.Max(op.Sub(at, first), op.constant(0))  # [B,R]
         bits = op.Unsqueeze(skipped, op.constant([1, 3]))
-        visible = op.And(visible, op.Not(skipped_bits(op, bits, op.Unsqueeze(column, op.constant([1, 2])))))
+        visible = op.And(visible, op.Not(skipped_bits(op, bits, op.Unsqueeze(column, by_row))))
         if window:
             seen = op.ReduceSum(op.Cast(ancestors, to=ir.DataType.INT64), op.constant([2]), keepdims=0)
             count = op.Sub(columns, seen)  # of skipped columns
             in_window = op.Min(column, op.Sub(width, op.constant(1)))
-            at = op.Sub(positions, op.GatherElements(count, in_window, axis=1))
-            at = op.Unsqueeze(at, op.constant([1, 2]))
+            key = op.Unsqueeze(op.Sub(at, op.GatherElements(count, in_window, axis=1)), by_row)
             position = op.Sub(position, op.Unsqueeze(count, op.constant([1, 3])))
     if window:
-        visible = op.And(visible, op.Greater(at, op.Sub(position, op.constant(window))))
+        visible = op.And(visible, op.Greater(key, op.Sub(position, op.constant(window))))
     return op.Where(visible, op.constant(0.0, q.dtype), op.constant(_hidden(q.dtype), q.dtype))
+
+
+def _window_last(op: Nodes, positions: ir.Value, first: ir.Value, width: ir.Value) -> ir.Value:
+    """Return the position of every key ``[B,R]`` of windows that begin at ``first`` ``[B,1]`` and come last.
+
+    What the cache holds from there on is nowhere: this pass replaces it.
+    """
+    column = op.Sub(positions, op.Sub(op.Shape(positions), width))
+    cached = op.Where(op.Less(positions, first), positions, op.constant(_NOWHERE))
+    return op.Where(op.Less(column, op.constant(0)), cached, op.Add(first, column))
 
 
 def _hidden(dtype: ir.DataType | None) -> float:

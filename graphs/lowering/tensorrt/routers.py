@@ -2,6 +2,9 @@
 
 The largest logits are the largest probabilities, and the softmax of some logits is the share of each probability in
 their sum. This way, TensorRT has no kernels for the probabilities of all experts.
+
+Where every expert is multiplied, its share is computed where the experts are summed, from its logit and the smallest
+selected one, and their sum is divided by that of the shares. This way, TensorRT has no kernels for shares at all.
 """
 
 from __future__ import annotations
@@ -10,6 +13,11 @@ from typing import Any
 
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, RewriteRuleSet
+
+from ...node_tape import Nodes
+
+_WIDE = ir.DataType.FLOAT
+_END = 2**62
 
 
 class SoftmaxOfSelected(RewriteRuleClassBase):
@@ -38,3 +46,63 @@ RULES = RewriteRuleSet([SoftmaxOfSelected.rule()])
 def apply(model: ir.Model) -> None:
     """Rewrite every such router in place."""
     RULES.apply_to_model(model)
+
+
+def weigh_in_sums(model: ir.Model) -> None:
+    """Compute the shares of dense, inlined experts in their sum, in place, where the router is such a softmax."""
+    for node in tuple(model.graph):
+        if node.op_type == "ScatterElements":
+            _weigh(model.graph, node)
+
+
+def _weigh(graph: ir.Graph, scattering: ir.Node) -> None:
+    """Rewrite the sum of the experts whose shares this node scatters; leave those of other routers."""
+    scores, top = _maker(scattering.inputs[2]), _maker(scattering.inputs[1])
+    scores = _maker(scores.inputs[0]) if scores is not None and scores.op_type == "Cast" else scores
+    product = _only_reader(scattering.outputs[0], "Transpose", "Unsqueeze", "Mul")
+    total = _only_reader(product.outputs[0], "ReduceSum") if product is not None else None
+    if scores is None or top is None or product is None or total is None:
+        return
+    if scores.op_type != "Softmax" or top.op_type != "TopK" or scores.inputs[0] is not top.outputs[0]:
+        return
+    if scores.attributes.get_int("axis", -1) not in (-1, 1) or not top.attributes.get_int("largest", 1):
+        return
+    op, each, result = Nodes(), product.inputs[0], total.outputs[0]
+    share = op.Unsqueeze(op.Transpose(_shares(op, top), perm=[1, 0]), op.constant([2]))
+    # Expanded, because TensorRT-RTX computes two sums in one kernel if both are over as many numbers.
+    parts = (op.Mul(op.Cast(each, to=_WIDE), share), op.Expand(share, op.Shape(each)))
+    experts, whole = (op.ReduceSum(part, op.constant([0]), keepdims=0) for part in parts)
+    weighed = op.CastLike(op.Div(experts, whole), each)
+    weighed.shape, weighed.type = result.shape, result.type
+    ir.convenience.replace_nodes_and_values(graph, total, [total], op.nodes, [result], [weighed])
+
+
+def _shares(op: Nodes, top: ir.Node) -> ir.Value:
+    """Return the share of every expert ``[N,E]``, not normalized: 0 of those that ``top`` does not select."""
+    logits, zero, one = top.inputs[0], op.constant([0]), op.constant([1])
+    selected, ids = top.outputs
+    most = op.Slice(selected, zero, one, one)
+    least, last = (op.Slice(value, op.constant([-1]), op.constant([_END]), one) for value in (selected, ids))
+    count = op.Squeeze(op.Shape(logits, start=-1), zero)
+    is_behind = op.Greater(op.Range(op.constant(0), count, op.constant(1)), last)
+    # Of equal logits, top-k selects those with the lowest ids.
+    is_tied = op.And(op.Equal(logits, least), op.Not(is_behind))
+    is_selected = op.Or(op.Greater(logits, least), is_tied)
+    powers = op.Exp(op.Sub(op.Cast(logits, to=_WIDE), op.Cast(most, to=_WIDE)))
+    return op.Where(is_selected, powers, op.constant(0.0, _WIDE))
+
+
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    return value.producer() if value is not None else None
+
+
+def _only_reader(value: ir.Value, *kinds: str) -> ir.Node | None:
+    """Return the last of some nodes of these kinds, each of which is the only reader of the one before."""
+    node = None
+    for kind in kinds:
+        uses = list(value.uses())
+        if len(uses) != 1 or uses[0].node.op_type != kind:
+            return None
+        node = uses[0].node
+        value = node.outputs[0]
+    return node

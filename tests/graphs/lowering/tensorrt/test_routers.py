@@ -1,4 +1,7 @@
-"""Routers: the softmax of the selected logits instead of the shares of selected probabilities in their sum."""
+"""Routers: the softmax of the selected logits instead of the shares of selected probabilities in their sum.
+
+Dense experts, weighed with this softmax where they are summed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx_ir.passes import common
 
 from peagle.graphs.lowering.tensorrt import routers
 
@@ -61,3 +65,55 @@ def test_experts_are_the_same_and_so_are_their_scores(seed: int, scale: float) -
 )
 def test_other_routers_stay_as_they_are(model: onnx.ModelProto) -> None:
     assert [node.op_type for node in _rewritten(model).graph.node] == [node.op_type for node in model.graph.node]
+
+
+_EXPERTS = """<ir_version: 11, opset_import: ["" : 24]>
+experts (float[N, 16] logits, float[16, N, 3] each) => (float[N, 3] y)
+<int64[1] k = {{4}}, int64[1] first = {{0}}, int64[1] last = {{-1}}>
+{{
+  selected, ids = TopK<axis = -1, largest = 1, sorted = 1>(logits, k)
+  wide = {scores}
+  scores = Cast<to = 1>(wide)
+  shape = Shape(logits)
+  none = ConstantOfShape(shape)
+  share = ScatterElements<axis = 1>(none, ids, scores)
+  turned = Transpose<perm = [1, 0]>(share)
+  by_expert = Unsqueeze(turned, last)
+  weighted = Mul(each, by_expert)
+  y = ReduceSum<keepdims = 0>(weighted, first)
+}}"""
+
+
+def _weighed(scores: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Dense experts before and after."""
+    before = onnx.parser.parse_model(_EXPERTS.format(scores=scores))
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(before))
+    routers.weigh_in_sums(model)
+    common.RemoveUnusedNodesPass()(model)
+    return before, ir.to_proto(model)
+
+
+@given(seed=st.integers(0, 999), scale=st.sampled_from([0.5, 2.0, 50.0]))
+@settings(deadline=None, max_examples=30)
+def test_dense_experts_are_weighed_in_their_sum_also_with_equal_logits(seed: int, scale: float) -> None:
+    models = _weighed("Softmax<axis = -1>(selected)")
+    kinds = Counter(node.op_type for node in models[1].graph.node)
+    assert not kinds.keys() & {"ScatterElements", "Softmax"}
+    rng = np.random.default_rng(seed)
+    logits = np.round(rng.normal(size=(5, 16)) * 2) * scale  # many of them equal
+    inputs = {"logits": logits.astype(np.float32), "each": rng.normal(size=(16, 5, 3)).astype(np.float32)}
+    sessions = [
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]) for model in models
+    ]
+    before, after = (session.run(None, inputs)[0] for session in sessions)
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    ["Sigmoid(selected)", "Softmax<axis = 0>(selected)", "Mul(selected, selected)"],
+    ids=["of one logit", "over tokens", "square"],
+)
+def test_experts_of_other_routers_stay_as_they_are(scores: str) -> None:
+    before, after = _weighed(scores)
+    assert Counter(node.op_type for node in after.graph.node) == Counter(node.op_type for node in before.graph.node)
