@@ -14,7 +14,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import draw_speed
 
@@ -29,6 +28,7 @@ from peagle.compiler.bench.printing import (
     text_rows,
 )
 from peagle.compiler.bench.result import BenchResult
+from peagle.compiler.bench.statistics import PairedRatios
 from peagle.compiler.bench.summary import ModeFigures
 from peagle.engines.draft_methods import Passes, method_of_heads
 
@@ -39,6 +39,7 @@ HEAD = method_of_heads(Passes.ONE).title
 COMMAND, MEASURE = "python tools/results.py", "make results"
 _QUOTES = re.compile(rf"(?:^\|.*\| `{MEASURE}` \|\n)+", re.MULTILINE)
 _HEADS = "both heads trained for 105 seconds on one GPU"
+_CLEAR = 0.05  # from this p-value on, ratios may be chance
 _SOURCE = f"`{COMMAND}` from {FIGURES.name}"
 
 
@@ -90,18 +91,28 @@ def _summary(result: BenchResult, figures: Sequence[ModeFigures]) -> Iterator[st
     """Yield sentences on the fastest modes."""
     best = fastest(figures, result)
     head = best[HEAD]
-    yield f"- {head.mode} decodes {head.user_speed.median:.0f} tokens/s, {_gain(head.over_plain)} plain decoding."
-    if head.over_autoregressive:
-        yield f"- {head.mode} is {_gain(head.over_autoregressive)} {result.rival} at its fastest K."
+    name = head.mode.replace(", K", " with K")
+    yield f"- {name} decodes {head.user_speed.median:.0f} tokens/s (median over prompts)."
+    gains = [("plain decoding", head.over_plain), (f"{result.rival} at its fastest K", head.over_autoregressive)]
+    for other, found in gains:
+        if found:
+            yield _wrapped(f"- Per prompt, {name} is {_gain(found, other)}.", indent="  ")
     if result.identical:
         yield "- Every mode produces exactly the tokens that plain decoding produces."
     load = dict(result.origin)["load"]
     yield f"- The system load was {load}. Compare only figures of this run: the speed of the machine changes."
 
 
-def _gain(found: Any) -> str:
-    ratio = found.ratio
-    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) times as fast as"
+def _gain(found: PairedRatios, other: str) -> str:
+    """Return paired ratios in words, and that they show no difference if this is so."""
+    ratio, doubt = found.ratio, _doubt(found)
+    spread = f"median; quartiles {ratio.low:.2f} to {ratio.high:.2f}{doubt and f'; {doubt}'}"
+    return f"{ratio.median:.2f} times as fast as {other} ({spread})"
+
+
+def _doubt(found: PairedRatios) -> str:
+    """Return a note on ratios that may be chance, or nothing."""
+    return "" if found.p < _CLEAR else f"no difference was shown, p = {found.p:.3f}"
 
 
 def quotes(result: BenchResult) -> str:
@@ -114,7 +125,8 @@ def quotes(result: BenchResult) -> str:
         (f"{head.mode}, over {result.rival} at its fastest K, {_HEADS}", head.over_autoregressive),
     ]
     rows += [(f"{each.mode} over plain decoding", each.over_plain) for each in figures if each.equal_texts is not None]
-    return "".join(f"| {name} | {found.ratio.median:.2f}x | `{MEASURE}` |\n" for name, found in rows if found)
+    speedups = [(name, f"{found.ratio.median:.2f}x", _doubt(found)) for name, found in rows if found]
+    return "".join(f"| {name} | {gain}{doubt and f' ({doubt})'} | `{MEASURE}` |\n" for name, gain, doubt in speedups)
 
 
 def readme(text: str, result: BenchResult) -> str:
@@ -161,8 +173,8 @@ def picture(result: BenchResult) -> str:
     return draw_speed.draw(content, _SOURCE)
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _shell(reason: str, command: str) -> str:

@@ -31,11 +31,12 @@ def engine_rows(folders: Sequence[Path], manifests: Sequence[Manifest], threads:
     rows = []
     for at, (folder, manifest) in enumerate(zip(folders, manifests, strict=True), 1):
         parts = [f"{part.origin.id} ({part.origin.revision[:16]})" for part in manifest.parts.values()]
-        built = f"{folder.resolve().name}: {' with '.join(parts)}, {in_words(manifest.precision)}"
-        backend = f"{manifest.backend.name}, lowered for {manifest.backend.lowering}"
+        built = f"{folder.resolve().name}: {' with '.join(parts)}"
+        backend = f"Backend {manifest.backend.name}, lowering {manifest.backend.lowering}"
         name = "engine" if len(folders) == 1 else f"engine {at}"
-        made = f"by peagle-compile {manifest.product_version}"
-        rows.append((name, ", ".join([built, backend, made, *_threads(manifest, threads)])))
+        made = f"built by peagle-compile {manifest.product_version}"
+        run = ", ".join([backend, made, *_threads(manifest, threads)])
+        rows.append((name, f"{built}. Precision {in_words(manifest.precision)}. {run}"))
     return rows
 
 

@@ -51,6 +51,18 @@ def test_other_figures_change_all_that_shows_them() -> None:
     assert "| 9.87x | `make results` |" in changed[README]
 
 
+@pytest.mark.parametrize("p", [0.001, 0.5])
+def test_page_and_readme_say_where_the_run_shows_no_difference(p: float) -> None:
+    def other(each: ModeFigures) -> ModeFigures:
+        found = (each.over_plain, each.over_autoregressive)
+        over_plain, over_rival = (pair and replace(pair, p=p) for pair in found)
+        return replace(each, over_plain=over_plain, over_autoregressive=over_rival)
+
+    changed = replace(RESULT, figures=tuple(map(other, RESULT.figures)))
+    assert ("no difference was shown, p = 0.500" in results.quotes(changed)) == (p > 0.05)
+    assert ("no difference was shown" in " ".join(results.page(changed).split())) == (p > 0.05)
+
+
 def test_readme_without_rows_of_the_run_is_refused() -> None:
     with pytest.raises(ValueError, match="must have one block of rows"):
         results.readme("# Title\n\n| a | 1x | `make bench` |\n", RESULT)
