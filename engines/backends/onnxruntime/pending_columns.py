@@ -1,7 +1,7 @@
 """Deferred drafter input: columns that only the target has processed, stored until the drafter runs.
 
-Requests that never draft therefore cost no drafter time, for prompts of any length. The storage is bounded: when it is
-full, the drafter reads the first columns, only some at a time, because other requests wait in the meantime.
+Requests that never draft therefore cost no drafter time until their storage is full. Then the drafter reads the first
+columns, only some at a time, because other requests wait in the meantime.
 """
 
 from __future__ import annotations
