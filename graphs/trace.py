@@ -37,6 +37,7 @@ from .drafters import DrafterSpec
 from .drafters.autoregressive_drafter import AutoregressiveDrafter
 from .drafters.drafter_layers import DRAFTERS_CONFIG, drafter_rotary
 from .drafters.parallel_drafter import ParallelDrafter
+from .export_program import export_program
 from .lowering.shared_passes import ROPE_METADATA
 from .modelling_errors import modelling
 from .targets import CacheSpec, TargetSpec
@@ -153,9 +154,7 @@ def _trace(
     names = cache_names(len(caches))
     with torch.no_grad(), _quiet():
         with modelling(file, "describes a model that cannot be traced"):
-            exported = torch.export.export(
-                graph, (*inputs, k, v), dynamic_shapes=(*shapes, cache_shapes, cache_shapes), strict=False
-            )
+            exported = export_program(graph, (*inputs, k, v), (*shapes, cache_shapes, cache_shapes))
         program = torch.onnx.export(
             exported,
             (),

@@ -122,7 +122,7 @@ class DrafterModules(nn.Module):
         if self.spec.parts.input_norm:
             taps = self.input_norm(taps)
         if self.spec.parts.fc_norms:
-            chunks = taps.chunk(len(self.fc_norm), -1)
+            chunks = taps.split(self.spec.target_hidden_size, -1)
             taps = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
         return self.fc(taps)
 
