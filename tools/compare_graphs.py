@@ -30,7 +30,7 @@ RECIPES = (
     ("tensorrt", "--precision", "fp8", "--kv-cache-dtype", "fp8"), ("tensorrt", "--precision", "int8"),
 )  # fmt: skip
 FILES = ("semantic.onnx", "model.onnx", "model.onnx.data")
-TYPING = Path(".ci") / "typing"  # makes the top-level folders of a checkout the package `peagle`
+SOURCES = Path("src")  # makes the top-level folders of a checkout the package `peagle`
 
 _MAKE_PAIRS = """
 import sys
@@ -71,7 +71,7 @@ def exports_of(pairs: Mapping[str, Sequence[str]]) -> list[Export]:
 def in_checkout(checkout: Path, code: str, *arguments: str, said: str = "", cache: Path | None = None) -> str:
     """Run Python ``code`` with the package of ``checkout``; return its standard output."""
     root = checkout.resolve()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root / TYPING), str(root)))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root / SOURCES), str(root)))}
     environment |= {"PEAGLE_CACHE": str(cache)} if cache else {}
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=root, env=environment, input=said, capture_output=True, text=True, check=False)
