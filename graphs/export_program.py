@@ -1,7 +1,7 @@
 """Export of a module as a program that is translated to ONNX operator by operator, without a second trace.
 
 ``torch.onnx.export`` lets every program decompose its operators into those that ONNX has. For this, torch traces the
-program twice more, which takes as long as everything else together. A model in semantic ops has nothing to decompose,
+program twice more, which takes almost as long as everything else. A model in semantic ops has nothing to decompose,
 except for a few operators that are rewritten here, one node each. A program with any other operator is traced again.
 """
 
