@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.number_formats import keeps_blocks
@@ -27,7 +27,9 @@ class PassTensors:
 
     ``masks``, ``scores`` and ``copies`` grow with the caches: they are bytes per position. All layers share the masks.
     Scores or copies, and then the outputs of dense ``experts``, are those of one layer: the next one uses their memory
-    again. ``logits`` stay until the next pass. ``at_end`` lies beside them after the last layer.
+    again. Layers with an attention window do not read whole caches: ``windowed`` has their bytes per position, masks
+    included, by the positions that they read at most. ``logits`` stay until the next pass. ``at_end`` lies beside them
+    after the last layer.
     """
 
     masks: int
@@ -36,6 +38,7 @@ class PassTensors:
     experts: int
     logits: int
     at_end: int
+    windowed: Mapping[int, int] = field(default_factory=dict)
 
     def bytes(self, cache_length: int) -> int:
         """Return the bytes of a pass that reads whole caches of this length."""
@@ -43,22 +46,23 @@ class PassTensors:
 
     def scratch_bytes(self, cache_length: int) -> int:
         """Return the bytes without the logits, in memory that all passes use in turn."""
-        layer = max(max(self.scores, self.copies) * cache_length, self.experts)
+        windowed = (size * min(read, cache_length) for read, size in self.windowed.items())
+        layer = max(max(self.scores, self.copies) * cache_length, self.experts, *windowed)
         return max(self.masks * cache_length + layer, self.at_end)
 
 
 @dataclass(frozen=True)
 class _Attention:
-    """The layers of a pass: ``masks`` different ones, and the caches and heads that TensorRT fuses or does not."""
+    """The layers of a pass: their caches and attention windows, and the heads that TensorRT fuses or does not."""
 
     caches: Collection[CacheSpec]
+    windows: Collection[int]
     heads: int
-    masks: int
     has_sinks: bool = False
     has_softcap: bool = False
 
     def position_bytes(self, rows: int, columns: int, width: int) -> tuple[int, int, int]:
-        """Return the bytes per position of masks, scores and copies, for so many columns of all ``rows`` together.
+        """Return the bytes per position of a mask, scores and copies, for so many columns of all ``rows`` together.
 
         Scores are in memory twice, in the type of the model and in FP32. With sinks, copies have more dimensions.
         """
@@ -69,10 +73,21 @@ class _Attention:
             for cache in self.caches
         ]
         return (
-            self.masks * columns * width,
+            columns * width if sizes else 0,
             0 if all(size for _, size in sizes) else self.heads * columns * (width + _WIDEST),
-            2 * rows * width * max(cache.heads * (size or cache.head_dim) for cache, size in sizes),
+            2 * rows * width * max((cache.heads * (size or cache.head_dim) for cache, size in sizes), default=0),
         )
+
+    def of_window(self, window: int) -> _Attention:
+        """Return only the layers with this attention window."""
+        pairs = zip(self.caches, self.windows, strict=True)
+        caches = [cache for cache, other in pairs if other == window]
+        return replace(self, caches=caches, windows=[window] * len(caches))
+
+    def windowed_bytes(self, rows: int, columns: int, width: int) -> dict[int, int]:
+        """Return the bytes per position of layers with an attention window, by the positions that they read at most."""
+        every = {window: self.of_window(window).position_bytes(rows, columns, width) for window in {*self.windows} - {0}}
+        return {window + CHUNK: mask + max(scores, copies) for window, (mask, scores, copies) in every.items()}
 
 
 def pass_tensors(
@@ -88,29 +103,33 @@ def pass_tensors(
     columns = max(CHUNK, rows * (num_speculative_tokens + 1))
     target = _Attention(
         spec.caches,
+        spec.windows,
         int(text["num_attention_heads"]),
-        masks=1 + bool(text.get("sliding_window") and text.get("use_sliding_window", True)),
         has_sinks=any(weight.name.endswith(_SINKS) for weight in workload.census),
         has_softcap=bool(text.get("attn_logit_softcapping")),
     )
-    needs = [target.position_bytes(rows, columns, width)]
+    needs = [(target, columns)]
     logits = rows * (drafts + 1) * spec.vocab_size * width
     capped, drafted, probable = logits if text.get("final_logit_softcapping") else 0, 0, 0
     if head and num_speculative_tokens:
-        needs.append(_of_head(head, rows, num_speculative_tokens, width))
+        needs.append(_of_head(head, rows, num_speculative_tokens))
         drafted = rows * drafts * head.draft_vocab_size
         probable = drafted * _WIDEST if head.strategy == "parallel" else 0
-    masks, scores, copies = (max(each) for each in zip(*needs, strict=True))
-    return PassTensors(
-        masks, scores, copies, _dense_experts(spec, workload) * columns, logits + drafted * width, max(capped, probable)
-    )
+    full = [part.of_window(0).position_bytes(rows, most, width) for part, most in needs]
+    masks, scores, copies = (max(each) for each in zip(*full, strict=True))
+    windowed: dict[int, int] = {}
+    for part, most in needs:
+        for read, size in part.windowed_bytes(rows, most, width).items():
+            windowed[read] = max(size, windowed.get(read, 0))
+    experts = _dense_experts(spec, workload) * columns
+    return PassTensors(masks, scores, copies, experts, logits + drafted * width, max(capped, probable), windowed)
 
 
-def _of_head(head: DrafterSpec, rows: int, drafts: int, width: int) -> tuple[int, int, int]:
-    """Return the bytes per position of a head; with all drafts in one pass, it has a placeholder for each but one."""
+def _of_head(head: DrafterSpec, rows: int, drafts: int) -> tuple[_Attention, int]:
+    """Return a head's layers and columns; with all drafts in one pass, it has a placeholder for each but one."""
     more = drafts - 1 if head.strategy == "parallel" else 0
     columns = max(CHUNK + more, rows * (drafts + 1 + more))
-    return _Attention(head.caches, head.num_heads, len({*head.windows})).position_bytes(rows, columns, width)
+    return _Attention(head.caches, head.windows, head.num_heads), columns
 
 
 def _dense_experts(spec: TargetSpec, workload: Workload) -> int:

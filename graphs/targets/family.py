@@ -21,6 +21,7 @@ Shape = tuple[int, ...]
 Config = Mapping[str, Any]
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
 """Sizes common to all decoders."""
+_SLIDING = "sliding_attention"  # in ``layer_types`` of ``config.json``
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class CacheSpec:
 class TargetSpec:
     """Facts about one target, from its config alone.
 
-    ``taps`` are 0-based layer ids: the drafter reads the residual stream *entering* those layers, in ascending order
+    ``windows`` holds the attention window of each layer, including the position itself; 0 means unlimited. ``taps`` are
+    0-based layer ids: the drafter reads the residual stream *entering* those layers, in ascending order
     (Hugging Face ``hidden_states[i]``). Empty until a drafter is read, or without one.
     """
 
@@ -46,6 +48,7 @@ class TargetSpec:
     vocab_size: int
     max_position_embeddings: int
     caches: tuple[CacheSpec, ...]
+    windows: tuple[int, ...]
     taps: tuple[int, ...] = ()
 
     def with_taps(self, taps: Sequence[int] | None = None) -> TargetSpec:
@@ -106,6 +109,10 @@ class Family:
         """Return the kind of each layer; layers of one kind have the same nodes and the same weight shapes."""
         return tuple(text.get("layer_types") or ("layer",) * text["num_hidden_layers"])
 
+    def windows(self, text: Config) -> tuple[int, ...]:
+        """Return the attention window of every layer, 0 if it is unlimited."""
+        return tuple(text["sliding_window"] if kind == _SLIDING else 0 for kind in self.layer_kinds(text))
+
     def describe(self, config: Config, file: str = "config.json") -> TargetSpec:
         """Create the spec from the content of ``file``. Raises ``BuildError`` for missing or illegal entries."""
         text = self.text(config)
@@ -120,6 +127,7 @@ class Family:
             vocab_size=text["vocab_size"],
             max_position_embeddings=text.get("max_position_embeddings", 2048),
             caches=self.caches(text),
+            windows=self.windows(text),
         )
 
     def keeping(self, config: Config, layers: Sequence[int]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def _load(path: Path) -> Golden:
     stored = {n.removeprefix("head."): t for n, t in tensors.items() if n.startswith("head.")}
     taps = tuple(config["eagle_aux_hidden_state_layer_ids"])
     hidden = len(stored["norm.weight"])
-    target = TargetSpec("qwen3", "Qwen3ForCausalLM", hidden, 8, VOCAB, 256, (CacheSpec(2, 8),) * 8, taps)
+    target = TargetSpec("qwen3", "Qwen3ForCausalLM", hidden, 8, VOCAB, 256, (CacheSpec(2, 8),) * 8, (0,) * 8, taps)
     head = read_drafter(config, {n: t.shape for n, t in stored.items()}, target)
     rows = {(int(a), int(d)): i for i, (a, d) in enumerate(zip(tensors["anchor"], tensors["depth"], strict=True))}
     anchors = [a for a in range(len(tensors["ids"])) if all((a, d) in rows for d in range(DEPTHS))]

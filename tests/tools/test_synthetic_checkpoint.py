@@ -265,7 +265,7 @@ def test_flat_head_fits_its_target(folder: Path, model: str) -> None:
     target = family.TargetSpec(
         family="", architecture="", hidden_size=config["hidden_size"], num_layers=config["num_hidden_layers"],
         vocab_size=config["vocab_size"], max_position_embeddings=config["max_position_embeddings"],
-        caches=(family.CacheSpec(2, 16),) * 7, taps=family.default_taps(7),
+        caches=(family.CacheSpec(2, 16),) * 7, windows=(0,) * 7, taps=family.default_taps(7),
     )  # fmt: skip
     head = read_drafter(json.loads((pair / "head" / "config.json").read_text()), shapes(pair / "head"), target)
     assert (head.num_layers, head.taps, head.trained_depth, head.mask_token_id) == (4, (2, 3, 4), 8, 299)

@@ -2,7 +2,8 @@
 
 An estimate: TensorRT decides when it builds. Nodes over constants are folded and sizes are the host's, views cost
 nothing, and a chain of elementwise nodes is one kernel, or none beside a norm, attention, top-k, softmax or sum, which
-take it in. Concatenations take in elementwise nodes, slices and other concatenations; cache writes take in biases.
+take it in. Concatenations take in elementwise nodes, parts of caches and other concatenations; cache writes take in
+biases.
 Matmuls with the same input are one kernel if their weights are unquantized, or will be quantized alike; one with a
 scale of its own in the graph stays apart. The cache writes that the pass does not read are one kernel; otherwise, the
 two of a layer and its rotary embeddings are one. Fused attention has a second kernel for its output, or for a slice of
@@ -51,9 +52,7 @@ def multiplies_every(model: ir.Model, stacks: Container[str]) -> bool:
 
 def copies_caches(model: ir.Model) -> bool:
     """Return True if a layer copies the positions of a cache that it attends to, before or after the write."""
-    cuts = [node for node in _Graph(model).computing if node.op_type == "Slice"]
-    is_read = any(maker.op_type in (_WRITE, "DequantizeLinear") for node in cuts for maker in _makers(node))
-    return is_read or any(is_cache(str(node.inputs[0].name)) for node in cuts if node.inputs[0] in model.graph.inputs)
+    return any(map(_is_part_of_cache, _Graph(model).computing))
 
 
 class _Graph:
@@ -121,8 +120,22 @@ def _is_read_in_place(node: ir.Node) -> bool:
         return True  # a sum of shares
     if node.op_type == "Slice" and any(maker.op_type == "Attention" for maker in _makers(node)):
         return True
-    takers = {"Slice": {"Concat", *_ELEMENTWISE}, "Concat": {"Concat"}}.get(node.op_type)
+    kind = "Slice" if _is_part_of_cache(node) else node.op_type
+    takers = {"Slice": {"Concat", *_ELEMENTWISE}, "Concat": {"Concat"}}.get(kind)
     return takers is not None and all(reader.op_type in takers for reader in _readers(node))
+
+
+def _is_part_of_cache(node: ir.Node) -> bool:
+    """Return True for the positions that a layer reads of a cache: the first ones, or those in an attention window."""
+    if node.op_type not in ("Slice", "Gather"):
+        return False
+    source = node.inputs[0]
+    while source is not None and (maker := source.producer()) is not None and maker.op_type in _VIEWS:
+        source = maker.inputs[0]
+    if source is None:
+        return False
+    maker = source.producer()
+    return is_cache(str(source.name)) if maker is None else maker.op_type in (_WRITE, "DequantizeLinear")
 
 
 def _readers(node: ir.Node) -> Iterator[ir.Node]:

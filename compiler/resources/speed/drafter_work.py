@@ -14,7 +14,7 @@ from ....graphs.drafters.tensor_layout import EMBEDDING, LM_HEAD, Parts
 from ...precision.recipes import Recipe
 from ..weight_bytes import bytes_of, head_weights
 from .pass_work import GraphWork, PassWork
-from .target_work import position_bytes
+from .target_work import attention_work
 
 if TYPE_CHECKING:
     from ....graphs.lowering import Lowering
@@ -31,15 +31,13 @@ def drafter_work(head: DrafterSpec, recipe: Recipe, lowering: Lowering) -> Graph
     """Return the work of a pass of ``head``, whose embedding is only looked up."""
     count, size = head_weights(head, recipe, lowering, (EMBEDDING,))
     in_head = math.prod(head.expected_shapes()[LM_HEAD])
-    cache = recipe.cache_type("drafter")
     width = bytes_of(recipe.wide)
     return GraphWork(
         weights={"drafter": size},
         products={recipe.drafter: count - in_head},
         head_products={recipe.wide: in_head},
         wide=recipe.wide,
-        position_bytes=position_bytes(head.caches, cache),
-        attended=4 * head.num_heads * head.cache.head_dim * head.num_layers,
+        attention=attention_work(head.caches, head.windows, recipe.cache_type("drafter"), head.num_heads),
         logit_bytes=int(head.draft_vocab_size * width),
         row_bytes=int(head.hidden_size * width),
         kernels=_LAYER_KERNELS * head.num_layers + _OTHER_KERNELS if lowering.is_tensorrt else 0,

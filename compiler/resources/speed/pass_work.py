@@ -64,22 +64,36 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class AttentionWork:
+    """The attention of all layers with the same ``window``, which includes the position itself; 0 means unlimited.
+
+    ``position_bytes``: keys and values of one position. ``operations``: those of a column for each position.
+    """
+
+    position_bytes: int
+    operations: int
+    window: int = 0
+
+    def earlier(self, context: int) -> int:
+        """Return the positions that a pass after ``context`` positions reads of them."""
+        return min(context, self.window - 1) if self.window else context
+
+
+@dataclass(frozen=True)
 class GraphWork:
     """The work that passes of a graph have in common, from which ``over`` computes that of one pass.
 
     ``weights``: bytes read in every pass, by role, with scales. ``products``: values multiplied with each column, by
     number format, without the experts; ``head_products``: those of the LM head, multiplied with emitted columns only.
-    ``position_bytes``: keys and values of one position in all layers; ``copies_cache``: each layer first copies the
-    positions that it reads. ``attended``: operations of a column for each position. ``logit_bytes`` and ``row_bytes``
-    are those of a column's logits and of its row of the embedding.
+    ``attention`` has one part for each attention window; ``copies_cache``: each layer first copies the positions that
+    it reads. ``logit_bytes`` and ``row_bytes`` are those of a column's logits and of its row of the embedding.
     """
 
     weights: Mapping[str, int]
     products: Mapping[str, int]
     head_products: Mapping[str, int]
     wide: str
-    position_bytes: int
-    attended: int
+    attention: tuple[AttentionWork, ...]
     logit_bytes: int
     row_bytes: int
     kernels: int = 0
@@ -97,7 +111,7 @@ class GraphWork:
         ``emitted`` columns of each row have logits; by default all.
         """
         every, logits = columns * rows, (columns if emitted is None else emitted) * rows
-        cached = self.position_bytes * context * rows
+        cached = sum(part.position_bytes * part.earlier(context) for part in self.attention) * rows
         moved: dict[str, float] = dict(self.weights)
         operations = {kind: 2.0 * count * every for kind, count in self.products.items()}
 
@@ -113,8 +127,9 @@ class GraphWork:
             moved[EXPERTS] = experts.bytes * experts.distinct(every) / experts.count
             used = 1.0 if experts.dense else experts.chosen / experts.count
             compute(experts.kind, 2.0 * experts.values * used * every)
-        compute(self.wide, float(self.attended * (context + columns) * every))
-        moved[CACHE] = cached + self.position_bytes * every
+        attended = sum(part.operations * (part.earlier(context) + columns) for part in self.attention)
+        compute(self.wide, float(attended * every))
+        moved[CACHE] = cached + sum(part.position_bytes for part in self.attention) * every
         if self.copies_cache:
             moved[COPIES] = 2 * cached  # read and written once more
         moved[LOGITS] = 2 * self.logit_bytes * logits  # written, and read by the sampler

@@ -12,7 +12,7 @@ from ....plugins.graph_contract import cache_width
 from ....plugins.number_formats import NUMBER_FORMATS
 from ...precision.recipes import EMBEDDING, LM_HEAD, Recipe
 from ..weight_bytes import SCALES, WeightLine, bytes_of
-from .pass_work import Experts, GraphWork
+from .pass_work import AttentionWork, Experts, GraphWork
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -89,13 +89,25 @@ def target_work(
         products=_products(read, lambda role: role not in (LM_HEAD, _OTHER, _EXPERTS)),
         head_products=_products(read, lambda role: role == LM_HEAD),
         wide=recipe.wide,
-        position_bytes=position_bytes(spec.caches, recipe.kv_cache),
-        attended=4 * int(text["num_attention_heads"]) * sum(cache.head_dim for cache in spec.caches),
+        attention=attention_work(spec.caches, spec.windows, recipe.kv_cache, int(text["num_attention_heads"])),
         logit_bytes=int(spec.vocab_size * width),
         row_bytes=int(spec.hidden_size * width),
         kernels=counts.kernels,
         copies_cache=counts.copies_cache,
         experts=_experts(census, read, weights.get(_EXPERTS, 0), text, counts.is_dense),
+    )
+
+
+def attention_work(
+    caches: Sequence[CacheSpec], windows: Sequence[int], precision: str, heads: int
+) -> tuple[AttentionWork, ...]:
+    """Return the attention of layers with these caches, attention windows and query heads, by window."""
+    alike: dict[int, list[CacheSpec]] = {}
+    for cache, window in zip(caches, windows, strict=True):
+        alike.setdefault(window, []).append(cache)
+    return tuple(
+        AttentionWork(position_bytes(group, precision), 4 * heads * sum(cache.head_dim for cache in group), window)
+        for window, group in sorted(alike.items())
     )
 
 

@@ -2,7 +2,7 @@
 
 A pass reads only as many cache positions as the length of its input ``positions``, not all T: the host chooses the
 smallest of a few lengths that covers every busy row (``engines.backends.tensorrt.reach``), so the cost follows the
-context length.
+context length. Layers with a sliding window read only the positions in it (``cache_reads.py``).
 
 Where the attention kernel copies what it reads of the caches, it does not read the window's keys and values back: the
 copy takes them from the window and puts them behind those that the caches held before. It then does not wait for the
@@ -21,6 +21,7 @@ from ....plugins.graph_contract import POSITIONS, SKIPPED, TENSORS, is_cache
 from ....plugins.op_spec import DOMAIN
 from ...node_tape import Nodes
 from ..trees import skipped_bits
+from .cache_reads import CacheReads, cache_reads
 from .decomposed_attention import spelled_attention
 from .shared_inputs import quantize_separately
 from .sink_keys import ADDED, sink_key, sink_mask, sink_queries, sink_value
@@ -30,9 +31,8 @@ _WIDEST_HEAD = 256  # limit of the fused kernel of TensorRT-RTX 1.7
 # Finite, to avoid tiles with only infinities; far below any score of a written position.
 _UNSEEN = {ir.DataType.FLOAT16: -65504.0}
 _UNSEEN_WIDE = -1e30
-_NOWHERE = 2**62  # a position behind all others
 
-_Masks = dict[tuple[object, ...], ir.Value]
+_Seen = dict[tuple[object, ...], tuple[CacheReads, ir.Value]]  # and the mask
 _Tree = tuple[ir.Value, ir.Value]  # skipped i64 [B,S], and ancestors bool [B,S,S]
 
 
@@ -43,7 +43,7 @@ def fused_size(head_dim: int, *, has_sinks: bool, has_softcap: bool) -> int:
 
 
 def apply(model: ir.Model, *, copies_caches: bool) -> None:
-    """Rewrite every attention layer in place; layers with the same attention window share a mask.
+    """Rewrite every attention layer in place; layers that read the same positions share them and their mask.
 
     With ``copies_caches``, the layout of fused attention differs from that of the caches, so the positions that are
     read are copied, and the keys of the window are last.
@@ -51,9 +51,9 @@ def apply(model: ir.Model, *, copies_caches: bool) -> None:
     layers = [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
     if not layers:
         return
-    positions, masks = _positions(model.graph), _Masks()
+    positions, seen = _positions(model.graph), _Seen()
     for node in layers:
-        _rewrite(model.graph, node, positions, masks, copies_caches)
+        _rewrite(model.graph, node, positions, seen, copies_caches)
 
 
 def _positions(graph: ir.Graph) -> ir.Value:
@@ -65,7 +65,7 @@ def _positions(graph: ir.Graph) -> ir.Value:
     return value
 
 
-def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks, copies_caches: bool) -> None:
+def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, seen: _Seen, copies_caches: bool) -> None:
     q, k, v, k_cache, v_cache, start, *rest = node.inputs
     window, scale, softcap = (node.attributes[name].value for name in ("window", "scale", "softcap"))
     op, cache = Nodes(), k_cache.shape
@@ -75,22 +75,20 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks,
     as_keys = sinks is not None and not is_plain
     has_codes = k_cache.dtype == ir.DataType.FLOAT8E4M3FN
     window_last = copies_caches and not is_plain and not has_codes
-    seen = (start, str(q.shape[2]), q.dtype, window, as_keys, window_last)
-    if seen not in masks:
-        masks[seen] = additive_mask(op, q, start, positions, window, tree, window_last=window_last)
-        if as_keys:
-            masks[seen] = sink_mask(op, masks[seen], _hidden(q.dtype), q.dtype)
-    mask, reach = masks[seen], op.Shape(positions)
+    key = (start, str(q.shape[2]), q.dtype, window, as_keys, window_last, cache[1] if window else 0)
+    if key not in seen:
+        read = cache_reads(op, q, start, positions, window, cache, window_last=window_last)
+        mask = additive_mask(op, q, start, read, op.Shape(positions), window, tree, window_last=window_last)
+        seen[key] = read, sink_mask(op, mask, _hidden(q.dtype), q.dtype) if as_keys else mask
+    read, mask = seen[key]
     if has_codes:
         (k_out, v_out), caches = _in_codes(op, node)
         quantize_separately(graph, q)  # the write is a plugin: k and v are before it, q after
     else:
         caches = [op.TensorScatter(whole, new, start, axis=2) for whole, new in ((k_cache, k), (v_cache, v))]
         k_out, v_out = caches
-    if window_last:
-        caches, reach = [k_cache, v_cache], op.Sub(reach, op.Shape(q, start=2, end=3))
     # Uncut, TensorRT would copy them once per query head.
-    keys, values = (op.Slice(each, op.constant([0]), reach, op.constant([2])) for each in caches)
+    keys, values = (read.of_cache(op, each, cache[3]) for each in ([k_cache, v_cache] if window_last else caches))
     if window_last:
         keys, values = (op.Concat(*each, axis=2) for each in ((keys, k), (values, v)))
     if as_keys:
@@ -100,7 +98,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, positions: ir.Value, masks: _Masks,
         keys, values = _as_parts_of_one(op, keys, values)
     if is_plain:
         heads_first = spelled_attention(
-            op, q, keys, values, mask, sinks, reach=reach, cache=cache, scale=scale, softcap=softcap
+            op, q, keys, values, mask, sinks, reach=read.cached, cache=cache, scale=scale, softcap=softcap
         )
     else:
         heads_first = op.Attention(q, keys, values, mask, scale=scale)
@@ -154,33 +152,31 @@ def additive_mask(
     op: Nodes,
     q: ir.Value,
     start: ir.Value,
-    positions: ir.Value,
+    read: CacheReads,
+    reach: ir.Value,
     window: int,
     tree: _Tree | None = None,
     *,
     window_last: bool = False,
 ) -> ir.Value:
-    """Create the mask ``[B,1,S,R]``, in the type of ``q`` ``[B,H,S,D]``, 0 for positions visible to ``start + s``.
+    """Create the mask ``[B,1,S,N]`` of N keys, in the type of ``q`` ``[B,H,S,D]``.
 
-    Keys are in the order of their positions. With ``window_last``, the last S of them are those of the window, and the
-    others are those before it. Otherwise, positions beyond R, in idle rows, see the same positions as the last one,
+    It is 0 for positions visible to ``start + s``. Without ``window_last``, queries beyond ``reach``, R, in idle rows, see the same positions as the last one,
     because a row without a visible position could give NaN. In a tree, a column does not see those that it skips, and
     an attention window does not count them.
     """
     width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
     columns = op.Range(op.constant(0), width, op.constant(1))
-    first = op.Unsqueeze(start, op.constant([1]))
-    position, at = op.Add(first, columns), positions
-    if window_last:
-        at = _window_last(op, positions, first, width)
-    else:
-        position = op.Min(position, op.Sub(op.Shape(positions), op.constant([1])))
+    first, at = op.Unsqueeze(start, op.constant([1])), read.positions
+    position = op.Add(first, columns)
+    if not window_last:
+        position = op.Min(position, op.Sub(reach, op.constant([1])))
     position, by_row = op.Unsqueeze(position, op.constant([1, 3])), op.constant([1, 2])
-    key = op.Unsqueeze(at, by_row) if window_last else at
+    key = op.Unsqueeze(at, by_row) if read.is_by_row else at
     visible = op.LessOrEqual(key, position)
     if tree is not None:
         skipped, ancestors = tree
-        column = op.Max(op.Sub(at, first), op.constant(0))  # [B,R]
+        column = op.Max(op.Sub(at, first), op.constant(0))  # [B,N]
         bits = op.Unsqueeze(skipped, op.constant([1, 3]))
         visible = op.And(visible, op.Not(skipped_bits(op, bits, op.Unsqueeze(column, by_row))))
         if window:
@@ -192,16 +188,6 @@ def additive_mask(
     if window:
         visible = op.And(visible, op.Greater(key, op.Sub(position, op.constant(window))))
     return op.Where(visible, op.constant(0.0, q.dtype), op.constant(_hidden(q.dtype), q.dtype))
-
-
-def _window_last(op: Nodes, positions: ir.Value, first: ir.Value, width: ir.Value) -> ir.Value:
-    """Return the position of every key ``[B,R]`` of windows that begin at ``first`` ``[B,1]`` and come last.
-
-    What the cache holds from there on is nowhere: this pass replaces it.
-    """
-    column = op.Sub(positions, op.Sub(op.Shape(positions), width))
-    cached = op.Where(op.Less(positions, first), positions, op.constant(_NOWHERE))
-    return op.Where(op.Less(column, op.constant(0)), cached, op.Add(first, column))
 
 
 def _hidden(dtype: ir.DataType | None) -> float:

@@ -51,7 +51,7 @@ def test_a_build_that_measures_nothing_has_no_estimate(tiny_folder: Path, cli: R
 
 def test_passes_over_more_columns_read_more_experts() -> None:
     experts = Experts(count=4, chosen=1, bytes=400, values=400, kind="fp32")
-    work = GraphWork({"attention": 100}, {}, {}, "fp32", 0, 0, 0, 0, experts=experts)
+    work = GraphWork({"attention": 100}, {}, {}, "fp32", (), 0, 0, experts=experts)
     probe = ProbeShape("fp32", 8, 8, 8, 8, 100, columns=3)
     speed = EngineSpeed(work, None, SpeedQuestion(PLAIN, None, 2), (), None, probe)
     assert speed.pass_bytes == [200, 275, 331]

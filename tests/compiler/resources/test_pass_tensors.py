@@ -36,7 +36,7 @@ def _tensors(
 def test_attention_with_heads_above_256_has_its_scores_in_memory() -> None:
     tensors, positions = _tensors("gemma-4-31b"), 131_136
     assert tensors.scores * positions == 32 * 512 * positions * (2 + 4)  # 4.3 GB in BF16 and 8.6 GB in FP32
-    masks = 2 * 512 * positions * 2  # of windowed layers, and of the others
+    masks = 512 * positions * 2  # of the layers without an attention window
     assert tensors.bytes(positions) == 12_891_193_344 + masks + 5 * 262_144 * 2
 
 
@@ -50,10 +50,20 @@ def test_sinks_add_eight_dimensions_to_the_copies() -> None:
     assert _tensors("gpt-oss-120b").copies == 2 * 8 * (64 + 8) * 2
 
 
+def test_layers_with_an_attention_window_need_little_more_than_it() -> None:
+    tensors = _tensors("gemma-4-31b", rows=8)
+    size = 512 * 2 + 2 * 8 * 16 * 256 * 2
+    assert tensors.windowed == {1024 + 512: size}
+    assert tensors.scratch_bytes(131_136) == 131_136 * (tensors.masks + tensors.scores)
+    alone = replace(tensors, masks=0, scores=0, copies=0, at_end=0)
+    assert alone.scratch_bytes(131_136) == alone.scratch_bytes(1536) == 1536 * size
+    assert alone.scratch_bytes(1000) == 1000 * size
+
+
 def test_wide_rounds_need_more_than_a_prompt_chunk() -> None:
     few, many = _tensors("gemma-4-31b", rows=56, k=8), _tensors("gemma-4-31b", rows=64, k=8)
-    assert (few.scores, few.masks) == (32 * 512 * 6, 2 * 512 * 2)
-    assert (many.scores, many.masks) == (32 * 576 * 6, 2 * 576 * 2)
+    assert (few.scores, few.masks) == (32 * 512 * 6, 512 * 2)
+    assert (many.scores, many.masks) == (32 * 576 * 6, 576 * 2)
 
 
 def test_probabilities_of_drafts_are_in_fp32_over_the_whole_vocabulary() -> None:

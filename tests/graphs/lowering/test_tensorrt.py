@@ -91,11 +91,25 @@ def test_query_heads_share_key_heads_without_copies(every: Traced, part: str) ->
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_both_caches_of_a_layer_are_cut_to_the_reach(every: Traced, part: str) -> None:
+def test_both_caches_of_a_layer_are_cut_to_the_reach_or_its_window(every: Traced, part: str) -> None:
     model = every.lowered(part, "tensorrt").model
-    cuts = _nodes(model, "Slice")
-    cut = Counter(str(node.inputs[0].name).removesuffix(".out") for node in cuts if "_cache." in node.inputs[0].name)
-    assert cut == Counter(str(value.name) for value in model.graph.inputs if "_cache." in str(value.name))
+    windows = every.target.windows if part == "target" else every.head.windows
+    caches = [value for value in (*model.graph.inputs, *model.graph.outputs) if "_cache." in str(value.name)]
+    readers = {
+        str(value.name).removesuffix(".out"): node.op_type
+        for value in caches
+        for node, _ in value.uses()
+        if node.op_type != "TensorScatter"
+    }
+    assert readers == {
+        f"{kind}_cache.{layer}": "Reshape" if window else "Slice"  # a window is gathered from entries of all rows
+        for kind in "kv"
+        for layer, window in enumerate(windows)
+    }
+    indices = {
+        node.inputs[1] for node in _nodes(model, "Gather") if node.inputs[0].producer() in _nodes(model, "Reshape")
+    }
+    assert len(indices) == len({window for window in windows if window})
     assert [str(value.name) for value in model.graph.inputs if "_cache." not in str(value.name)][-1] == "positions"
 
 
@@ -103,12 +117,11 @@ def test_both_caches_of_a_layer_are_cut_to_the_reach(every: Traced, part: str) -
 def test_layers_of_one_window_share_one_mask(every: Traced, part: str) -> None:
     semantic = onnx.load(every.folder / f"{part}.onnx", load_external_data=False)
     layers = [node for node in semantic.graph.node if node.op_type == "CachedAttention"]
-    windows = {a.i for node in layers for a in node.attribute if a.name == "window"}
-    two = part == "target" and every.target.family in ("gpt-oss", "gemma-4")
-    assert len(windows) == (2 if two else 1)
+    windows = [a.i for node in layers for a in node.attribute if a.name == "window"]
+    assert windows == [*(every.target.windows if part == "target" else every.head.windows)]
     model = every.lowered(part, "tensorrt").model
-    assert len(_nodes(model, "LessOrEqual")) == len(windows)
-    assert len({node.inputs[3] for node in _nodes(model, "Attention")}) in (0, len(windows))
+    assert len(_nodes(model, "LessOrEqual")) == len({*windows})
+    assert len({node.inputs[3] for node in _nodes(model, "Attention")}) in (0, len({*windows}))
 
 
 @pytest.mark.parametrize("part", PARTS)

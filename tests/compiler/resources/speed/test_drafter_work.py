@@ -9,6 +9,7 @@ import pytest
 
 from peagle.compiler.precision.recipes import RECIPES
 from peagle.compiler.resources.speed.drafter_work import assumed_head, drafter_passes, drafter_work
+from peagle.compiler.resources.speed.pass_work import AttentionWork
 from peagle.compiler.resources.weight_bytes import head_weights
 from peagle.engines.backends.tensorrt.chain import PlanChain
 from peagle.engines.backends.tensorrt.memory import Memory, WindowSizes, tensor_block
@@ -35,7 +36,9 @@ def test_a_known_head_reads_all_but_its_embedding(head: DrafterSpec) -> None:
     _, size = head_weights(head, recipe, TENSORRT)
     assert work.weights == {"drafter": size - VOCAB * 48 * 2}
     assert work.head_products == {"bf16": (VOCAB - 40) * 48}
-    assert work.position_bytes == 2 * 2 * 2 * 16 * 2
+    assert work.attention == (AttentionWork(2 * 2 * 2 * 16 * 2, 4 * 4 * 16 * 2),)
+    limited = drafter_work(replace(head, windows=(8, 0)), recipe, TENSORRT)
+    assert [part.window for part in limited.attention] == [0, 8]
     assert work.kernels > drafter_work(head, recipe, LOWERINGS["cpu"]).kernels == 0
 
 

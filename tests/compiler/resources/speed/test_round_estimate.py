@@ -8,7 +8,7 @@ import pytest
 
 from peagle.compiler.resources.speed.acceptance_lengths import AcceptanceLengths
 from peagle.compiler.resources.speed.page import speed_line, speed_rows, speed_table
-from peagle.compiler.resources.speed.pass_work import GraphWork, PassWork
+from peagle.compiler.resources.speed.pass_work import AttentionWork, GraphWork, PassWork
 from peagle.compiler.resources.speed.round_estimate import (
     PassSeconds,
     SpeedEstimate,
@@ -24,8 +24,9 @@ def _milliseconds(work: PassWork) -> PassSeconds:
     return PassSeconds(time / 2, time, 2 * time)
 
 
-TARGET = GraphWork({"mlp": 1000}, {"bf16": 500}, {}, "bf16", 1, 0, 0, 0, kernels=1)
-DRAFTER = GraphWork({"drafter": 100}, {"bf16": 50}, {}, "bf16", 1, 0, 0, 0, kernels=1)
+READS = (AttentionWork(position_bytes=1, operations=0),)
+TARGET = GraphWork({"mlp": 1000}, {"bf16": 500}, {}, "bf16", READS, 0, 0, kernels=1)
+DRAFTER = GraphWork({"drafter": 100}, {"bf16": 50}, {}, "bf16", READS, 0, 0, kernels=1)
 DEVICE = TimedDevice("a device", _milliseconds, ("a datasheet",), host_seconds=1e-4)
 LENGTHS = AcceptanceLengths({4: 4.0}, "a card")
 

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.compiler.precision.decide_recipe import table_of
 from peagle.compiler.precision.precision_options import PrecisionOptions
-from peagle.compiler.resources.speed.pass_work import GraphWork
+from peagle.compiler.resources.speed.pass_work import AttentionWork, GraphWork
 from peagle.compiler.resources.speed.target_work import GraphCounts, position_bytes, target_work
 from peagle.compiler.resources.weight_bytes import WeightLine, weight_lines
 from peagle.graphs.lowering import LOWERINGS
@@ -48,11 +48,18 @@ def test_a_token_of_qwen3_moe_by_hand() -> None:
     assert work.experts.values == every
     assert work.products == {"bf16": attention + 3 * 80 * hidden + sparse * experts * hidden}
     assert work.head_products == {"bf16": vocab * hidden}
-    assert work.position_bytes == layers * 2 * keys * 2
-    assert work.attended == 4 * layers * queries
+    assert work.attention == (AttentionWork(layers * 2 * keys * 2, 4 * layers * queries),)
     assert (work.logit_bytes, work.row_bytes) == (2 * vocab, 2 * hidden)
     one = work.over(1, 0)
     assert one.bytes["experts"] == pytest.approx(2 * every * 2 / experts)
+
+
+def test_layers_with_an_attention_window_are_apart() -> None:
+    work, _ = _work(CONFIGS["gemma-4"], "bf16")
+    limited, full = 3 * 2 * 16, 4 * 1 * 32
+    assert work.attention == (
+        AttentionWork(2 * full * 2, 4 * 4 * 4 * 32), AttentionWork(2 * limited * 2, 4 * 4 * 3 * 16, window=8)
+    )  # fmt: skip
 
 
 def test_quantized_weights_are_counted_in_their_format() -> None:
