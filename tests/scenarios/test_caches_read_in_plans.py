@@ -1,4 +1,7 @@
-"""Plans of TensorRT-RTX read a cache once in each layer, no more of it than they are told, for all heads of a query."""
+"""Plans of TensorRT-RTX read a cache once in each layer, no more of it than they are told, for all heads of a query.
+
+A layer with a sliding window reads no more than its window.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.checkpoints.target import Target
 from peagle.compiler.checkpoints.target_and_drafter import cache_length
 from peagle.compiler.console.progress import Quiet
 from peagle.compiler.pipeline import graph_stages
@@ -19,7 +23,7 @@ from peagle.compiler.tensorrt.plan_programs import Step, read_programs
 from peagle.engines.folder.records import Speculation
 from peagle.graphs.lowering import LOWERINGS, TENSORRT
 from tests.compiler.tensorrt.small import request
-from tests.models import make_pair
+from tests.models import CONFIGS, make_pair, save_target
 from tests.scenarios.test_fp8_caches_in_plans import PROFILES, fp8_target
 
 LAYERS = 7
@@ -60,9 +64,33 @@ def test_each_cache_is_read_once_up_to_the_reach_for_all_heads(tmp_path: Path, n
 
 
 def _wide_target(folder: Path, length: int = 128) -> Path:
-    half, store = target_half(make_pair(folder, "qwen3").opened()), StageStore.default()
+    return _graph_of(make_pair(folder, "qwen3").opened(), length)
+
+
+def _graph_of(target: Target, length: int) -> Path:
+    half, store = target_half(target), StageStore.default()
     traced = graph_stages.trace(store, half, "float16", Quiet())
     made = graph_stages.attach(
         store, half, traced, lowering=LOWERINGS["tensorrt"], cache_length=length, progress=Quiet()
     )
     return made.attached.path / MODEL
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", pytest.param("gemma-4", marks=pytest.mark.slow)])
+def test_a_window_is_copied_by_one_step_for_keys_and_values(family: str, tmp_path: Path) -> None:
+    """As the first positions are in a layer without a window. Nothing else is as long as a cache."""
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+    config = dict(CONFIGS[family])
+    few = {"num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
+    config |= {"text_config": config["text_config"] | few} if "text_config" in config else few
+    graph, plan = _graph_of(Target.open(save_target(tmp_path / "target", config)), 2048), tmp_path / "model.plan"
+    sizes = profiles("target", 1, Speculation(5, 5, None), 1984)
+    build_plan(request(graph, name="target", gpus=("sm_120",), profiles=sizes), plan, Quiet())
+    copying = dict(_readers(plan))
+    assert len(copying) == len(_readers(plan)) == len(sizes) * 2 * 3
+    assert all(copying[name] == copying[name.replace("k_cache", "v_cache")] for name in copying)
+    # In the first layer, the step also makes the mask.
+    assert all("Gath" in step.name for name, step in copying.items() if "_cache.1" in name)
+    for program in read_programs(plan):
+        made = {name for step in program.steps for name in step.writes if "_cache." not in name}
+        assert not any(2048 in program.tensors[name].shape for name in made if name in program.tensors)

@@ -17,6 +17,7 @@ from peagle.compiler.request.verb_options import BUILD
 from peagle.compiler.verify import FILE_NAME
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters import torch_reference
+from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.fixtures.commands import Run
 from tests.models import CONFIGS, VOCAB, Pair, make_pair
 
@@ -47,8 +48,11 @@ class Built:
 
 @pytest.fixture(scope="module", params=list(CONFIGS))
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    folder = tmp_path_factory.mktemp(request.param)
-    pair = make_pair(folder, request.param)
+    return _built(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def _built(folder: Path, family: str) -> Built:
+    pair = make_pair(folder, family)
     options = BUILD.request(
         model=str(pair.target), draft=str(pair.head), out=folder / "engine", num_speculative_tokens=4, max_seq_len=256
     )
@@ -85,6 +89,23 @@ def test_speculation_changes_no_token(built: Built, temperature: float) -> None:
     plain = [o.token_ids for o in built.engine.generate(PROMPTS, params, num_speculative_tokens=0)]
     for k in (1, 4):
         assert [o.token_ids for o in built.engine.generate(PROMPTS, params, num_speculative_tokens=k)] == plain
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", pytest.param("gemma-4", marks=pytest.mark.slow)])
+def test_plans_read_attention_windows_and_say_the_same(family: str, tmp_path: Path) -> None:
+    """The graphs for TensorRT on a stand-in, in texts that are many attention windows long."""
+    built = _built(tmp_path, family)
+    spec, manifest = built.pair.specs()[0], built.engine.manifest
+    assert 0 < max(spec.windows) < 16
+    graphs = lowered(built.pair.target, built.pair.head, "float32", manifest.shapes.cache_length)
+    engine, _ = plan_engine(tmp_path / "plans", plan_manifest(manifest, graphs, tmp_path / "plans"), built.folder, 2)
+    for temperature in (0.0, 0.9):
+        params = SamplingParams(max_tokens=64, ignore_eos=True, temperature=temperature, seed=5)
+        expected = [o.token_ids for o in built.engine.generate(PROMPTS, params, num_speculative_tokens=0)]
+        for draft in ("none", "peagle", "peagle-chain"):
+            asked = {} if draft == "none" else {"num_speculative_tokens": 4}
+            said = [o.token_ids for o in engine.generate(PROMPTS, params, draft=draft, **asked)]
+            assert said == expected, draft
 
 
 def test_verify_agrees(built: Built, cli: Run) -> None:
