@@ -24,6 +24,7 @@ Op = Callable[..., Any]  # of the inputs, None for those that are absent, and th
 SIZES: Mapping[str, frozenset[int]] = {
     "ConstantOfShape": frozenset({0}),
     "Expand": frozenset({1}),
+    "Pad": frozenset({1, 3}),
     "Range": frozenset({0, 1, 2}),
     "ReduceMax": frozenset({1}),
     "ReduceSum": frozenset({1}),
@@ -81,6 +82,18 @@ def _split(x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, num_outputs
     whole = x.shape[axis]
     each: int | list[int] = -(-whole // num_outputs) if sizes is None else _ints(sizes)
     return torch.split(x, each, dim=axis)
+
+
+def _pad(
+    x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None, *, mode: bytes = b"constant"
+) -> Tensor:
+    _only(mode=mode == b"constant", axes=axes is None)
+    ends = _ints(pads)
+    before, behind = ends[: x.dim()], ends[x.dim() :]
+    sizes = [size + more + most for size, more, most in zip(x.shape, before, behind, strict=True)]
+    filled = (x.new_zeros(()) if value is None else value.reshape(())).expand(sizes).contiguous()
+    filled[tuple(slice(more, more + size) for size, more in zip(x.shape, before, strict=True))] = x
+    return filled
 
 
 def _reshape(x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
@@ -234,6 +247,7 @@ OPS: Mapping[str, Op] = {
     "Mul": torch.mul,
     "Neg": torch.neg,
     "Not": torch.logical_not,
+    "Pad": _pad,
     "RMSNormalization": _rms_norm,
     "Range": _range,
     "ReduceMax": _reduced(torch.amax),
