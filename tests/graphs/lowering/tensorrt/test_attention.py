@@ -71,8 +71,10 @@ def reads(request: pytest.FixtureRequest) -> Callable[..., tuple[np.ndarray, np.
     types = {"q": ir.DataType.FLOAT, "start": ir.DataType.INT64, "positions": ir.DataType.INT64}
     dims = {"q": ["B", 1, "S", 1], "start": ["B"], "positions": ["R"]}
     inputs = [ir.Value(name=n, type=ir.TensorType(types[n]), shape=ir.Shape(dims[n])) for n in types]
+    q, start, positions = inputs
     op = Nodes()
-    read = cache_reads(op, *inputs, 5, ir.Shape(["B", 3, 64, 8]), window_last=request.param)
+    read = cache_reads(op, q, start, positions, 5, ir.Shape(["B", 3, 64, 8]), window_last=request.param)
+    assert read.entries is not None
     outputs = [read.positions, read.entries]
     for name, value in zip(("read", "entries"), outputs, strict=True):
         value.name, value.type = name, ir.TensorType(ir.DataType.INT64)
