@@ -50,7 +50,8 @@ def cache_reads(
     the window, from their own tensors.
     """
     columns, reach, zero = op.Shape(q, start=2, end=3), op.Shape(positions), op.constant(0)
-    read, steps, count, entries = positions, positions, reach, None
+    read, steps, count = positions, positions, reach
+    entries = None
     if window:
         tiles = op.Div(op.Add(columns, op.constant([window + _MULTIPLE - 2])), op.constant([_MULTIPLE]))
         count = op.Min(op.Mul(tiles, op.constant([_MULTIPLE])), reach)
@@ -69,7 +70,9 @@ def cache_reads(
 
 def _entries(op: Nodes, read: ir.Value, start: ir.Value, cache: ir.Shape) -> ir.Value:
     """Return the numbers of positions ``[B,W]`` in caches ``[B*H*T, D]``, by head: ``[B,W,H]``."""
-    _, heads, length, _ = (int(size) if isinstance(size, int) else 0 for size in cache)
+    heads, length = cache[1], cache[2]
+    if not isinstance(heads, int) or not isinstance(length, int):
+        raise TypeError(f"a cache of fixed heads and length is expected, not {cache}")
     rows = op.Range(op.constant(0), op.Squeeze(op.Shape(start), op.constant([0])), op.constant(1))
     before = op.Add(
         op.Unsqueeze(op.Mul(rows, op.constant(heads * length)), op.constant([1, 2])),
