@@ -86,7 +86,9 @@ class _Attention:
 
     def windowed_bytes(self, rows: int, columns: int, width: int) -> dict[int, int]:
         """Return the bytes per position of layers with an attention window, by the positions that they read at most."""
-        every = {window: self.of_window(window).position_bytes(rows, columns, width) for window in {*self.windows} - {0}}
+        every = {
+            window: self.of_window(window).position_bytes(rows, columns, width) for window in {*self.windows} - {0}
+        }
         return {window + CHUNK: mask + max(scores, copies) for window, (mask, scores, copies) in every.items()}
 
 

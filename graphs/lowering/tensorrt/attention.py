@@ -161,9 +161,9 @@ def additive_mask(
 ) -> ir.Value:
     """Create the mask ``[B,1,S,N]`` of N keys, in the type of ``q`` ``[B,H,S,D]``.
 
-    It is 0 for positions visible to ``start + s``. Without ``window_last``, queries beyond ``reach``, R, in idle rows, see the same positions as the last one,
-    because a row without a visible position could give NaN. In a tree, a column does not see those that it skips, and
-    an attention window does not count them.
+        It is 0 for positions visible to ``start + s``. Without ``window_last``, queries past R, which is ``reach``, in idle
+    rows, see the same positions as the last one, because a row without a visible position could give NaN. In a tree, a
+    column does not see those that it skips, and an attention window does not count them.
     """
     width = op.Squeeze(op.Shape(q, start=2, end=3), op.constant([0]))
     columns = op.Range(op.constant(0), width, op.constant(1))

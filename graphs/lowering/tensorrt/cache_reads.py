@@ -23,7 +23,8 @@ class CacheReads:
     """The ``positions`` of keys: i64 [R] if they are the same in all rows, or [B,N] if each row has its own.
 
     The first ``cached`` i64 [1] keys are read from the caches. The others, if any, are those of the window, from their
-    own tensors. ``entries`` i64 [B,cached,H] numbers the keys to read in caches ``[B*H*T, D]``; None for the first ones.
+    own tensors. ``entries`` i64 [B,cached,H] numbers the keys to read in caches ``[B*H*T, D]``; None if they are the
+    first ones of every row.
     """
 
     positions: ir.Value

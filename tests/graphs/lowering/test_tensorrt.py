@@ -70,7 +70,8 @@ def test_estimates_count_masks_and_dense_experts_and_scores_that_are_not_fused(e
     assert (tensors.scores == 0) == (fused == opened.spec.num_layers)
     model = every.lowered("target", "tensorrt").model
     masks, experts = len(_nodes(model, "LessOrEqual")), [each for each in census if each.role == "experts"]
-    assert tensors.masks == masks * CHUNK * 2  # bytes per position
+    assert tensors.masks == CHUNK * 2  # bytes per position
+    assert 1 + len(tensors.windowed) == masks
     assert (tensors.experts > 0) == bool(experts)
 
 
@@ -107,10 +108,8 @@ def test_both_caches_of_a_layer_are_cut_to_the_reach_or_its_window(every: Traced
         for kind in "kv"
         for layer, window in enumerate(windows)
     }
-    windowed = [
-        next(iter(value.uses()))[0] for value in model.graph.outputs if readers.get(str(value.name)) == ["Reshape"]
-    ]
-    indices = {reader.inputs[1] for view in windowed for reader, _ in view.outputs[0].uses()}
+    views = [node for value in caches for node, _ in value.uses() if node.op_type == "Reshape"]
+    indices = {reader.inputs[1] for view in views for reader, _ in view.outputs[0].uses()}
     assert len(indices) == len({window for window in windows if window})
     assert [str(value.name) for value in model.graph.inputs if "_cache." not in str(value.name)][-1] == "positions"
 
