@@ -220,6 +220,7 @@ def _only(**holds: bool) -> None:
 OPS: Mapping[str, Op] = {
     "Add": torch.add,
     "And": torch.logical_and,
+    "Or": torch.logical_or,
     "ArgMax": _arg_max,
     "Attention": _attention,
     "Cast": lambda x, *, to, **_: x.to(torch_type(to)),

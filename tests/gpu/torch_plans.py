@@ -226,7 +226,9 @@ def _array(tensor: onnx.TensorProto) -> torch.Tensor:
 
 
 def _require_any_order(nodes: Sequence[_Node]) -> None:
-    """A cache is written in place. Others may only cut it: attention sees none of the positions that a pass writes."""
+    """A cache is written in place. Others may only take parts of it: attention sees none of what a pass writes."""
     written = [node.inputs[0] for node in nodes if node.op == "TensorScatter"]
     assert len(written) == len(set(written))
-    assert {node.op for node in nodes if set(node.inputs) & set(written)} <= {"TensorScatter", "Slice"}
+    assert {node.op for node in nodes if set(node.inputs) & set(written)} <= {"TensorScatter", "Slice", "Reshape"}
+    views = {node.outputs[0] for node in nodes if node.op == "Reshape" and node.inputs[0] in written}
+    assert {node.op for node in nodes if set(node.inputs) & views} <= {"Gather"}

@@ -161,7 +161,7 @@ def additive_mask(
 ) -> ir.Value:
     """Create the mask ``[B,1,S,N]`` of N keys, in the type of ``q`` ``[B,H,S,D]``.
 
-        It is 0 for positions visible to ``start + s``. Without ``window_last``, queries past R, which is ``reach``, in idle
+    It is 0 for positions visible to ``start + s``. Without ``window_last``, queries past R, which is ``reach``, in idle
     rows, see the same positions as the last one, because a row without a visible position could give NaN. In a tree, a
     column does not see those that it skips, and an attention window does not count them.
     """
