@@ -186,7 +186,7 @@ def test_floors_near_and_far(cpu_library: Path, top_k: int, spread: float) -> No
 def test_the_largest_vocabulary_is_refused_past_its_end(cpu_library: Path) -> None:
     batch = batch_of(1, ["greedy"], vocab=8, k=1, dtype=np.float32)
     batch["logits"] = np.zeros((1, 2, (1 << 19) + 1), np.float32)
-    with pytest.raises(Fail, match="1 to 524288 logits"):
+    with pytest.raises(Fail, match="1 to 524288 numbers"):
         kernel(cpu_library, batch)
 
 

@@ -158,6 +158,6 @@ def test_text_that_differs_is_named_in_both_reports(result: BenchResult) -> None
     wrong = replace(result.figures[1], identical=False, difference=FirstDifference("q<1>", 3, "7 'a'", "8 'b'"))
     changed = replace(result, figures=(result.figures[0], wrong))
     assert changed.identical is False
-    assert "first in prompt q<1> at token 3: plain 7 'a', found 8 'b'" in report(changed)
+    assert "first in prompt q<1> at token 3: expected 7 'a', found 8 'b'" in report(changed)
     assert re.search(r"^P-EAGLE, K = 2 .* NO$", report(changed), re.MULTILINE)
     assert "first in prompt q&lt;1&gt; at token 3" in page(changed)

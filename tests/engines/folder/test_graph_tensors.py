@@ -64,8 +64,8 @@ def set_to(*place: Any) -> Callable[[dict[str, Any]], None]:
         (set_to("shapes", "cache_length", 10**15), "k_cache.0 is float32"),
         (set_to("target", "caches", 0, "heads", 10**9), "k_cache.0 is float32"),
         (set_to("drafter", "caches", 0, "head_dim", 3), "k_cache.0 is float32"),
-        (lambda content: content["target"]["caches"].pop(), "its inputs differ from the manifest: k_cache"),
-        (lambda content: content["target"]["inputs"].pop(0), "its inputs differ from the manifest: input_ids"),
+        (lambda content: content["target"]["caches"].pop(), "the graph's inputs differ from the manifest: k_cache"),
+        (lambda content: content["target"]["inputs"].pop(0), "the graph's inputs differ from the manifest: input_ids"),
         (lambda content: content["drafter"]["outputs"].append("draft_ids"), "one is listed twice"),
         (
             lambda content: content["target"].update(file=content["drafter"]["file"]),
@@ -101,7 +101,7 @@ def test_a_graph_with_other_inputs_is_refused(folder: Path) -> None:
     onnx.save(model, path)
     entry = FileEntry.of(path)
     rewrite(folder, set_to("files", "drafter/model.onnx", {"size": entry.size, "sha256": entry.sha256}))
-    with pytest.raises(EnvironmentProblem, match="its inputs differ from the manifest: beginning, start"):
+    with pytest.raises(EnvironmentProblem, match="the graph's inputs differ from the manifest: beginning, start"):
         Engine.load(folder, threads=1)
 
 
