@@ -374,7 +374,7 @@ def bench(
         engine: The engine folder, or several with the same target.
         workload: The prompts, for example ``"humaneval"``; ``"chat"`` by default.
         prompts: JSON Lines file with prompts, instead of a workload.
-        num_prompts: Number of prompts, evenly spaced.
+        num_prompts: Number of prompts, taken at even intervals from the workload or file.
         repeats: Measurements per prompt.
         max_tokens: Tokens to generate per prompt.
         concurrency: Numbers of concurrent requests to measure.
@@ -446,12 +446,13 @@ def tune(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Measure cost and gain of drafts on this machine, and store them in the engine, like ``peagle-compile tune``.
+    """Measure the cost and gain of drafts on this machine, and store them like ``peagle-compile tune``.
 
     Args: engine: The engine folder. Its text does not change. workload: The prompts, for example ``"humaneval"``;
         bundled questions by default. prompts: JSON Lines file with prompts, instead of a workload. num_prompts: Number
-        of prompts, evenly spaced. max_batch_size: Largest number of requests at once to measure. draft: Name of the
-        drafter; that of the build by default. threads: CPU threads. progress: Receiver of progress reports.
+        of prompts, taken at even intervals from the workload or file. max_batch_size: Largest number of requests at
+        once to measure. draft: Name of the drafter; that of the build by default. threads: CPU threads. progress:
+        Receiver of progress reports.
 
     Returns: The new ``speculation`` of the manifest, and ``gains``: by number of requests, the tokens per second of
         every K over plain decoding.

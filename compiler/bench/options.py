@@ -95,7 +95,7 @@ class BenchOptions:
         if self.servers and self.url is not None:
             raise UsageError(
                 "--peer and --url cannot be combined",
-                why="--peer measures servers in turn with engines, and --url measures a server alone",
+                why="servers of --peer take turns with the engines, and --url measures a server alone",
                 fix="pass an engine folder, or measure each server with --url",
             )
         if self.url is not None:

@@ -1,4 +1,4 @@
-"""Peers of a benchmark: other servers that answer the same prompts in turn with the engines.
+"""Peers of a benchmark: other servers that answer the same prompts and take turns with the engines.
 
 They are started by their users, because each has its own installation, model file and options. A peer that fails leaves
 with a note: what the engines and the other peers have measured is kept.

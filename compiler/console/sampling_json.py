@@ -32,8 +32,12 @@ def more_parameters(flag: str, text: str | None, flags: Collection[str]) -> dict
         if name in flags:
             raise UsageError(f"{flag}: {name} has its own flag", fix=f"use --{name.replace('_', '-')}")
         if name not in known:
-            near = ", ".join(nearest(name, known - set(flags))) or ", ".join(sorted(known - set(flags)))
-            raise UsageError(f"{flag}: unknown sampling parameter {name[:100]!r}", fix=f"did you mean {near}?")
+            others = known - set(flags)
+            near = nearest(name, others)
+            raise UsageError(
+                f"{flag}: unknown sampling parameter {name[:100]!r}",
+                fix=f"did you mean {', '.join(near)}?" if near else f"use one of {', '.join(sorted(others))}",
+            )
     biases = given.get("logit_bias")
     if isinstance(biases, dict):
         given["logit_bias"] = {_token_id(token): amount for token, amount in biases.items()}

@@ -95,8 +95,8 @@ class QuantizedGraph:
             is_drafter = DRAFTER_ROLE in roles.values()
             flag = "--draft-precision" if is_drafter else "--precision"
             raise BuildError(
-                f"only {counted.stored:.1%} of the weights that {flag} {recipe.name} quantizes are {recipe.title} in "
-                f"the graph; at least {recipe.share:.0%} is required",
+                f"only {counted.stored:.1%} of the weights that {flag} {recipe.name} should quantize are "
+                f"{recipe.title} in the graph; at least {recipe.share:.0%} is required",
                 why=_reasons(wide) or "the graph has no such weights",
                 fix=f"omit {flag}"
                 if is_drafter

@@ -200,8 +200,8 @@ EXPORT = VerbOptions(
         declare_options(
             "precision",
             "name",
-            default="fp32 for ort, std and cpu, or stored for cpu and a GGUF file with blocks; bf16 for tensorrt, or "
-            "with --gpu the default of `build` for TensorRT",
+            default="fp32 for ort, std and cpu, except stored for cpu if the model is a GGUF file with quantized "
+            "blocks; for tensorrt, bf16 or, with --gpu, the default of `build`",
         ),
         declare_options("precision", "kv_cache", "lm_head", "drafter", "exclude", "allow_wide"),
         declare_options("calibration"),

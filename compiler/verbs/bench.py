@@ -60,7 +60,9 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    num_prompts: Annotated[int, typer.Option(min=1, help="Number of prompts, evenly spaced.")] = 20,
+    num_prompts: Annotated[
+        int, typer.Option(min=1, help="Number of prompts, taken at even intervals from the workload or file.")
+    ] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="Number of measurements of each prompt.")] = 1,
     max_tokens: Annotated[int, typer.Option(min=1, help="Number of tokens to generate for each prompt.")] = 128,
     concurrency: Annotated[
@@ -121,8 +123,8 @@ def bench(
         typer.Option(
             metavar="NAME=URL,...",
             help=(
-                "Also measure these OpenAI-compatible servers, in turn with the engines. NAME is the name in "
-                "the tables, for example llama.cpp=http://127.0.0.1:8080."
+                "Also measure these OpenAI-compatible servers, which take turns with the engines. NAME is the name "
+                "in the tables, for example llama.cpp=http://127.0.0.1:8080."
             ),
             show_default=False,
             rich_help_panel=RUN,
@@ -152,8 +154,9 @@ def bench(
     Plain decoding, each draft method of the engine at each K, and the adaptive policy take turns, prompt by prompt, so
     that other load on the machine affects all of them. --peer adds other servers to the turns. The tables show tokens
     per second with quartiles, and gains over plain decoding with a sign test; latency (time to the first token and
-    between tokens); acceptance length overall, by position and by category; and the cost of a pass of the target by
-    number of columns. They also show whether the text equals that of plain decoding. The prefix cache is off.
+    between tokens); acceptance length overall and by category, and acceptance by position; and the cost of a pass of
+    the target by the number of tokens that it verifies. They also show whether the text equals that of plain decoding.
+    The prefix cache is off.
 
     bench.json contains all figures, a description of the machine, and the command that repeats the measurement; --html
     adds a report with charts. Ctrl-C prints what was measured so far.

@@ -143,8 +143,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME=DRAFT",
-            help="Additional name of the model; requests with this name use the given drafter or draft method. A "
-            "drafter is loaded at startup. Can be repeated.",
+            help="Additional name of the model; requests with this name use the given drafter or draft method. "
+            "If DRAFT is a drafter of the engine, it is loaded at startup. Can be repeated.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),

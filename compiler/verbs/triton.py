@@ -39,7 +39,7 @@ def triton(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Load this drafter too, so that requests can select it with the input draft. Can be repeated.",
+            help="Load this drafter too, so that requests can select it with the input named `draft`. Can be repeated.",
             show_default=False,
             rich_help_panel=DRAFT,
         ),

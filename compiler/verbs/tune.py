@@ -43,7 +43,9 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    num_prompts: Annotated[int, typer.Option(min=1, help="Number of prompts, evenly spaced.")] = 4,
+    num_prompts: Annotated[
+        int, typer.Option(min=1, help="Number of prompts, taken at even intervals from the workload or file.")
+    ] = 4,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Largest number of concurrent requests to measure.")] = 4,
     draft: Annotated[
         str | None,
@@ -57,7 +59,7 @@ def tune(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Measure cost and gain of drafts on this machine, so that the engine starts with the best number of drafts.
+    """Measure the cost and gain of drafts on this machine, so that the engine starts with the best number of drafts.
 
     A build does the same for its own machine. Use tune after you copy an engine to another machine or add a drafter, or
     if the engine serves texts unlike the bundled questions. The adaptive number of drafts then starts from the new

@@ -126,12 +126,12 @@ def verify(
 ) -> None:
     """Check that speculation does not change the output, and measure the accuracy cost of the precision.
 
-    There are four checks. The check losslessness compares the output with speculation to the output without it, for
-    greedy decoding and seeded sampling, and for single prompts and batches. The check text compares the tokenizer,
-    token ids, chat template and end-of-text tokens with those of the checkpoint. The check parity compares the logits
-    of an FP32 engine with those of torch. The check precision compares any other engine with the same pair in FP32, by
-    perplexity, logits, layers, greedy text and acceptance length. For a GPU engine, it compares only perplexity and
-    logits, unless you pass --reference pair.
+    There are four checks. The losslessness check compares the output with speculation to the output without it, for
+    greedy decoding and seeded sampling, and for single prompts and batches. The text check compares the tokenizer,
+    token ids, chat template and end-of-text tokens with those of the checkpoint. The parity check compares the logits
+    of an FP32 engine with those of torch. The precision check compares any other engine with the same pair (target and
+    drafter) in FP32, by perplexity, logits, layers, greedy text and acceptance length. For a GPU engine, it compares
+    only perplexity and logits, unless you pass --reference pair.
 
     All checks except losslessness need the checkpoints that the engine was built from. The exit code is 4 if a check
     fails, and 3 if a check cannot run; --only selects the checks to run. After each check, the command updates

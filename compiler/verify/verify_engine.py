@@ -279,7 +279,7 @@ def _not_needed(manifest: Manifest) -> dict[str, str]:
     """Return the parts that do not apply to this engine, with the reasons."""
     exact, kind = is_reference(manifest.precision), manifest.precision.get("recipe")
     lossy = (
-        f"only fp32 engines match torch's logits, and the engine is in {kind}; the check precision measures this "
+        f"only fp32 engines match torch's logits, and the engine is in {kind}; the precision check measures this "
         "difference"
     )
     inapplicable = {

@@ -79,7 +79,7 @@ class VerifyOptions:
         if self.only and "losslessness" not in self.only:
             raise UsageError(
                 f"--certificate and --only {','.join(self.only)} cannot be combined",
-                why="a certificate records the check losslessness",
+                why="a certificate records the losslessness check",
                 fix="use --only losslessness, or remove --certificate",
             )
         if not self.certificate.parent.is_dir():

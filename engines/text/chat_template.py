@@ -139,7 +139,7 @@ class ChatTemplate:
             raise UsageError(
                 "the conversation's final message cannot be continued",
                 why=f"{self._origin.name} changes the text of the message",
-                fix="change its text, or begin a new message instead",
+                fix="change the message, or begin a new one instead",
             )
         return text[:at] if text.startswith(_END, at) else text[:at].rstrip()
 

@@ -198,8 +198,11 @@ def _heads(flat: Config, sizes: dict[str, int], problems: Problems) -> tuple[int
         return nothing
     for name, rows, projection in ((stated, queries, "q_proj"), (stated_kv, keys, "k_proj")):
         if rows % dim or (name and rows != name * dim):
-            heads = f"{name} heads" if name else "whole heads"
-            problems.add(f"the config has {heads} of head_dim {dim}, but {projection} has {rows} rows")
+            problems.add(
+                f"the config has {name} heads of head_dim {dim}, but {projection} has {rows} rows"
+                if name
+                else f"{projection} has {rows} rows, which is not a multiple of head_dim {dim}"
+            )
     num, kv = max(queries // dim, 1), max(keys // dim, 1)
     if num % kv:
         problems.add(f"{num} query heads cannot share {kv} key heads evenly")

@@ -155,7 +155,7 @@ def test_a_recipe_that_did_not_take_effect_fails_and_names_the_layers(dense: Pai
     with pytest.raises(BuildError) as caught:
         export(EXPORT.request(model=str(target), out=tmp_path / "out", lowering="tensorrt", precision="fp8"))
     assert caught.value.exit_code == 5
-    assert "57.1% of the weights that --precision fp8 quantizes are FP8" in caught.value.what
+    assert "57.1% of the weights that --precision fp8 should quantize are FP8" in caught.value.what
     assert "model.layers.4.self_attn.q_proj.weight: the checkpoint stores it unquantized" in caught.value.why
     assert not (tmp_path / "out").exists()
 

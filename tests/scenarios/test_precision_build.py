@@ -308,7 +308,7 @@ def test_malformed_samples_are_refused_with_their_line(dense: Pair, tmp_path: Pa
 
 
 def test_partly_excluded_experts_are_rejected(sparse: Pair, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"weights that --precision int8 quantizes are INT8") as caught:
+    with pytest.raises(BuildError, match=r"weights that --precision int8 should quantize are INT8") as caught:
         built(sparse, tmp_path / "engine", "int8", overrides=PrecisionOptions(exclude=("*.experts.down_proj",)))
     assert "requires that both stacks of the experts are packed" in caught.value.why
     assert not (tmp_path / "engine").exists()

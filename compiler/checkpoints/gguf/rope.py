@@ -59,7 +59,8 @@ def _llama3(header: GgufHeader, naming: GgufNaming, head_dim: Any, problems: Pro
             }
     problems.add(
         f"{problems.subject} has custom RoPE frequency divisors ({FREQUENCIES})",
-        why=f"only the divisors of Llama 3 are supported: factors {_LOW:g} and {_HIGH:g}, {_TRAINED} positions",
+        why=f"only the divisors of Llama 3 are supported: low_freq_factor {_LOW:g}, high_freq_factor {_HIGH:g}, "
+        f"original context of {_TRAINED} positions",
         fix="use the safetensors checkpoint of the model",
     )
     return {}

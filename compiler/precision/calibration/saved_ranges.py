@@ -103,7 +103,7 @@ class Scales:
         if complaints:
             raise BuildError(
                 f"the calibrated ranges of {self.facts.model} cannot be used: {listed(complaints, _LISTED)}",
-                why="every input of the model needs a positive, finite range",
+                why="the input of every quantized weight needs a positive, finite range",
                 fix=f"{_AGAIN}, with texts that use all of its layers and experts",
             )
 

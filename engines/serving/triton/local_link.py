@@ -203,7 +203,7 @@ def _taken(model: str, user: int) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"cannot connect to model {model}: a process of user {user} has taken its address",
         why=f"this server runs as user {os.geteuid()}; nothing was sent to that process",
-        fix="end this process, and load the model again",
+        fix="end that process, and load the model again",
     )
 
 

@@ -63,6 +63,15 @@ def test_every_misfit_is_named_at_once(target: TargetSpec, shapes: dict[str, tup
         assert part in message
 
 
+def test_rows_that_are_no_whole_heads_are_refused_without_a_number_of_heads(
+    shapes: dict[str, tuple[int, ...]], target: TargetSpec
+) -> None:
+    config = {name: value for name, value in CONFIG.items() if not name.startswith("num_attention")}
+    rows = shapes["midlayer.self_attn.q_proj.weight"][0]
+    message = refusal(config | {"head_dim": rows - 2}, shapes, target)
+    assert f"q_proj has {rows} rows, which is not a multiple of head_dim {rows - 2}" in message
+
+
 # Contradictions that do not hide one another: config entries, tensors (None: taken away), and what the refusal says.
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, tuple[int, ...] | None], str]] = [
     ({"architectures": ["MambaForCausalLM"]}, {"mask_hidden": None}, "architecture MambaForCausalLM"),
