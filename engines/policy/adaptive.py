@@ -31,9 +31,9 @@ from .round_costs import RoundCosts
 MORE, FEWER = 1.05, 1.03  # required improvement for a K of more drafts, or of fewer
 DWELL = 6  # minimum rounds between changes of K
 _WEIGH = 4  # rounds between two comparisons of all K, which take as long as a thousandth of a fast round
-SHARE, LEAST_SHARE = 0.03, 0.0075  # share of a round that is saved for probes
+SHARE, LEAST_SHARE = 0.015, 0.00375  # share of a round that is saved for probes
 PROMPTS = 1.04  # time of a text with drafts in which nothing is gained, relative to none: its prompt is read twice
-OFF_SHARE = 0.4  # factor of that share while nothing is drafted
+OFF_SHARE = 0.8  # factor of that share while nothing is drafted
 _FIRST, _MOST_SAVED = 3.0, 4.0  # initial savings, if nothing was measured, and maximum savings, in rounds
 _MOST_OWED = 16.0  # rounds; limit of the debt after an expensive probe
 _PROBE, _LEAST_PRICE = 4, 0.25  # rounds of a probe, and its minimum price in rounds
