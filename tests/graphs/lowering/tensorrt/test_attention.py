@@ -66,7 +66,7 @@ def test_positions_before_the_attention_window_are_not_read(
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["written", "window last"])
-def reads(request: pytest.FixtureRequest) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+def reads(request: pytest.FixtureRequest) -> Callable[..., tuple[np.ndarray, np.ndarray, int]]:
     """The keys' positions and entries in a cache of 3 heads and 64 positions, with an attention window of 5."""
     types = {"q": ir.DataType.FLOAT, "start": ir.DataType.INT64, "positions": ir.DataType.INT64}
     dims = {"q": ["B", 1, "S", 1], "start": ["B"], "positions": ["R"]}
