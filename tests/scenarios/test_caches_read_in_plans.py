@@ -89,8 +89,8 @@ def test_a_window_is_copied_by_one_step_for_keys_and_values(family: str, tmp_pat
     copying = dict(_readers(plan))
     assert len(copying) == len(_readers(plan)) == len(sizes) * 2 * 3
     assert all(copying[name] == copying[name.replace("k_cache", "v_cache")] for name in copying)
-    # In the first layer, the step also makes the mask.
-    assert all("Gath" in step.name for name, step in copying.items() if "_cache.1" in name)
+    # In the first layer, the step also makes the mask. The name of a step with many operations ends before all of them.
+    assert all("Gath" in step.name or step.name.endswith("Etc") for name, step in copying.items() if "_cache.1" in name)
     for program in read_programs(plan):
         made = {name for step in program.steps for name in step.writes if "_cache." not in name}
         assert not any(2048 in program.tensors[name].shape for name in made if name in program.tensors)
