@@ -195,14 +195,20 @@ class Adaptive:
             self._running = seen.ahead.texts
             place.costs.begin()
             for row in seen.ahead.rows:
-                if row.text not in self._texts:
-                    self._texts[row.text] = new_rates(self.most, of_text=True)
-                    self._share = min(2 * self._share, SHARE)
+                self._rates_of(row.text)
         for row, (drafted, accepted) in zip(seen.ahead.rows, seen.outcomes, strict=True):
             if drafted:
                 self._num_counted += 1
-                self._texts[row.text].add(drafted, accepted)
+                self._rates_of(row.text).add(drafted, accepted)
                 self._rates(row.method).add(drafted, accepted)
+
+    def _rates_of(self, text: object) -> AcceptanceRates:
+        """Return the rates of a text. A new one can have the identity of one that has ended."""
+        rates = self._texts.get(text)
+        if rates is None:
+            rates = self._texts[text] = new_rates(self.most, of_text=True)
+            self._share = min(2 * self._share, SHARE)
+        return rates
 
     def _save(self, place: _Place, ahead: RoundAhead) -> None:
         """Save a share of a round, and start a probe if the savings cover it."""

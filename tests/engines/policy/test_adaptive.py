@@ -362,3 +362,21 @@ def test_choosing_twice_is_choosing_once() -> None:
 def test_initial_k_without_room_is_rejected() -> None:
     with pytest.raises(ValueError, match="not 9"):
         Adaptive(9, MOST)
+
+
+def test_a_new_text_may_have_the_identity_of_one_that_has_ended() -> None:
+    policy, others = adaptive(), list[Text]()
+
+    def round_of(text: Text) -> ObservedRound:
+        return ObservedRound(RoundAhead([RoundRow(text, "peagle-chain")], 1), 4, [(4, range(2))], 0.005)
+
+    def first() -> int:
+        text = Text(CODE, 0)
+        policy.learn(round_of(text))
+        return id(text)
+
+    identity = first()
+    policy.choose(round_of(Text(PROSE, 0)).ahead)  # the policy keeps the texts of the last round that it was asked for
+    while not others or (id(others[-1]) != identity and len(others) < 10_000):
+        others.append(Text(CODE, 0))
+    policy.learn(round_of(others[-1]))
