@@ -119,7 +119,7 @@ class LoadedDrafters:
         if name == self.own.manifest.drafter_name:
             raise UsageError(
                 f"the drafter {name} cannot be unloaded",
-                why="the engine was loaded with it",
+                why="the engine was loaded with this drafter",
                 fix=f"send requests with draft {PLAIN.name}, or load the engine with another drafter as draft",
             )
         if name not in self.names:

@@ -234,7 +234,7 @@ class Engine:
             if now.target != self.manifest.target or now.target_files != self.manifest.target_files:
                 raise EnvironmentProblem(
                     f"the engine in {self.folder} was replaced after it was loaded",
-                    why="the folder has another target now, so its drafters may not match the loaded engine",
+                    why="the folder now contains another target, so its drafters may not match the loaded engine",
                     fix="load the engine again",
                 )
             manifest = with_drafter(now, name)

@@ -202,7 +202,7 @@ class Loop:
             thread.start()
         except RuntimeError as error:
             raise EnvironmentProblem(
-                "cannot start the engine's thread", why=str(error), fix="allow more threads (ulimit -u)"
+                "cannot start the engine's thread", why=str(error), fix="raise the limit of threads (ulimit -u)"
             ) from error
         _OPEN.add(self)
         self._thread = thread

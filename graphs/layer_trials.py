@@ -2,7 +2,7 @@
 
 Layers of one kind have the same nodes (``Family.layer_kinds``). The whole graph therefore has the nodes of a base, with
 layers of every kind, plus for each further layer the nodes that another layer of its kind adds. Every trial is a subset
-of the target's own layers that includes the last one, which some modelling code treats differently.
+of the target's own layers that includes the last one, which some modeling code treats differently.
 """
 
 from __future__ import annotations

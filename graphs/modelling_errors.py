@@ -11,7 +11,7 @@ from ..plugins.problems import shown
 
 @contextmanager
 def modelling(file: str, what: str = "cannot be turned into a model") -> Iterator[None]:
-    """Context for running the modelling code of ``transformers`` on the configuration in ``file``.
+    """Context for running the modeling code of ``transformers`` on the configuration in ``file``.
 
     Its exceptions, and torch's, can be of any class, because unchecked values fail wherever they are first used. A
     missing package is not reported as an error of the configuration.

@@ -129,7 +129,7 @@ def _refuse_lost_buffers(model: nn.Module) -> None:
     if lost:
         raise BuildError(
             f"the model has buffers without a value: {', '.join(lost)}",
-            why="the modelling code computes these buffers, but tracing runs without values",
+            why="the modeling code computes these buffers, but tracing runs without values",
             fix="let the family's `prepare` compute them (docs/add-a-model.md)",
         )
 

@@ -95,7 +95,7 @@ class BenchOptions:
         if self.servers and self.url is not None:
             raise UsageError(
                 "--peer and --url cannot be combined",
-                why="servers of --peer take turns with the engines, and --url measures a server alone",
+                why="--peer servers take turns with the engines, whereas --url measures a single server",
                 fix="pass an engine folder, or measure each server with --url",
             )
         if self.url is not None:
@@ -113,7 +113,7 @@ class BenchOptions:
         if self.prompts is None and WORKLOADS[self.workload_name].questions is None:
             raise UsageError(
                 f"--workload {self.workload_name} and --url cannot be combined",
-                why="the prompts of this workload are token ids, which only the tokenizer of an engine can make",
+                why="the prompts of this workload are token ids, which only the tokenizer of an engine can create",
                 fix="choose another --workload, or pass --prompts FILE",
             )
 

@@ -225,7 +225,7 @@ def _require_one_target(folders: Sequence[Path], manifests: Sequence[Manifest]) 
         raise UsageError(
             f"the engines {', '.join(map(str, folders))} have different targets",
             why="speeds are comparable only between engines that generate the same text",
-            fix="measure each target on its own",
+            fix="measure each target separately",
         )
 
 

@@ -163,7 +163,9 @@ def _document(engine: Engine, sentences: Iterator[str], tokens: int) -> EncodedP
             break
         parts.pop()
     if found is None or not parts:
-        raise UsageError(f"no document of {tokens} tokens can be made for this engine", fix="choose another --workload")
+        raise UsageError(
+            f"no document of {tokens} tokens can be created for this engine", fix="choose another --workload"
+        )
     return found
 
 

@@ -165,8 +165,8 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
     if isinstance(error, errors.GatedRepoError):
         return EnvironmentProblem(
             f"access to {repo} is restricted",
-            why="the owner of the repository requires users to accept the licence",
-            fix=f"accept the licence at {page}, and set HF_TOKEN to a token of that account",
+            why="the owner of the repository requires users to accept the license",
+            fix=f"accept the license at {page}, and set HF_TOKEN to an access token of that account",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return UsageError(
@@ -196,7 +196,7 @@ def _typed(error: BaseException, repo: str, revision: str | None) -> PeagleError
         )
     if is_offline_mode():
         return Unreachable(
-            f"{repo} is not completely in the cache",
+            f"{repo} is only partly in the cache",
             why=f"HF_HUB_OFFLINE disables downloads; the cache is {constants.HF_HUB_CACHE}",
             fix="unset HF_HUB_OFFLINE for one run, or pass the folder of a checkpoint",
         )

@@ -138,7 +138,7 @@ def _require_rtx(sms: Sequence[int]) -> None:
         alike = [sm for sm in RTX_SMS if sm // 10 == refused[0] // 10] or [120]
         raise UsageError(
             f"TensorRT-RTX does not support {', '.join(map(sm_name, refused))}",
-            why=f"TensorRT-RTX supports {', '.join(map(sm_name, RTX_SMS))}; data-centre GPUs need the full TensorRT",
+            why=f"TensorRT-RTX supports {', '.join(map(sm_name, RTX_SMS))}; data center GPUs need full TensorRT",
             fix=f"use --backend tensorrt on a host with {_whose(refused[0])}, "
             f"or build for another GPU, for example --gpu {sm_name(alike[-1])}",
         )
@@ -149,7 +149,7 @@ def _require_present(sms: Sequence[int], present: Sequence[int]) -> None:
         raise UsageError(
             f"TensorRT builds for one GPU architecture at a time, not {len(set(sms))}",
             why="TensorRT chooses kernels by timing them on the local GPU",
-            fix="build once for each architecture, on a host with a GPU of this architecture",
+            fix="build once for each architecture, on a host with a GPU of that architecture",
         )
     (sm,) = set(sms)
     if sm not in present:

@@ -236,7 +236,7 @@ def _free_name(manifest: Manifest, request: DrafterRequest, own: str) -> str:
     if name in (BUILT_IN, *METHODS):
         raise UsageError(
             f"a drafter cannot be named {name}",
-            why="the name is reserved for the engine's first drafter or a draft method, which the same option selects",
+            why="the name is reserved for the built-in drafter or a draft method; --draft selects both by name",
             fix="choose another --name",
         )
     if not isinstance(name, str) or not is_drafter_name(name):

@@ -40,7 +40,7 @@ def choose_backend(
 ) -> BackendChoice:
     """Choose the backend for a build of ``precision`` (None: the backend's default) for ``gpus`` (none: local ones).
 
-    ``model`` is the name used in errors. Without a request, the backend is TensorRT on a machine with a data-centre GPU
+    ``model`` is the name used in errors. Without a request, the backend is TensorRT on a machine with a data center GPU
     and TensorRT, and ONNX Runtime on a machine without a GPU that TensorRT supports. On any other machine the user has
     to choose. Raises ``UsageError`` in that case and for what no machine can build, and ``EnvironmentProblem``, with
     alternatives, for what this machine lacks.
@@ -169,7 +169,7 @@ def _cannot(
     elif named and not set(named) <= {sm_name(sm) for sm in machine.sms}:
         missing.append(f"the GPU is {machine.gpus[0].name} ({sm_name(machine.sms[0])}), not {', '.join(named)}")
     elif not any(sm in DATA_CENTRE_SMS for sm in machine.sms):
-        missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data-centre GPU")
+        missing.append(f"{machine.gpus[0].name} ({sm_name(machine.sms[0])}) is not a data center GPU")
     if not machine.has(product):
         missing.append(f"TensorRT is not installed ({install_to_build(EXTRA_OF[product])})")
     for_gpu = named or tuple(sm_name(sm) for sm in machine.sms if sm in DATA_CENTRE_SMS) or ("b200",)

@@ -70,7 +70,7 @@ class BackendOptions:
     name: str | None = option(
         "--backend",
         "Runtime of the engine: onnxruntime, tensorrt-rtx (builds on any machine) or tensorrt (builds on the GPU that "
-        "runs it). (default: tensorrt if it is installed and this machine has a data-centre GPU; tensorrt-rtx "
+        "runs it). (default: tensorrt if it is installed and this machine has a data center GPU; tensorrt-rtx "
         "if it is installed and --gpu names RTX GPUs; onnxruntime without a GPU, or for a precision that only "
         "onnxruntime supports; otherwise required)",
     )

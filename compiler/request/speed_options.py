@@ -35,7 +35,7 @@ class SpeedOptions:
         found: dict[int, float] = {}
         for k, tokens in self._entries(trained_depth):
             if k in found:
-                raise _refused(self, f"{k} drafts have two lengths")
+                raise _refused(self, f"{k} drafts have two acceptance lengths")
             found[k] = tokens
         ordered = dict(sorted(found.items()))
         for (fewer, less), (k, more) in pairwise([(0, 1.0), *ordered.items()]):
@@ -54,7 +54,7 @@ class SpeedOptions:
         for text in self.acceptance_length:
             drafts, colon, length = text.rpartition(":")
             if not colon and len(self.acceptance_length) > 1:
-                raise _refused(self, f"{text!r} does not name its number of drafts")
+                raise _refused(self, f"{text!r} does not state its number of drafts")
             k = int(drafts) if drafts.isdecimal() and len(drafts) < 10 else 0
             if colon and not 1 <= k <= MAX_DRAFTS:
                 raise _refused(self, f"{drafts!r} is not a number of drafts from 1 to {MAX_DRAFTS}")

@@ -43,7 +43,7 @@ def forbidden(model: ModelRef, need: Need | None) -> EnvironmentProblem | None:
     if not is_offline or need is None or not need.bytes or not isinstance(source, HubRepo) or source.otherwise:
         return None
     return EnvironmentProblem(
-        f"{source.repo} is not completely in the cache",
+        f"{source.repo} is only partly in the cache",
         why=f"HF_HUB_OFFLINE disables downloads; the cache is {need.where}",
         fix="unset HF_HUB_OFFLINE for one run, or pass the folder of a checkpoint",
     )

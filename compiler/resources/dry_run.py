@@ -308,7 +308,9 @@ def _gpu(name: str | None) -> tuple[str | None, list[str]]:
     if name is None:
         return None, []
     if "," in name:
-        raise UsageError(f"--gpu {name} has several GPUs", why="a dry run is for one GPU", fix="specify one at a time")
+        raise UsageError(
+            f"--gpu {name} has several GPUs", why="a dry run covers only one GPU", fix="specify one at a time"
+        )
     if is_architecture(name):
         return None, [f"{name} does not determine the GPU memory; specify a GPU, such as --gpu b200, to check the fit"]
     return name, []

@@ -1,7 +1,7 @@
 """The cache folder: its location, and protection against other users.
 
 Builds load machine code and weights from the cache. Therefore the cache is not used if another user owns a folder in
-it, or if others can write to one.
+it, or if other users can write to one.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _require(root: Path, path: Path, found: os.stat_result, *, is_closed: bool) 
         return is_closed
     if _others(found) & _WRITE:
         raise UntrustedCache(
-            f"others can write to {path}, which is {_part(root, path)}",
+            f"other users can write to {path}, which is {_part(root, path)}",
             why=f"the path has mode {stat.S_IMODE(found.st_mode):04o} and owner {_name(found.st_uid)}; {_WHY}",
             fix=f"if nobody else has written to this path, run `chmod -R go-w {shlex.quote(str(path))}`; otherwise "
             f"remove the path (builds recreate its content); or {_elsewhere()}",

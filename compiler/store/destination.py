@@ -78,7 +78,7 @@ def _require_replaceable(out: Path, final: Path) -> None:
     if Path.cwd().is_relative_to(final):
         raise UsageError(
             f"--out {out} is the current folder",
-            why="the finished folder replaces it, and your shell would stay in the removed one",
+            why="the finished folder would replace the current folder, and your shell would stay in the removed one",
             fix="use a subfolder, or run `cd ..` and pass this folder's name",
         )
     if final.is_mount():

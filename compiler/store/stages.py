@@ -62,7 +62,7 @@ class StageStore:
 
     @classmethod
     def default(cls, *, force: bool = False) -> StageStore:
-        """Return this user's store. Raises ``EnvironmentProblem`` if others can write to it."""
+        """Return this user's store. Raises ``EnvironmentProblem`` if other users can write to it."""
         root = cache_root()
         require_trusted(root)
         return cls(root, force)

@@ -56,7 +56,7 @@ def bench(
         typer.Option(
             metavar="FILE",
             help="JSON Lines file with prompts: turns, messages, prompt or text in each line, and optionally a "
-            "category. The question files of SPEED-Bench and Spec-Bench have this form.",
+            "category. The question files of SPEED-Bench and Spec-Bench have this format.",
             show_default=False,
         ),
     ] = None,

@@ -52,7 +52,7 @@ def chat(
     acceptance_tolerance: AcceptanceTolerance = 0.0,
     no_color: Annotated[
         bool,
-        typer.Option("--no-color", help="Disable colours; the variable NO_COLOR does the same.", rich_help_panel=RUN),
+        typer.Option("--no-color", help="Disable colors; the variable NO_COLOR does the same.", rich_help_panel=RUN),
     ] = False,
     threads: Threads = None,
     check: Check = "auto",

@@ -112,7 +112,7 @@ def _details(pair: Pair) -> list[tuple[str, str]]:
         ("target", _with_revision(pair.target)),
         ("drafter", _with_revision(pair.drafter)),
         *([("EAGLE-3 head", f"{_with_revision(pair.eagle3)}: `--draft eagle3`")] if pair.eagle3 else []),
-        ("licences", ", ".join(f"{kind}: {each or 'unknown'}" for kind, each in _licences(pair))),
+        ("licenses", ", ".join(f"{kind}: {each or 'unknown'}" for kind, each in _licences(pair))),
         (
             "parameters",
             f"{pair.size.parameters:,}, of which {pair.size.in_layers:,} in matrices that a recipe quantizes",

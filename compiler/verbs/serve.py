@@ -305,7 +305,7 @@ def serve(
     if model in aliases:
         raise UsageError(
             f"--model-alias {model}={aliases[model]} is not valid",
-            why="this name is the model's own, so the alias would change the draft method of all requests",
+            why="this is the model's own name, so the alias would change the draft method of all requests",
             fix=f"choose another name, or set the default of all requests with --draft {aliases[model]}",
         )
     said = speculation_of(speculative_config, os.environ, manifest)

@@ -56,6 +56,6 @@ def read_texts(data: Path | None, tokenizer: Path, vocab_size: int, max_seq_len:
         raise UsageError(
             f"{data or HELD_OUT} has too little text to measure precision: {sum(map(len, ids))} tokens",
             why=f"a measurement needs at least {LEAST_TOKENS} tokens",
-            fix="add text that resembles the text that the engine will process",
+            fix="add text similar to what the engine will process",
         )
     return Texts("the bundled held-out texts" if data is None else str(data), ids)

@@ -43,7 +43,9 @@ def check_files(
             is_file = path.is_file()
             size = path.stat().st_size if is_file else 0
         if not is_file:
-            raise EnvironmentProblem(f"{path} is missing", why="the manifest lists it", fix=_repair(name, folder))
+            raise EnvironmentProblem(
+                f"{path} is missing", why="the manifest lists this file", fix=_repair(name, folder)
+            )
         if size != entry.size:
             raise EnvironmentProblem(
                 f"{path} has {size} bytes, but the manifest records {entry.size}",

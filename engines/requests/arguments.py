@@ -120,7 +120,7 @@ def token_ids_of(name: str, value: Any, vocab_size: int, max_seq_len: int, kept:
     if bad:
         raise UsageError(
             f"{name}: token id {shown(bad[0])} is out of range (one of {len(bad)} such ids)",
-            why=f"the target's vocabulary has the ids 0 to {vocab_size - 1}",
+            why=f"the ids of the target's vocabulary are 0 to {vocab_size - 1}",
             fix="encode the prompt with this engine's tokenizer",
         )
     return ids

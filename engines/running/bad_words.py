@@ -22,7 +22,7 @@ def require_possible(words: Sequence[Sequence[int]], vocab_size: int) -> None:
     if (largest := max((max(word) for word in words), default=0)) >= vocab_size:
         raise UsageError(
             f"bad_words: a word contains token id {largest}, which is out of range",
-            why=f"the target's vocabulary has the ids 0 to {vocab_size - 1}",
+            why=f"the ids of the target's vocabulary are 0 to {vocab_size - 1}",
             fix="remove the word: the model cannot generate it",
         )
 

@@ -62,7 +62,7 @@ def _check_ids(params: SamplingParams, vocab: int) -> None:
         if bad := [i for i in given if i >= vocab]:
             raise UsageError(
                 f"{name}: token id {bad[0]} is out of range",
-                why=f"the target's vocabulary has the ids 0 to {vocab - 1}",
+                why=f"the ids of the target's vocabulary are 0 to {vocab - 1}",
                 fix=f"change {name}",
             )
 

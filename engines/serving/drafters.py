@@ -72,7 +72,7 @@ def _require_key(state: ServerState) -> None:
     """Raise ``HttpRefusal`` if anybody could change what all requests share."""
     if not state.settings.api_keys:
         raise HttpRefusal(
-            403, "drafters of a server without an API key cannot be changed; fix: start it with --api-key"
+            403, "drafters of a server without an API key cannot be changed; fix: start the server with --api-key"
         )
 
 

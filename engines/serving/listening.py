@@ -55,7 +55,7 @@ class Tls:
 
 
 def _no_passphrase() -> str:
-    raise _unusable("the key of --ssl-keyfile is encrypted", "a server cannot ask for its passphrase")
+    raise _unusable("the key of --ssl-keyfile is encrypted", "a server cannot ask for the key's passphrase")
 
 
 def _unusable(what: str, why: str) -> EnvironmentProblem:

@@ -63,7 +63,7 @@ def fix_cache_length(model: ir.Model, length: int) -> None:
 
 
 def fill_rope_tables(model: ir.Model, length: int) -> None:
-    """Fill in cos and sin of every position 0..T-1, ``[T, D/2]``, from the frequencies of the modelling code.
+    """Fill in cos and sin of every position 0..T-1, ``[T, D/2]``, from the frequencies of the modeling code.
 
     Computed in FP32 and rounded once to the graph's type. Raises ``BuildError`` for values that are not finite.
     """

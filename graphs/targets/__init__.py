@@ -30,5 +30,5 @@ def family_for(config: Mapping[str, Any]) -> Family:
     raise BuildError(
         f"unsupported target architecture {listed(names) or '(none named in config.json)'}",
         why=f"the supported architectures are {served}",
-        fix="use a model of one of those, or add a family file (docs/add-a-model.md)",
+        fix="use a model with one of these architectures, or add a family file (docs/add-a-model.md)",
     )

@@ -1,6 +1,6 @@
 """Base class of target families.
 
-A family file contains only facts: its architectures, the mapping from checkpoint to modelling code, cache shapes per
+A family file contains only facts: its architectures, the mapping from checkpoint to modeling code, cache shapes per
 layer, default taps, and patches for tracing. No other folder depends on model names.
 """
 
@@ -139,7 +139,7 @@ class Family:
         return text
 
     def model_class(self) -> type[Any]:
-        """Return the ``transformers`` class whose modelling code is traced, unchanged."""
+        """Return the ``transformers`` class whose modeling code is traced, unchanged."""
         import transformers
 
         cls: type[Any] = getattr(transformers, self.architectures[0])
@@ -174,7 +174,7 @@ class Family:
         return "rotary_emb" in key
 
     def patches(self) -> Mapping[str, Callable[..., Any]]:
-        """Return functions to replace in the modelling module during tracing, besides those common to all families."""
+        """Return functions to replace in the modeling module during tracing, besides those common to all families."""
         return {}
 
     def prepare(self, model: Any) -> None:

@@ -63,7 +63,7 @@ class Gemma4(Family):
             raise BuildError(
                 f"this Gemma-4 variant is not supported: it has {', '.join(extras)}",
                 why="only the variants 31B and 26B-A4B were built and tested",
-                fix="use a checkpoint of one of these",
+                fix="use a checkpoint of one of these variants",
             )
         if missing := [entry for entry in _OF_EXPERTS if text.get(_MIXTURE) and text.get(entry) is None]:
             raise BuildError(

@@ -1,4 +1,4 @@
-"""Dense Qwen3: the facts of Llama; its per-head q/k norms are in its modelling code and need no special handling."""
+"""Dense Qwen3: the facts of Llama; its per-head q/k norms are in its modeling code and need no special handling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches that make unchanged ``transformers`` modelling code emit semantic ops while it is traced.
+"""Patches that make unchanged ``transformers`` modeling code emit semantic ops while it is traced.
 
 All patches are external and undone on exit: the attention interface and a duck-typed cache become one
 ``CachedAttention`` per layer, routed experts one ``SparseExperts``, every RMSNorm one node, rotary embedding one node
@@ -135,7 +135,7 @@ def _rotary_pair(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: 
 
 
 def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Rotate one tensor ``[B,S,H,D]``, for modelling code that processes one at a time."""
+    """Rotate one tensor ``[B,S,H,D]``, for modeling code that processes one at a time."""
     return rotate(x.transpose(1, 2), cos, sin, _window.get().positions).transpose(1, 2)
 
 
@@ -147,7 +147,7 @@ def _emitted_columns(hidden: Tensor, *_: Any) -> Tensor:
 
 
 def _before_the_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same for modelling code that slices by itself, as in transformers before 5.21."""
+    """The same for modeling code that slices by itself, as in transformers before 5.21."""
     hidden, *others = inputs
     return hidden if _window.get().emits else _emitted_columns(hidden), *others
 
@@ -161,7 +161,7 @@ def take_columns(x: Tensor, columns: Tensor) -> Tensor:
 class RotaryTable(nn.Module):
     """A replacement for a rotary module that returns its whole table instead of one row per position.
 
-    ``inv_freq`` and ``scaling`` come from the modelling code, so every RoPE variant is supported; the table itself is
+    ``inv_freq`` and ``scaling`` come from the modeling code, so every RoPE variant is supported; the table itself is
     written during lowering, with the length of the cache. ``kind`` selects a table of a module with several, one per
     kind of layer.
     """
@@ -208,9 +208,9 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Run the modelling code of ``model`` in semantic ops over ``window``. Raises ``BuildError`` if a layer escapes.
+    """Run the modeling code of ``model`` in semantic ops over ``window``. Raises ``BuildError`` if a layer escapes.
 
-    ``patches`` replace functions of the modelling modules by name, in addition to those common to all families.
+    ``patches`` replace functions of the modeling modules by name, in addition to those common to all families.
     """
     from transformers import AttentionInterface
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -239,12 +239,12 @@ def semantic_ops(model: nn.Module, window: Window, patches: Mapping[str, Callabl
     if len(window.taken) != len(window.k_caches):
         raise _untested(
             f"{len(window.k_caches) - len(window.taken)} attention layers did not use the attention interface",
-            "this version of the modelling code bypasses AttentionInterface",
+            "this version of the modeling code bypasses AttentionInterface",
         )
     if not window.emits:
         raise _untested(
             "the LM head computes columns that are not emitted",
-            "this version of the modelling code does not call the LM head as expected",
+            "this version of the modeling code does not call the LM head as expected",
         )
 
 

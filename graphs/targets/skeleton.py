@@ -62,7 +62,7 @@ class Skeleton:
 
 
 def _turn_experts(model: nn.Module) -> None:
-    """Change expert weights to the op's layout, ``[E,2I,H]`` and ``[E,H,I]``, where the modelling code transposes them.
+    """Change expert weights to the op's layout, ``[E,2I,H]`` and ``[E,H,I]``, where the modeling code transposes them.
 
     They have no values yet; streaming provides them in this layout.
     """

@@ -53,7 +53,8 @@ def check_attributes(spec: OpSpec, attributes: Mapping[str, Any]) -> dict[str, A
     absent = [a.name for a in spec.attributes if a.name not in op_attributes and a.check and a.check(a.default)]
     if absent:
         raise BuildError(
-            f"{spec.name}: {', '.join(absent)} must be given", fix=f"set them as in the spec of {DOMAIN}::{spec.name}"
+            f"{spec.name}: {', '.join(absent)} must be given",
+            fix=f"set these attributes as in the spec of {DOMAIN}::{spec.name}",
         )
     values = spec.check_attributes(op_attributes)
     for name in spec.kernel.scalars if spec.kernel else ():

@@ -56,7 +56,7 @@ def load(product: Product, *, parser: bool = True) -> ModuleType:
     name, title = _MODULES[product], _TITLES[product]
     fix = f"run `{install(EXTRA_OF[product])}`"
     if not is_installed(name):
-        raise EnvironmentProblem(f"{title} is not installed", why=f"there is no Python module {name}", fix=fix)
+        raise EnvironmentProblem(f"{title} is not installed", why=f"Python cannot find the module {name}", fix=fix)
     link = repair_link() if product == "tensorrt-rtx" else LinkState("absent")
     if parser and not link.usable:
         raise _cannot(link)

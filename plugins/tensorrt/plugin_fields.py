@@ -59,7 +59,7 @@ def read(spec: OpSpec, collection: Any) -> dict[str, Any]:
         if accepted and field.type.name not in accepted:
             raise BuildError(
                 f"{spec.name}: {field.name} must be {' or '.join(accepted)}, not {field.type.name}",
-                fix=f"set it as in the spec of {DOMAIN}::{spec.name}",
+                fix=f"set the field as in the spec of {DOMAIN}::{spec.name}",
             )
         values[field.name] = _value(spec, field) if accepted else None
     return check_attributes(spec, values)
@@ -72,6 +72,6 @@ def _value(spec: OpSpec, field: Any) -> Any:
     if field.size != 1:
         raise BuildError(
             f"{spec.name}: {field.name} must be one number, not {field.size}",
-            fix=f"set it as in the spec of {DOMAIN}::{spec.name}",
+            fix=f"set the field as in the spec of {DOMAIN}::{spec.name}",
         )
     return data.reshape(-1)[0].item()

@@ -45,7 +45,7 @@ class RepositoryOptions:
         if not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"{self.name!r} is not a valid model name",
-                why="Triton and its clients use it in paths and URLs",
+                why="Triton and its clients use the name in paths and URLs",
                 fix="choose a --name of letters, digits, dots, - and _, starting with a letter or a digit",
             )
         if self.gpus and not manifest.backend.gpus:

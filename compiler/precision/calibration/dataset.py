@@ -235,7 +235,7 @@ def _samples(
         raise UsageError(
             f"too little text for calibration: {name} has {samples.tokens} tokens in {counted(samples.ids, 'sample')}",
             why=f"calibration needs at least {limits.min_tokens} tokens: ranges from fewer tokens do not generalize",
-            fix="add texts that resemble the texts that the model will process",
+            fix="add texts similar to those that the model will process",
         )
     return samples
 

@@ -1,4 +1,4 @@
-"""A target with the weights of one decoder layer at a time, run by transformers' own modelling code."""
+"""A target with the weights of one decoder layer at a time, run by transformers' own modeling code."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Layerwise:
         return result
 
     def _call(self, index: int, hidden: Tensor) -> Call:
-        """Return the layer's other arguments from the modelling code: masks and rotary embedding."""
+        """Return the layer's other arguments from the modeling code: masks and rotary embedding."""
         self._decoder(inputs_embeds=torch.zeros_like(hidden), use_cache=False)
         return self._stubs[index].call
 
@@ -109,7 +109,7 @@ class Layerwise:
         if lost:
             raise BuildError(
                 f"the model has buffers without a value: {', '.join(lost)}",
-                why="the modelling code computes these buffers, but calibration has only the stored tensors",
+                why="the modeling code computes these buffers, but calibration has only the stored tensors",
                 fix="let the family's `prepare` compute them (docs/add-a-model.md)",
             )
         del tensors
@@ -119,7 +119,7 @@ class Layerwise:
             module.to("meta")
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read one tensor in the layout of the modelling code and the compute type."""
+        """Read one tensor in the layout of the modeling code and the compute type."""
         values = torch.empty(shape, dtype=self._dtype)
         flat, at = values.view(-1), 0
         for rows in self._runs(name, shape):
@@ -139,7 +139,7 @@ class Layerwise:
     def _runs(self, name: str, shape: tuple[int, ...]) -> Iterator[np.ndarray[Any, Any]]:
         """Read tensors in the order of the graph's pieces, one after another.
 
-        That is the modelling code's layout: gate and up, which the graph interleaves, follow each other, and matrices
+        That is the modeling code's layout: gate and up, which the graph interleaves, follow each other, and matrices
         that the graph transposes are laid out as in the checkpoint.
         """
         sources = self._target.sources

@@ -161,7 +161,7 @@ class Watch:
 
 
 def watched_experts(self: Any, hidden: Tensor, experts: Tensor, scores: Tensor) -> Tensor:
-    """An ``ExpertsInterface`` function: the modelling code's loop over experts, with optional observation.
+    """An ``ExpertsInterface`` function: the modeling code's loop over experts, with optional observation.
 
     hidden ``[N,H]``, experts and scores ``[N,A]``; performs the same operations as transformers' eager experts.
     """

@@ -33,7 +33,7 @@ def num_steps(target: Target) -> int:
 def streamed_passes(
     target: Target, texts: Sequence[Sequence[int]], scratch: Path, advance: Advance
 ) -> Iterator[StreamedPass]:
-    """Yield a forward pass over each of ``texts`` in FP32, in order, by transformers' own modelling code.
+    """Yield a forward pass over each of ``texts`` in FP32, in order, by transformers' own modeling code.
 
     All texts go through a layer before the next one is read; the streams in between are stored in the folder
     ``scratch``. Raises ``BuildError`` for a checkpoint that does not match its configuration.

@@ -107,7 +107,7 @@ async def input_items(request: Request) -> Response:
     if after is not None:
         at = next((at for at, each in enumerate(items) if each["id"] == after), None)
         if at is None:
-            raise HttpRefusal(400, f"after names no item of this response: {after[:100]}", param="after")
+            raise HttpRefusal(400, f"after: this response has no item with the id {after[:100]}", param="after")
         items = items[at + 1 :]
     page = items[: int(limit)]
     ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
@@ -121,7 +121,7 @@ async def cancel(request: Request) -> Response:
         raise _not_found(identity)
     raise HttpRefusal(
         400,
-        f"response {identity[:100]} cannot be cancelled: it is complete, and this server runs no responses in the "
+        f"response {identity[:100]} cannot be canceled: it is complete, and this server runs no responses in the "
         "background; fix: to cancel a response, close the connection of its request",
         code="unsupported_parameter",
     )

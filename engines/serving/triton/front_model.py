@@ -102,7 +102,7 @@ class FrontModel(ABC):
                 self._running[name] = client
             self.answer(client, tensors)
             if not client.is_answered:
-                raise LinkError("the request was cancelled", "CANCELLED")
+                raise LinkError("the request was canceled", "CANCELLED")
         except Exception as error:
             self._fail(client.sender, error)
         finally:

@@ -146,7 +146,7 @@ class ResponseSender:
         counters.ended(output, now if letter.first is None else letter.first, now)
         if output.finish_reason == "abort":
             error = self._utilities.TritonError(
-                "the request was cancelled" if letter.is_cancelled else "the model was unloaded",
+                "the request was canceled" if letter.is_cancelled else "the model was unloaded",
                 self._utilities.TritonError.CANCELLED
                 if letter.is_cancelled
                 else self._utilities.TritonError.UNAVAILABLE,

@@ -148,7 +148,7 @@ def test_ids_and_revisions_that_do_not_exist_are_named(server: FakeHub) -> None:
 
 def test_gated_model_error_explains_how_to_get_access(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = refusal(EnvironmentProblem, "owner/gated")
-    assert "accept the licence" in problem.fix
+    assert "accept the license" in problem.fix
     assert f"{server.endpoint}/owner/gated" in problem.fix
     assert "HF_TOKEN" in problem.fix
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -171,7 +171,7 @@ def test_offline_error_names_missing_files(server: FakeHub, monkeypatch: pytest.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for repo in ("owner/model", "owner/gated"):
         problem = refusal(EnvironmentProblem, repo)
-        assert f"{repo} is not completely in the cache" in problem.what
+        assert f"{repo} is only partly in the cache" in problem.what
         assert "HF_HUB_OFFLINE" in problem.fix
 
 

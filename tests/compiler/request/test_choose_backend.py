@@ -92,7 +92,7 @@ ALTERNATIVES = (
         (H200, None, "int8", ("b200",), ("--backend onnxruntime and no --gpu builds in int8",)),
         (CPU, "tensorrt", "fp16", (), ("no NVIDIA GPU", *ALTERNATIVES)),
         (B200_BARE, "tensorrt", None, (), (f"TensorRT is not installed ({install('tensorrt')})", *ALTERNATIVES)),
-        (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data-centre GPU", *ALTERNATIVES)),
+        (RTX, None, "fp8", (), ("RTX 5090 (sm_120) is not a data center GPU", *ALTERNATIVES)),
         (H200, None, "fp8", ("b200",), ("NVIDIA H200 (sm_90), not sm_100", *ALTERNATIVES)),
         (
             H200,

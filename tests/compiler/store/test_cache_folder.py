@@ -115,7 +115,7 @@ def test_writable_cache_is_rejected_with_mode_path_and_fix(
     path.chmod(path.stat().st_mode | bits)
     with pytest.raises(EnvironmentProblem) as caught:
         stage_of(store)
-    assert f"others can write to {path}" in caught.value.what
+    assert f"other users can write to {path}" in caught.value.what
     assert f"has mode {path.stat().st_mode & 0o7777:04o}" in caught.value.why
     assert f"chmod -R go-w {path}" in caught.value.fix
     assert "PEAGLE_CACHE" in caught.value.fix
@@ -167,7 +167,7 @@ def test_but_a_link_leads_out_of_it(store: StageStore, tmp_path: Path) -> None:
     store.root.chmod(0o700)
     assert stage_of(store).is_dir(), "a cache may be spread over disks"
     elsewhere.chmod(0o777)
-    with pytest.raises(EnvironmentProblem, match="others can write to"):
+    with pytest.raises(EnvironmentProblem, match="other users can write to"):
         stage_of(store)
 
 
@@ -187,7 +187,7 @@ def test_a_cache_below_a_folder_of_everybody_is_trusted(tmp_path: Path) -> None:
         shared.mkdir()
         shared.chmod(mode)
         assert stage_of(StageStore(shared / "cache")).is_dir()
-        with pytest.raises(EnvironmentProblem, match="others can write to"):
+        with pytest.raises(EnvironmentProblem, match="other users can write to"):
             stage_of(StageStore(shared))
 
 
@@ -218,7 +218,7 @@ def test_a_group_of_the_user_alone_is_the_user(
     if private:
         assert stage_of(store).is_dir()
         return
-    with pytest.raises(EnvironmentProblem, match="others can write to"):
+    with pytest.raises(EnvironmentProblem, match="other users can write to"):
         stage_of(store)
 
 
@@ -260,7 +260,7 @@ def test_so_it_does_in_a_cache_of_an_earlier_version(
 
 
 class TestEveryReader:
-    """Everything that reads from the cache refuses one that others can write to."""
+    """Everything that reads from the cache refuses one that other users can write to."""
 
     @pytest.fixture(autouse=True)
     def open_cache(self, store: StageStore, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -284,41 +284,41 @@ class TestEveryReader:
         monkeypatch.chdir(tmp_path)
         done = cli(*command)
         assert done.code == 3
-        assert f"others can write to {tmp_path / 'cache'}" in done.err
+        assert f"other users can write to {tmp_path / 'cache'}" in done.err
         assert "chmod -R go-w" in done.err
         assert not (tmp_path / command[-1]).exists()
 
     def test_the_default_store(self) -> None:
-        with pytest.raises(EnvironmentProblem, match="others can write to"):
+        with pytest.raises(EnvironmentProblem, match="other users can write to"):
             StageStore.default()
 
     def test_hashes_of_checkpoints(self, open_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(known_hashes, "LARGE", 1)
         (tmp_path / "weights").write_bytes(b"weights")
-        with pytest.raises(EnvironmentProblem, match="others can write to"):
+        with pytest.raises(EnvironmentProblem, match="other users can write to"):
             entry_of(tmp_path / "weights", open_cache)
 
     def test_fingerprints(self, tiny_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(known_hashes, "LARGE", 1)
-        with pytest.raises(EnvironmentProblem, match="others can write to"):
+        with pytest.raises(EnvironmentProblem, match="other users can write to"):
             _ = Checkpoint.open(tiny_pair.target).fingerprint
 
     def test_unfinished_calibrations(self, open_cache: Path) -> None:
         with (
-            pytest.raises(EnvironmentProblem, match="others can write to"),
+            pytest.raises(EnvironmentProblem, match="other users can write to"),
             Kept.open(StageStore(open_cache), make, ["x"], 0),
         ):
             pass
 
     def test_scratch_graphs(self, open_cache: Path) -> None:
-        with pytest.raises(EnvironmentProblem, match="others can write to"), scratch(open_cache):
+        with pytest.raises(EnvironmentProblem, match="other users can write to"), scratch(open_cache):
             pass
 
     def test_compiled_kernels(self, open_cache: Path) -> None:
         (open_cache / "cpu-library").mkdir()
         (open_cache / "cpu-library" / "x").mkdir()
         library = CpuLibrary("linux-x86_64", "", b"")
-        with pytest.raises(EnvironmentProblem, match="others can write to"):
+        with pytest.raises(EnvironmentProblem, match="other users can write to"):
             is_compiled_locally(StageStore(open_cache), library)
 
     def test_kernels_that_a_build_could_do_without(self, open_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +326,7 @@ class TestEveryReader:
         run = PipelineRun.begin(StageStore(open_cache), None)
         platform = BuildPlatform("onnxruntime", "", (), CPU, runs_here=True)
         for is_asked in (False, True):
-            with pytest.raises(UntrustedCache, match="others can write to"):
+            with pytest.raises(UntrustedCache, match="other users can write to"):
                 cpu_kernels(run, platform, is_asked=is_asked)
 
     def test_a_plugin_library_that_a_build_could_do_without(
@@ -337,16 +337,16 @@ class TestEveryReader:
         run = PipelineRun.begin(StageStore(open_cache), None)
         kernels = run.store.run("kernels", [], lambda folder: write_pack(folder, []))
         open_cache.chmod(0o777)
-        with pytest.raises(UntrustedCache, match="others can write to"):
+        with pytest.raises(UntrustedCache, match="other users can write to"):
             build_plugin_library(run, kernels)
-        with pytest.raises(UntrustedCache, match="others can write to"):
+        with pytest.raises(UntrustedCache, match="other users can write to"):
             library_of_export(run, ["sm_120"])
 
     def test_doctor_reports_it_and_continues(self, open_cache: Path, cli: Run) -> None:
-        assert f"others can write to {open_cache}" in diagnose().cache_problem
+        assert f"other users can write to {open_cache}" in diagnose().cache_problem
         done = cli("doctor")
         assert done.code == 0
-        assert "cache unusable: others can write to" in " ".join(done.out.split())
+        assert "cache unusable: other users can write to" in " ".join(done.out.split())
 
 
 def test_missing_cache_is_trusted(tmp_path: Path) -> None:

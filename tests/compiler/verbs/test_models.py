@@ -25,7 +25,7 @@ def test_one_is_shown_with_its_command(cli: Run, name: str) -> None:
     assert done.code == 0
     assert f"peagle-compile build --model {name}" in done.out
     assert "not pinned" in done.out or name == "demo"
-    assert "licences" in done.out
+    assert "licenses" in done.out
     assert ("--draft ngram" in done.out) == (PAIRS[name].drafter is None)
 
 

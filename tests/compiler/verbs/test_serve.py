@@ -166,7 +166,7 @@ def test_responses_are_stored_unless_there_is_no_room(
         (["--model-alias", "coder"], 2, "--model-alias coder is not valid"),
         (["--model-alias", "a=none", "--model-alias", "a=ngram"], 2, "the alias was given twice"),
         (["--model-alias", "coder=code"], 2, "draft must be"),
-        (["--served-model-name", "a", "--model-alias", "a=none"], 2, "this name is the model's own"),
+        (["--served-model-name", "a", "--model-alias", "a=none"], 2, "this is the model's own name"),
         (["--model-alias", "coder=eagle3"], 2, "draft is eagle3, but this engine has no such drafter"),
         (["--load-drafter", "code"], 2, "the engine has no drafter 'code'"),
         (["--load-drafter", "ngram"], 2, "ngram is a draft method, not a drafter"),

@@ -161,4 +161,4 @@ def test_changes_need_a_key(server: Server, drafting_server: Server) -> None:
     for method, path, body in (("POST", "", {"name": "twin"}), ("DELETE", "/twin", None)):
         status, _, content = call(drafting_server, method, f"/v1/drafters{path}", body)
         assert status == 403
-        assert "start it with --api-key" in error_of(content)["message"]
+        assert "start the server with --api-key" in error_of(content)["message"]

@@ -151,7 +151,7 @@ def test_a_request_is_stopped_by_its_id(triton: TritonProcess, client: Any) -> N
     for number in range(8):  # three run, and the last waits behind four others
         client.async_stream_infer("demo_tokens", tokens(request_output_len=400), request_id=f"{number}")
     client.async_stream_infer("demo_tokens", tokens(stop=True), request_id="7")
-    assert sorted(arrived.get(timeout=60) for _ in range(8)) == [*map(str, range(7)), "the request was cancelled"]
+    assert sorted(arrived.get(timeout=60) for _ in range(8)) == [*map(str, range(7)), "the request was canceled"]
     triton.wait_until(lambda: triton.counted("request_success_total", "demo", finished_reason="abort") == before + 1)
 
 

@@ -136,7 +136,7 @@ def _edit(model: Path, pattern: str, text: str) -> None:
     [
         (_older_runtime, "the engine was built with onnxruntime 99.1.0, but 1."),
         (_later_format, "has engine format 99, but this version reads formats up to"),
-        (_missing_kernels, "cpu_kernels.so is missing; the manifest lists it; fix: rebuild the engine"),
+        (_missing_kernels, "cpu_kernels.so is missing; the manifest lists this file; fix: rebuild the engine"),
         (_missing_engine, "is not an engine folder"),
         (_damaged, "model.onnx was changed after the build"),
         (_other_format, "repository_format is '1', but this version supports '2'"),

@@ -86,7 +86,7 @@ def test_a_client_that_has_gone_frees_its_slot(
     wait_for(lambda: bool(sender.sent))
     sender.is_gone = True
     assert sender.ended.wait(SECONDS)
-    assert sender.failure == utilities.TritonError("the request was cancelled", utilities.TritonError.CANCELLED) or (
+    assert sender.failure == utilities.TritonError("the request was canceled", utilities.TritonError.CANCELLED) or (
         sender.value("finish_reason") == [b"length"]
     ), "it was cancelled, unless it was through before"
     wait_for(lambda: tiny_engine.load_now.running == 0)
@@ -122,7 +122,7 @@ def test_a_request_is_stopped_by_its_id_and_others_are_not(courier: ResponseSend
         assert sender.ended.wait(SECONDS)
     assert told.failure is None
     assert stopped.failure is not None
-    assert stopped.failure.message() == "the request was cancelled"
+    assert stopped.failure.message() == "the request was canceled"
     assert other.value("num_output_tokens") == [80]
 
 
