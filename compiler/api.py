@@ -252,7 +252,7 @@ def add_drafter(
 def list_drafters(engine: StrPath) -> list[EngineDrafter]:
     """Return the drafters of an engine by name: that of the build (``"built-in"``), if there is one, and added ones.
 
-    Raises: EnvironmentProblem: The folder is not an engine.
+    Raises ``EnvironmentProblem`` if the folder is not an engine.
     """
     from .pipeline.engine_drafters import list_drafters as run
 
@@ -448,17 +448,23 @@ def tune(
 ) -> Tuned:
     """Measure the cost and gain of drafts on this machine, and store them like ``peagle-compile tune``.
 
-    Args: engine: The engine folder. Its text does not change. workload: The prompts, for example ``"humaneval"``;
-        bundled questions by default. prompts: JSON Lines file with prompts, instead of a workload. num_prompts: Number
-        of prompts, taken at even intervals from the workload or file. max_batch_size: Largest number of requests at
-        once to measure. draft: Name of the drafter; that of the build by default. threads: CPU threads. progress:
-        Receiver of progress reports.
+    Args:
+        engine: The engine folder. Its text does not change.
+        workload: The prompts, for example ``"humaneval"``; bundled questions by default.
+        prompts: JSON Lines file with prompts, instead of a workload.
+        num_prompts: Number of prompts, taken at even intervals from the workload or file.
+        max_batch_size: Largest number of requests at once to measure.
+        draft: Name of the drafter; that of the build by default.
+        threads: CPU threads.
+        progress: Receiver of progress reports.
 
-    Returns: The new ``speculation`` of the manifest, and ``gains``: by number of requests, the tokens per second of
-        every K over plain decoding.
+    Returns:
+        The new ``speculation`` of the manifest, and ``gains``: by number of requests, the tokens per second of every K
+        over plain decoding.
 
-    Raises: UsageError: An option is invalid, no prompt fits, or the engine cannot draft. EnvironmentProblem: The engine
-        cannot be loaded here.
+    Raises:
+        UsageError: An option is invalid, no prompt fits, or the engine cannot draft.
+        EnvironmentProblem: The engine cannot be loaded here.
     """
     from .bench.tune import TuneOptions
     from .bench.tune import tune as run

@@ -111,24 +111,31 @@ class Engine:
     ) -> Engine:
         """Check the folder against its manifest, then load it with room for ``max_batch_size`` concurrent requests.
 
-        Args: path: The engine folder. max_batch_size: The maximum number of requests that run at once. threads: CPU
-            threads; None chooses a number. check: ``"hashes"`` compares the hash of every file with the manifest, which
-            reads all files; ``"sizes"`` compares only their sizes. ``"auto"`` compares all hashes of an engine below 1
-            GB; from 1 GB on, it compares the weights of ONNX graphs only by size. max_queue_size: The maximum number of
-            waiting requests. ``submit`` raises ``QueueFull`` beyond that; ``generate``, ``stream`` and ``chat`` wait
-            for room instead. max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running
-            requests. A smaller number gives running requests a steadier token rate; a larger one lets long prompts
-            start sooner. None prefills for about two and a half times the duration of a round if the engine has this
-            project's CPU kernels, otherwise 128 tokens. prefix_cache_bytes: Memory for the cache entries of earlier
-            texts, reused by prompts that begin like them; 0 keeps none. None takes an eighth of the memory that is free
-            after the weights are loaded, at most 16 GiB, with this project's CPU kernels, because restored entries then
-            equal computed ones bit for bit; otherwise 0. max_seq_len: The maximum number of tokens of a request, at
-            most that of the build, which is the default. chat_template: The text of a Jinja template that replaces the
-            engine's own. draft: The drafter to load, by its name in `peagle-compile drafter list`, or a draft method as
-            the default of calls. None takes the drafter and the method of the build. drafters: Names of further
-            drafters to load, as ``load_drafter`` does. auto_draft: If True, calls without a draft use another loaded
-            drafter, or none, instead of a drafter whose drafts are almost never accepted. profile: If True, the layers
-            of all passes are timed for ``end_profile``, which slows the passes down.
+        Args:
+            path: The engine folder.
+            max_batch_size: The maximum number of requests that run at once.
+            threads: CPU threads; None chooses a number.
+            check: ``"hashes"`` compares the hash of every file with the manifest, which reads all files; ``"sizes"``
+                compares only their sizes. ``"auto"`` compares all hashes of an engine below 1 GB; from 1 GB on, it
+                compares the weights of ONNX graphs only by size.
+            max_queue_size: The maximum number of waiting requests. Beyond that, ``submit`` raises ``QueueFull``;
+                ``generate``, ``stream`` and ``chat`` wait for room instead.
+            max_prefill_tokens: Prompt tokens that are prefilled between two rounds of running requests. A smaller
+                number gives running requests a steadier token rate; a larger one lets long prompts start sooner. None
+                prefills for about two and a half times the duration of a round if the engine has this project's CPU
+                kernels, otherwise 128 tokens.
+            prefix_cache_bytes: Memory for the cache entries of earlier texts, reused by prompts that begin like them; 0
+                keeps none. None takes an eighth of the memory that is free after the weights are loaded, at most 16
+                GiB, with this project's CPU kernels, because restored entries then equal computed ones bit for bit;
+                otherwise 0.
+            max_seq_len: The maximum number of tokens of a request, at most that of the build, which is the default.
+            chat_template: The text of a Jinja template that replaces the engine's own.
+            draft: The drafter to load, by its name in `peagle-compile drafter list`, or a draft method as the default
+                of calls. None takes the drafter and the method of the build.
+            drafters: Names of further drafters to load, as ``load_drafter`` does.
+            auto_draft: If True, calls without a draft use another loaded drafter, or none, instead of a drafter whose
+                drafts are almost never accepted.
+            profile: If True, the layers of all passes are timed for ``end_profile``, which slows the passes down.
 
         Raises ``UsageError`` for invalid arguments. Raises ``EnvironmentProblem`` for a folder that is missing,
         damaged, too new, for another backend, or too large for this machine.

@@ -75,12 +75,32 @@ def unfinished(root: Path) -> list[str]:
     ]
 
 
+def run_together(root: Path) -> list[str]:
+    """Public docstrings whose section begins on the line of its heading: its entries become one paragraph."""
+    return [
+        f"{path.as_posix()}::{name}"
+        for path in package_files(root)
+        for name, text in public_docstrings(parsed(path, root))
+        if re.search(r"^(?:Args|Returns|Raises|Yields): *\S", text, re.MULTILINE)
+    ]
+
+
 def test_docstrings_begin_with_their_subject() -> None:
     require(fragments(ROOT), allowed.FRAGMENTS)
 
 
 def test_the_first_line_of_a_docstring_is_whole() -> None:
     require(unfinished(ROOT), allowed.UNFINISHED)
+
+
+def test_sections_of_docstrings_have_a_line_for_each_entry() -> None:
+    require(run_together(ROOT), ())
+
+
+def test_entries_that_run_together_are_found(tmp_path: Path) -> None:
+    text = "def a():\n    '''Do it.\n\n    Args: one: The first. two: The second.\n    '''\n"
+    good = "def b():\n    '''Do it.\n\n    Args:\n        one: The first.\n    '''\n"
+    assert run_together(write_tree(tmp_path, {"graphs/a.py": text + good})) == ["graphs/a.py::a"]
 
 
 def test_a_fragment_is_found(tmp_path: Path) -> None:
