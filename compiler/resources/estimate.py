@@ -246,7 +246,7 @@ def estimate(
         host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(written / WRITTEN_BYTES_PER_SECOND, WRITTEN_BYTES_PER_SECOND),
         work=workload.work,
-        gpu=fit(known_gpu, types, written, token * length + (head_slot or 0), tensor_bytes=tensors)
+        gpu=fit(known_gpu, types, written, token * length + (head_slot or 0), rows, tensors)
         if known_gpu
         else None,
         speed_estimate=speeds,

@@ -131,8 +131,9 @@ def test_the_verdict_counts_the_slots_that_fit(coder: Estimate) -> None:
     # The mask, which needs less with a layer's keys and values than with its dense experts, and logits.
     tensors = 512 * 2 * 4160 + 128 * 512 * (768 + 2048) * 2 + 8 * 9 * 151_936 * 2
     assert coder.gpu.tensor_bytes == tensors
+    assert coder.gpu.slots == 8  # those of a build without --max-batch-size
     assert coder.gpu.most_slots == (162 * 10**9 - 31_168_386_944 - tensors) // (98_304 * 4160) == 318
-    assert "fits: 1 slot of 4,160 tokens (at most 318)" in render(coder)
+    assert "fits: 8 slots of 4,160 tokens (at most 318)" in render(coder)
 
 
 def test_the_text_has_every_part(coder: Estimate) -> None:
