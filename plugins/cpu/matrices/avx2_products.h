@@ -1,13 +1,16 @@
 // Products of rounded rows with one tile of a packed matrix, by AVX2: see tile_products.h.
 //
-// Half a tile at a time.  Products of bytes are added in pairs of 16 bits, and as many groups of codes as fit there:
-// four bits eight times, five bits four times.  Of eight bits the sign of a code goes to what it meets, so that
-// 2 * 128 * 127 fits.
+// Up to four rows at a time, whose sums fit into the registers: more rows go in several passes over the tile.  Both
+// halves of the tile together, so that four codes of a row are repeated once for both.  Products of bytes are added in
+// pairs of 16 bits, and as many groups of codes as fit there: four bits eight times, five bits four times.  Of eight
+// bits the sign of a code goes to what it meets, so that 2 * 128 * 127 fits.
 
 #include "tile_rows.h"
 
 #ifdef PEAGLE_X86_64
 namespace peagle {
+
+constexpr int kScalesAhead = 1024;  // bytes of scales fetched early
 
 // The scales of one block after the other, for eight rows of a tile from one on.
 template <Format kFormat>
@@ -24,6 +27,7 @@ struct Avx2Scales {
 
   PEAGLE_AVX2 void of_block(std::int64_t b) {
     if constexpr (kForm.scales == Scales::kBlocks) {
+      if (from_ == 0) _mm_prefetch(reinterpret_cast<const char*>(next_ + kScalesAhead), _MM_HINT_T0);
       scale = halves(next_);
       if (kForm.has_least) least = halves(next_ + kHalves);
       next_ += kForm.scale_bytes();
@@ -69,12 +73,52 @@ struct Avx2Scales {
 
 template <Format kFormat, int kRows>
 struct Avx2 {
-  static constexpr int kMost = 6;
+  static constexpr int kMost = 4;
   static constexpr RoundFunction kRound = round_row_avx2<record(kFormat).parts() != 1>;
 
   PEAGLE_AVX2 static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {
-    half_tile(weights, at, rows, 0);
-    half_tile(weights, at, rows, kTile / 2);
+    __m256 sums[kHalves][kRows];
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[0][row] = sums[1][row] = _mm256_setzero_ps();
+    const RoundedRows::Block* x = rows.first;
+    Avx2Scales<kFormat> scales[kHalves] = {{weights, at, 0}, {weights, at, kTile / kHalves}};
+    const std::uint8_t* packed = weights.block_codes<kFormat>(at, 0);
+    const std::uint8_t* next = weights.block_codes<kFormat>(at + 1, 0);  // behind the last tile, nothing is read
+    for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step, packed += kForm.code_bytes()) {
+      fetch(next, b, rows);
+      if constexpr (kParts > 1) {
+        PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
+          __m256i whole[kRows];
+          scales[half].of_block(b);
+          sums_of_parts(packed + half * (kGroupBytes / kHalves), x, scales[half], whole);
+          PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+            add_scaled(whole[row], x[row], scales[half], sums[half][row]);
+          }
+        }
+      } else {
+        __m256i whole[kHalves][kRows];
+        if constexpr (kFit == 0) {
+          sums_of_signed_codes(packed, x, whole);
+        } else {
+          sums_of_small_codes(packed, x, whole);
+        }
+        PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) scales[half].of_block(b);
+        PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+          PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
+            add_scaled(whole[half][row], x[row], scales[half], sums[half][row]);
+          }
+        }
+      }
+    }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      float every[kTile];
+      PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
+        const int from = half * kTile / kHalves;
+        __m256& sum = sums[half][row];
+        if (kOfRows) sum = _mm256_mul_ps(sum, _mm256_loadu_ps(weights.row_scales(at) + from));
+        _mm256_storeu_ps(every + from, sum);
+      }
+      store(rows, row, every, 0, kTile);
+    }
   }
 
   static constexpr PackedFormat kForm = record(kFormat);
@@ -110,11 +154,15 @@ struct Avx2 {
     }
   };
 
-  // Memory would rest while the second half of a tile is read, which is near: so both halves, a half of a block at a
-  // time, have the next tile brought near.
-  PEAGLE_AVX2 static void fetch(const std::uint8_t* codes) {
-    PEAGLE_UNROLL for (int i = 0; i < (kForm.bits + 1) / 2; i++) {
-      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kGroupBytes), _MM_HINT_T1);
+  // Brings a part of the next tile near for each block of this one.  Memory would rest while further passes are made
+  // over a tile that is near: so the first two share the next one.  (GCC takes a function that only fetches for one
+  // that does nothing, and leaves out its calls, unless it is inlined early.)
+  __attribute__((always_inline)) static void fetch(const std::uint8_t* next, std::int64_t block, const Rows& rows) {
+    if (rows.fetch == Fetch::kAll) {
+      lines<kForm.bits>(next + block * kForm.code_bytes());
+    } else if (rows.fetch != Fetch::kNone) {
+      const std::int64_t at = rows.fetch == Fetch::kFirstHalf ? block : rows.blocks + block;
+      lines<(kForm.bits + 1) / 2>(next + at * (kForm.code_bytes() / 2));
     }
   }
   PEAGLE_AVX2 static __m256i load(const std::uint8_t* from) {
@@ -123,99 +171,124 @@ struct Avx2 {
 
  private:
   static constexpr bool kOfRows = kForm.scales == Scales::kRows;
-  static constexpr int kParts = kForm.parts();
+  static constexpr int kHalves = 2, kParts = kForm.parts();
   static constexpr int kFit = 32767 / (2 * 127 * kForm.most());  // groups whose sums fit into 16 bits
-  // Pairs of groups, one of either half of the columns, that are added there.
-  static constexpr int kPairs = kFit >= 4 * 2 / kParts ? 4 : kFit >= 2 * 2 / kParts ? 2 : 1;
+  static constexpr bool kAllFit = kFit >= kGroups;
+  static_assert(kFit == 0 || kFit >= 4 / kParts, "two groups of a part, or four, are added there");
 
-  PEAGLE_AVX2 static void half_tile(const PackedWeights& weights, std::int64_t at, const Rows& rows, int from) {
-    __m256 sums[kRows];
-    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) sums[row] = _mm256_setzero_ps();
-    const RoundedRows::Block* x = rows.first;
-    Avx2Scales<kFormat> scales(weights, at, from);
-    const std::uint8_t* next = weights.block_codes<kFormat>(at + 1, 0);  // behind the last tile, nothing is read
-    for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
-      const std::uint8_t* packed = weights.block_codes<kFormat>(at, b) + from * kGroup;
-      fetch(next + (from == 0 ? b : rows.blocks + b) * (kForm.code_bytes() / 2));
-      __m256i whole[kRows];
-      if constexpr (kParts > 1) scales.of_block(b);
-      if constexpr (kFit == 0) {
-        sums_of_signed_codes(packed, x, whole);
-      } else {
-        sums_of_small_codes(packed, x, scales, whole);
-      }
-      if constexpr (kParts == 1) scales.of_block(b);
-      PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        __m256 value = _mm256_cvtepi32_ps(whole[row]);
-        if (!kOfRows) value = _mm256_mul_ps(value, scales.scale);
-        sums[row] = _mm256_fmadd_ps(value, _mm256_set1_ps(x[row].scale), sums[row]);
-        if (kForm.has_least) sums[row] = _mm256_fmadd_ps(scales.least, _mm256_set1_ps(x[row].shift), sums[row]);
-      }
+  template <int kLines>
+  __attribute__((always_inline)) static void lines(const std::uint8_t* from) {
+    PEAGLE_UNROLL for (int i = 0; i < kLines; i++) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + i * kGroupBytes), _MM_HINT_T0);
     }
-    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      if (kOfRows) sums[row] = _mm256_mul_ps(sums[row], _mm256_loadu_ps(weights.row_scales(at) + from));
-      float eight[kTile / 2];
-      _mm256_storeu_ps(eight, sums[row]);
-      store(rows, row, eight, from, kTile / 2);
-    }
+  }
+
+  PEAGLE_AVX2 static void add_scaled(__m256i whole, const RoundedRows::Block& x, const Avx2Scales<kFormat>& scales,
+                                     __m256& sum) {
+    __m256 value = _mm256_cvtepi32_ps(whole);
+    if (!kOfRows) value = _mm256_mul_ps(value, scales.scale);
+    sum = _mm256_fmadd_ps(value, _mm256_set1_ps(x.scale), sum);
+    if (kForm.has_least) sum = _mm256_fmadd_ps(scales.least, _mm256_set1_ps(x.shift), sum);
+  }
+
+  PEAGLE_AVX2 static __m256i repeated(const RoundedRows::Block& x, int group) {
+    return _mm256_set1_epi32(four_codes(x.codes + group * kGroup));
   }
 
   PEAGLE_AVX2 static void sums_of_signed_codes(const std::uint8_t* packed, const RoundedRows::Block* x,
-                                               __m256i* whole) {
-    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) whole[row] = _mm256_setzero_si256();
+                                               __m256i (*whole)[kRows]) {
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) whole[0][row] = whole[1][row] = _mm256_setzero_si256();
     if constexpr (kForm.bits == 8) {
       const __m256i middles = _mm256_set1_epi8(char(kForm.middle));
       PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
-        add_signed_codes(_mm256_xor_si256(load(packed + i * kGroupBytes), middles), x, i, whole);
+        const std::uint8_t* codes = packed + i * kGroupBytes;
+        add_signed_codes(_mm256_xor_si256(load(codes), middles),
+                         _mm256_xor_si256(load(codes + kGroupBytes / kHalves), middles), x, i, whole);
       }
     } else {
-      Decoder decoder(packed, 0);
+      Decoder low(packed, 0), high(packed + kGroupBytes / kHalves, 0);
       PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
-        decoder.next(i);
-        add_signed_codes(decoder.first, x, i, whole);
-        add_signed_codes(decoder.second, x, i + kGroups / 2, whole);
+        low.next(i);
+        high.next(i);
+        add_signed_codes(low.first, high.first, x, i, whole);
+        add_signed_codes(low.second, high.second, x, i + kGroups / 2, whole);
       }
     }
   }
 
-  PEAGLE_AVX2 static void add_signed_codes(__m256i codes, const RoundedRows::Block* x, int group, __m256i* whole) {
-    const __m256i sizes = _mm256_abs_epi8(codes);
+  PEAGLE_AVX2 static void add_signed_codes(__m256i low, __m256i high, const RoundedRows::Block* x, int group,
+                                           __m256i (*whole)[kRows]) {
+    const __m256i codes[kHalves] = {low, high}, sizes[kHalves] = {_mm256_abs_epi8(low), _mm256_abs_epi8(high)};
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      const __m256i four = _mm256_set1_epi32(four_codes(x[row].codes + group * kGroup));
-      const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(four, codes));
-      whole[row] = _mm256_add_epi32(whole[row], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      const __m256i four = repeated(x[row], group);
+      PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
+        const __m256i pairs = _mm256_maddubs_epi16(sizes[half], _mm256_sign_epi8(four, codes[half]));
+        whole[half][row] = in_order(_mm256_add_epi32(whole[half][row], _mm256_madd_epi16(pairs, ones())));
+      }
     }
   }
 
   PEAGLE_AVX2 static void sums_of_small_codes(const std::uint8_t* packed, const RoundedRows::Block* x,
-                                              const Avx2Scales<kFormat>& scales, __m256i* whole) {
-    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      if (kParts > 1) {
-        std::int32_t both;
-        std::memcpy(&both, x[row].halves, sizeof both);
-        whole[row] = _mm256_madd_epi16(scales.middles, _mm256_set1_epi32(both));
-      } else {
-        whole[row] = kForm.middle != 0 ? _mm256_set1_epi32(x[row].correction) : _mm256_setzero_si256();
-      }
-    }
-    Decoder decoder(packed, kForm.middle);
-    __m256i narrow[kParts][kRows];
+                                              __m256i (*whole)[kRows]) {
+    Decoder low(packed, kForm.middle), high(packed + kGroupBytes / kHalves, kForm.middle);
+    __m256i narrow[kHalves][kRows];
     PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
-      decoder.next(i);
+      low.next(i);
+      high.next(i);
+      const bool begins = i == 0 || (!kAllFit && i == kGroups / 4);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        const std::int8_t* four = x[row].codes + i * kGroup;
-        __m256i pairs[2] = {_mm256_maddubs_epi16(decoder.first, _mm256_set1_epi32(four_codes(four))),
-                            _mm256_maddubs_epi16(decoder.second, _mm256_set1_epi32(four_codes(four + kBlock / 2)))};
-        if (kParts == 1) pairs[0] = _mm256_add_epi16(pairs[0], pairs[1]);
-        PEAGLE_UNROLL for (int part = 0; part < kParts; part++) {
-          __m256i& sum = narrow[part][row];
-          sum = i % kPairs == 0 ? pairs[part] : _mm256_add_epi16(sum, pairs[part]);
-          if (i % kPairs < kPairs - 1) continue;
-          const __m256i steps = kParts > 1 ? scales.steps[part] : _mm256_set1_epi16(1);
-          whole[row] = _mm256_add_epi32(whole[row], _mm256_madd_epi16(sum, steps));
+        const __m256i first = repeated(x[row], i), second = repeated(x[row], i + kGroups / 2);
+        PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
+          const Decoder& codes = half == 0 ? low : high;
+          __m256i& sum = narrow[half][row];
+          if (begins && i > 0) whole[half][row] = widened_sum(sum);
+          const __m256i pairs = _mm256_maddubs_epi16(codes.first, first);
+          sum = begins ? pairs : in_order(_mm256_add_epi16(sum, pairs));
+          sum = in_order(_mm256_add_epi16(sum, _mm256_maddubs_epi16(codes.second, second)));
         }
       }
     }
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) {
+        __m256i sum = widened_sum(narrow[half][row]);
+        if (!kAllFit) sum = _mm256_add_epi32(sum, whole[half][row]);
+        if (kForm.middle != 0) sum = _mm256_add_epi32(sum, _mm256_set1_epi32(x[row].correction));
+        whole[half][row] = sum;
+      }
+    }
+  }
+
+  // Of half a tile, with steps for each half of a block.
+  PEAGLE_AVX2 static void sums_of_parts(const std::uint8_t* packed, const RoundedRows::Block* x,
+                                        const Avx2Scales<kFormat>& scales, __m256i* whole) {
+    PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+      std::int32_t both;
+      std::memcpy(&both, x[row].halves, sizeof both);
+      whole[row] = _mm256_madd_epi16(scales.middles, _mm256_set1_epi32(both));
+    }
+    Decoder decoder(packed, kForm.middle);
+    PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i += 2) {
+      decoder.next(i);
+      const __m256i codes[kParts] = {decoder.first, decoder.second};
+      decoder.next(i + 1);
+      const __m256i others[kParts] = {decoder.first, decoder.second};
+      PEAGLE_UNROLL for (int part = 0; part < kParts; part++) {
+        const int group = i + part * (kGroups / 2);
+        PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
+          const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(codes[part], repeated(x[row], group)),
+                                                 _mm256_maddubs_epi16(others[part], repeated(x[row], group + 1)));
+          whole[row] = in_order(_mm256_add_epi32(whole[row], _mm256_madd_epi16(pairs, scales.steps[part])));
+        }
+      }
+    }
+  }
+
+  PEAGLE_AVX2 static __m256i ones() { return _mm256_set1_epi16(1); }
+  PEAGLE_AVX2 static __m256i widened_sum(__m256i narrow) { return _mm256_madd_epi16(narrow, ones()); }
+  // GCC turns a long sum into a tree, whose leaves do not fit into the registers, unless it cannot look into the sum.
+  PEAGLE_AVX2 static __m256i in_order(__m256i sum) {
+    __asm__("" : "+x"(sum));
+    return sum;
   }
 };
 

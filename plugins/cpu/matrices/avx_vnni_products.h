@@ -20,7 +20,7 @@ struct AvxVnni {
     Avx2Scales<kFormat> scales[kHalves] = {{weights, at, 0}, {weights, at, kTile / kHalves}};
     const std::uint8_t* next = weights.block_codes<kFormat>(at + 1, 0);  // behind the last tile, nothing is read
     for (std::int64_t b = 0; b < rows.blocks; b++, x += rows.step) {
-      PEAGLE_UNROLL for (int i = 0; i < kHalves; i++) OfAvx2::fetch(next + (kHalves * b + i) * (kForm.code_bytes() / 2));
+      OfAvx2::fetch(next, b, rows);
       PEAGLE_UNROLL for (int half = 0; half < kHalves; half++) scales[half].of_block(b);
       __m256i whole[kHalves][kRows];
       sums_of_codes(weights.block_codes<kFormat>(at, b), x, scales, whole);

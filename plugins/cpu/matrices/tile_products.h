@@ -15,7 +15,7 @@ namespace peagle {
 
 using TileFunction = void (*)(const PackedWeights&, std::int64_t at, const Rows&);
 struct Form {
-  int most;  // rows at once; what is left of eight goes as four and the rest
+  int most;  // rows at once; a group of more goes in passes of similar sizes
   RoundFunction round;
   TileFunction tile[kMostRows];  // by rows - 1
 
@@ -23,10 +23,14 @@ struct Form {
   // next.
   void multiply(const PackedWeights& weights, std::int64_t at, int columns, const RoundedRows& rounded,
                 std::int64_t first, std::int64_t last, float* y, std::int64_t stride) const {
+    Fetch fetch = Fetch::kFirstHalf;
     for (std::int64_t row = first; row < last;) {
-      const std::int64_t left = std::min(last - row, rounded.left_of_group(row));
-      const int together = left > most ? kMostRows / 2 : int(left);
-      tile[together - 1](weights, at, {rounded.row(row), rounded.stride(row), weights.blocks, y, stride, columns});
+      const int left = int(std::min(last - row, rounded.left_of_group(row)));
+      const int together = left <= most ? left : left <= 2 * most ? (left + 1) / 2 : most;
+      if (row == first && row + together == last) fetch = Fetch::kAll;
+      const Rows rows{rounded.row(row), rounded.stride(row), weights.blocks, y, stride, columns, fetch};
+      tile[together - 1](weights, at, rows);
+      fetch = fetch == Fetch::kFirstHalf ? Fetch::kSecondHalf : Fetch::kNone;
       row += together;
       y += together * stride;
     }

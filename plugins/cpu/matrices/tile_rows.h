@@ -7,6 +7,9 @@
 
 namespace peagle {
 
+// How much of the next tile is brought near while these rows are multiplied with one.
+enum class Fetch { kAll, kFirstHalf, kSecondHalf, kNone };
+
 // Where the rows are, and where their products go: y[row, 0 .. columns - 1].
 struct Rows {
   const RoundedRows::Block* first;  // block b of a row: first[b * step + row]
@@ -14,6 +17,7 @@ struct Rows {
   float* y;
   std::int64_t stride;
   int columns;
+  Fetch fetch;
 };
 
 using RoundFunction = void (*)(const float*, std::int64_t, int, RoundedRows::Block*, std::int64_t);
