@@ -8,7 +8,8 @@ except for a few operators that are rewritten here, one node each. A program wit
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +28,37 @@ def export_program(graph: nn.Module, inputs: Sequence[Any], shapes: Sequence[Any
 
     program.run_decompositions = rewrite_or_decompose  # which the exporter calls
     return program
+
+
+@contextmanager
+def known_results() -> Iterator[None]:
+    """Let the exporter promote types without running every node again, which takes as long as the first trace.
+
+    Nodes keep the results of that trace, except those whose inputs are cast. A torch without this step runs as it is.
+    """
+    try:
+        from torch.onnx._internal.fx.passes import type_promotion
+
+        original, rule_of = type_promotion._TypePromotionInterpreter, type_promotion.get_type_promotion_rule
+        promote, current = original._maybe_promote_node, original._set_current_node
+    except (ImportError, AttributeError):
+        yield
+        return
+
+    class Promotion(original):  # type: ignore[misc, valid-type]
+        def run_node(self, n: Any) -> Any:
+            if n.op != "call_function" or "val" not in n.meta:
+                return super().run_node(n)
+            with current(self, n):
+                if rule := rule_of(n, self.type_promotion_table):
+                    promote(self, n, rule)
+            return n.meta["val"]
+
+    type_promotion._TypePromotionInterpreter = Promotion
+    try:
+        yield
+    finally:
+        type_promotion._TypePromotionInterpreter = original
 
 
 def _rewrite(graph: Any, table: Mapping[Any, Any]) -> bool:

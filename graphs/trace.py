@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -37,9 +38,10 @@ from .drafters import DrafterSpec
 from .drafters.autoregressive_drafter import AutoregressiveDrafter
 from .drafters.drafter_layers import DRAFTERS_CONFIG, drafter_rotary
 from .drafters.parallel_drafter import ParallelDrafter
-from .export_program import export_program
+from .export_program import export_program, known_results
 from .lowering.shared_passes import ROPE_METADATA
 from .modelling_errors import modelling
+from .repeated_layers import hollow, layers_to_trace, repeat_layers
 from .targets import CacheSpec, TargetSpec
 from .targets.semantic_patches import RotaryTable, RotaryTables
 from .targets.skeleton import Skeleton
@@ -56,10 +58,31 @@ _B, _S, _E, _A, _T = 2, 5, 4, 7, 96
 
 
 def trace_target(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
-    """Return the semantic graph of a target with its taps, if any; takes seconds (tiny) to minutes (full size).
+    """Return the semantic graph of a target with its taps, if any. Takes seconds: like layers are traced once.
 
     Weights, caches, ``aux_hidden`` and ``logits`` have the type ``dtype``; the sampling inputs stay float32.
     """
+    family, config = skeleton.family, skeleton.config
+    kinds = list(zip(family.layer_kinds(family.text(config)), target.caches, target.windows, strict=True))
+    layers = layers_to_trace(kinds)
+    part = family.keeping(config, layers) | {"architectures": config["architectures"]}
+    kept = [kinds[i][0] for i in layers]
+    if len(layers) == len(kinds) or list(family.layer_kinds(family.text(part))) != kept:
+        return trace_all_layers(skeleton, target, dtype)
+    few = replace(
+        target,
+        num_layers=len(layers),
+        caches=tuple(target.caches[i] for i in layers),
+        windows=tuple(target.windows[i] for i in layers),
+        taps=tuple(range(len(layers))),
+    )
+    model = trace_all_layers(Skeleton(part, skeleton.file), few, dtype)
+    repeat_layers(model, layers, kinds, target.taps)
+    return model
+
+
+def trace_all_layers(skeleton: Skeleton, target: TargetSpec, dtype: Dtype = "float32") -> ir.Model:
+    """Return the graph of ``trace_target`` from a trace of every layer, which takes minutes at full size."""
     family, model = skeleton.family, skeleton.modules_for_tracing()
     with modelling(skeleton.file):
         family.prepare(model)
@@ -155,17 +178,18 @@ def _trace(
     with torch.no_grad(), _quiet():
         with modelling(file, "describes a model that cannot be traced"):
             exported = export_program(graph, (*inputs, k, v), (*shapes, cache_shapes, cache_shapes))
-        program = torch.onnx.export(
-            exported,
-            (),
-            custom_translation_table=translations,
-            opset_version=OPSET,
-            dynamo=True,
-            input_names=[*input_names, *names],
-            output_names=[*output_names, *map(written, names)],
-            optimize=False,
-            verbose=False,
-        )
+        with known_results():
+            program = torch.onnx.export(
+                exported,
+                (),
+                custom_translation_table=translations,
+                opset_version=OPSET,
+                dynamo=True,
+                input_names=[*input_names, *names],
+                output_names=[*output_names, *map(written, names)],
+                optimize=False,
+                verbose=False,
+            )
         model = program.model
         _simplify(model)
     _name_weights(model, prefix)
@@ -190,9 +214,7 @@ def _simplify(model: ir.Model) -> None:
     for name, tensor in weights.items():
         if name in model.graph.initializers:
             value = model.graph.initializers[name]
-            value.const_value = ir.ExternalTensor(
-                "weights", None, None, tensor.dtype, shape=tensor.shape, name=name
-            )  # structure only: values are attached after lowering
+            value.const_value = hollow(name, tensor.dtype, tensor.shape)
     for node in model.graph.all_nodes():
         node.metadata_props.clear()  # stack traces, which would be most of the file
 

@@ -65,7 +65,7 @@ def target_half(
     def trace(dtype: Dtype) -> ir.Model:
         from ...graphs.trace import trace_target
 
-        target.check()  # before tracing, which takes minutes
+        target.check()  # before tracing, which takes longer
         return trace_target(target.skeleton, target.spec, dtype)
 
     quantized = None
@@ -74,7 +74,7 @@ def target_half(
 
         quantized = of_target(target, recipe, lowering, ranges)
     if quantized:
-        quantized.check()  # before tracing, which takes minutes
+        quantized.check()  # before tracing, which takes longer
     caches = LowPrecisionCaches.of("target", recipe, lambda: cache_scales(target, ranges)) if recipe else None
     structure = {name: value for name, value in target.config.items() if name not in _STORAGE}
     facts = {"config": structure, "spec": asdict(target.spec)}

@@ -1,10 +1,13 @@
-"""The ONNX checker as a reader of our files has it."""
+"""Checks of graphs: the ONNX checker as a reader of our files has it, and all that two graphs may differ in."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
 
 _CHECK = "import sys, onnx; [onnx.checker.check_model(path, full_check=True) for path in sys.argv[1:]]"
 
@@ -15,3 +18,24 @@ def check(*paths: Path) -> None:
         [sys.executable, "-c", _CHECK, *map(str, paths)], capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stderr
+
+
+def contents(model: ir.Model, *, shapes: bool = True) -> list[Any]:
+    """All of a graph in order: results of nodes by number, constants by value, everything else by name.
+
+    Without ``shapes``, those of results are left out: two traces may write the same dim in two ways.
+    """
+    keys: dict[ir.Value | None, Any] = {None: None}
+    found: list[Any] = [sorted(model.metadata_props.items()), sorted(model.opset_imports.items())]
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        tensor = value.const_value
+        stored = None if tensor is None or isinstance(tensor, ir.ExternalTensor) else tensor.numpy().tobytes()
+        keys[value] = value.name if stored is None else (stored, str(value.dtype), str(value.shape))
+        found.append((keys[value], str(value.dtype), str(value.shape), tensor and tensor.name if not stored else None))
+    for node in model.graph:
+        keys |= {value: len(keys) + i for i, value in enumerate(node.outputs)}
+        results = [(str(value.dtype), str(value.shape) if shapes else "") for value in node.outputs]
+        attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
+        found.append((node.op_identifier(), [keys[value] for value in node.inputs], results, attributes))
+    found += [(keys[value], value.name, str(value.dtype)) for value in model.graph.outputs]
+    return found
