@@ -149,8 +149,9 @@ def _tap(graph: ir.Graph, features: ir.Value, streams: Sequence[ir.Value]) -> No
         graph.outputs[place] = streams[0]
         streams[0].name = features.name
     else:
-        *dims, width = streams[0].shape or ()
-        new = ir.Value(name=features.name, shape=ir.Shape([*dims, len(streams) * width]), type=features.type)
+        dims = list(streams[0].shape or ())
+        shape = ir.Shape([*dims[:-1], len(streams) * int(dims[-1])])
+        new = ir.Value(name=features.name, shape=shape, type=features.type)
         node = ir.Node("", "Concat", streams, joined.attributes.values(), outputs=[new], name=joined.name)
         graph.insert_after(joined, node)
         graph.outputs[place] = new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -69,7 +70,8 @@ def _traced(kinds: Sequence[str], taps: Sequence[int]) -> ir.Model:
     if taps:
         joined = streams[taps[0]] if len(taps) == 1 else op.Concat(*(streams[i] for i in taps), axis=-1)
         outputs.insert(0, joined)
-    for node in op.nodes:
+    nodes: Any = op.nodes
+    for node in nodes:
         for value in node.outputs:
             value.shape, value.type = vector["shape"], vector["type"]
     if taps:
@@ -78,7 +80,7 @@ def _traced(kinds: Sequence[str], taps: Sequence[int]) -> ir.Model:
         value.name = written(name)
     outputs += [new[name] for name in caches]
     graph = ir.Graph(
-        [x, *caches.values()], outputs, nodes=op.nodes, initializers=[*layers, norm, *buffers], opset_imports={"": 24}
+        [x, *caches.values()], outputs, nodes=nodes, initializers=[*layers, norm, *buffers], opset_imports={"": 24}
     )
     return ir.Model(graph, ir_version=11)
 
