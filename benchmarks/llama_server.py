@@ -14,11 +14,11 @@ import argparse
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
-from peers.environments import HERE, ROOT
+from peers.environments import ROOT
+from peers.llama_cpp_source import requirement, unpack
 
 from peagle.engines.folder.manifest import Manifest
 
@@ -27,23 +27,6 @@ OPTIONS = (
     "CMAKE_BUILD_TYPE=Release", "BUILD_SHARED_LIBS=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF",
     "LLAMA_BUILD_APP=OFF", "LLAMA_BUILD_UI=OFF", "LLAMA_USE_PREBUILT_UI=OFF", "LLAMA_OPENSSL=OFF",
 )  # fmt: skip
-
-
-def requirement() -> str:
-    """Return the pinned requirement whose archive has the source."""
-    lines = (HERE / "llama-cpp.txt").read_text().splitlines()
-    return next(line for line in lines if line.startswith("llama-cpp-python=="))
-
-
-def unpack(folder: Path) -> Path:
-    """Fetch the archive into ``folder`` and return llama.cpp's source in it. Raises ``CalledProcessError``."""
-    pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps"]
-    subprocess.run([*pip, "--no-binary", ":all:", "-d", folder, requirement()], check=True)
-    (archive,) = Path(folder).glob("*.tar.gz")
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
-    (source,) = Path(folder).glob("*/vendor/llama.cpp")
-    return source
 
 
 def built(root: Path) -> Path:

@@ -10,6 +10,7 @@ from peagle.compiler.bench.statistics import Spread
 from .record import Record
 
 GREEDY, SAMPLED, LONG, AT_ONCE, PASSES, SMALL = "greedy", "sampled", "long", "at once", "passes", "demo"
+PROMPTS, WINDOWS, WEIGHTS, SIZES, MEMORY = "prompts", "windows", "weights", "sizes", "memory"
 
 
 @dataclass(frozen=True)

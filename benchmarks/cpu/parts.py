@@ -9,11 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from peers.commands import GENAI, LLAMA_CPP, OPENVINO, command_of
-from peers.process import running
+from peers.commands import (
+    EAGLE3,
+    GENAI,
+    LLAMA_CPP,
+    OPENVINO,
+    PEAGLE,
+    VLLM,
+    XLLAMACPP,
+    Name,
+    checkpoint_folder,
+    command_of,
+)
+from peers.llama_cpp_source import convert
+from peers.process import Peer, running
 
 from peagle.compiler.bench.workloads import human_eval_prompts, spaced
 from peagle.compiler.bundled.prompts import code_prompts, question_ids
+from peagle.compiler.checkpoints.known_pairs import PAIRS, Local
 from peagle.compiler.console.progress import Quiet
 from peagle.engines import Engine
 
@@ -26,9 +39,10 @@ from .ways import Way, ours, theirs, together, turn
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "bench-cpu"
 PEERS = (
-    GENAI, f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP, f"{LLAMA_CPP}+drafts", OPENVINO, f"{OPENVINO}+drafts",
+    GENAI, f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP, f"{LLAMA_CPP}+drafts", XLLAMACPP, f"{XLLAMACPP}:q4_0",
+    f"{XLLAMACPP}:iq4_nl", f"{XLLAMACPP}:q4_0+eagle3", OPENVINO, f"{OPENVINO}+drafts", VLLM, f"{VLLM}+peagle",
 )  # fmt: skip
-QUICK_PEERS = (f"{GENAI}:int4", f"{GENAI}:int4+drafts", LLAMA_CPP)
+QUICK_PEERS = (f"{GENAI}:int4", f"{GENAI}:int4+drafts", XLLAMACPP, f"{XLLAMACPP}:q4_0")
 LONG_CONTEXT, CONTEXTS, COLUMNS = 1500, (128, 1500), (1, 2, 4, 6, 8)
 TEMPERATURE = 0.8
 _WARM = 8  # tokens of the uncounted warm-up run
@@ -42,7 +56,7 @@ class Bench:
         self.asked, self._up = arguments, up
         self._engines: dict[tuple[str, int], Engine] = {}
         self._folders: dict[str, Path] = {}
-        self._peers: dict[tuple[str, str], Way | None] = {}
+        self._peers: dict[tuple[str, str], Peer | None] = {}
 
     def folder(self, name: str) -> Path:
         """Return an engine's folder, building it if needed."""
@@ -60,20 +74,25 @@ class Bench:
             )
         return self._engines[key]
 
-    def peers(self, names: Sequence[str], of: str, threads: int) -> dict[str, Way]:
-        """Return the peers on an engine's checkpoint; one that is unavailable is skipped with a message."""
-        ways = {name: self._peer(name, of, threads) for name in names}
-        return {name: way for name, way in ways.items() if way}
+    def source(self, of: str) -> Path:
+        """Return the checkpoint that an engine was built from."""
+        return Path(self.engine(of).manifest.target.origin.source)
 
-    def _peer(self, name: str, of: str, threads: int) -> Way | None:
+    def peers(self, names: Sequence[str], of: str, threads: int) -> dict[str, Peer]:
+        """Return the peers on an engine's checkpoint; one that is unavailable is skipped with a message."""
+        peers = {name: self._peer(name, of, threads) for name in names}
+        return {name: peer for name, peer in peers.items() if peer}
+
+    def _peer(self, name: str, of: str, threads: int) -> Peer | None:
         """Return one peer, started once."""
         if (name, of) not in self._peers:
-            source, work = Path(self.engine(of).manifest.target.origin.source), WORK / f"peers-{of}"
+            source, work = self.source(of), WORK / f"peers-{of}"
             work.mkdir(parents=True, exist_ok=True)
             self._peers[name, of] = None
             try:
-                command = command_of(name, source, work, threads, self.asked.drafts)
-                self._peers[name, of] = theirs(self._up.enter_context(running(name, command)))
+                heads = _heads(Name.parse(name), source, work)
+                command = command_of(name, source, work, threads, self.asked.drafts, heads)
+                self._peers[name, of] = self._up.enter_context(running(name, command))
             except SystemExit as why:
                 print(f"without {name}: {why}", file=sys.stderr, flush=True)
         return self._peers[name, of]
@@ -82,6 +101,19 @@ class Bench:
         """HumanEval prompts, evenly spaced, as questions in the model's chat template."""
         found = spaced(human_eval_prompts(Quiet()), self.asked.prompts)
         return [question_ids(self.engine("blocks"), each) for each in found]
+
+
+def _heads(name: Name, source: Path, work: Path) -> dict[str, Path]:
+    """Return the heads that a peer with this name needs, by draft method, in the format that it reads."""
+    pair = PAIRS["smollm2-135m"]
+    known = {PEAGLE: pair.drafter, EAGLE3: pair.eagle3}
+    heads = {method: head.path for method, head in known.items() if isinstance(head, Local)}
+    if name.runtime.reads_gguf and name.method in heads:
+        file = work / f"{name.method}.gguf"
+        target = checkpoint_folder(source, work / "checkpoint")
+        convert({file: (str(heads[name.method]), "--target-model-dir", str(target))})
+        return {name.method: file}
+    return heads
 
 
 def greedy(bench: Bench, record: Record) -> None:
@@ -95,7 +127,8 @@ def greedy(bench: Bench, record: Record) -> None:
     ways |= {f"blocks, n-gram, K = {bench.asked.drafts}": ours(blocks, bench.asked.drafts, "ngram")}
     others = () if bench.asked.quick else _OTHERS
     ways |= {f"{name}, plain": ours(bench.engine(name)) for name in others}
-    ways |= bench.peers(bench.asked.peers, "blocks", bench.asked.threads)
+    peers = bench.peers(bench.asked.peers, "blocks", bench.asked.threads)
+    ways |= {name: theirs(peer) for name, peer in peers.items()}
     _turns(bench, record, GREEDY, ways, prompts, bench.asked.tokens)
 
 
@@ -121,7 +154,7 @@ def long(bench: Bench, record: Record) -> None:
     ways = {"blocks, plain": ours(engine)}
     ways |= {} if bench.asked.quick else {"fp32, plain": ours(bench.engine("fp32"))}
     plain = [name for name in bench.asked.peers if "+" not in name and name != GENAI]
-    ways |= bench.peers(plain, "blocks", bench.asked.threads)
+    ways |= {name: theirs(peer) for name, peer in bench.peers(plain, "blocks", bench.asked.threads).items()}
     _turns(bench, record, LONG, ways, prompts, bench.asked.tokens // 2)
 
 
@@ -157,7 +190,7 @@ def small(bench: Bench, record: Record) -> None:
     engine = bench.engine(SMALL)
     ways = {"plain": ours(engine)}
     ways |= {f"P-EAGLE, K = {k}": ours(engine, k) for k in bench.asked.k}
-    ways |= bench.peers([GENAI], SMALL, bench.asked.threads)
+    ways |= {name: theirs(peer) for name, peer in bench.peers([GENAI], SMALL, bench.asked.threads).items()}
     prompts = [engine.tokenizer.encode(prompt.text) for prompt in code_prompts(2 * bench.asked.prompts)]
     _turns(bench, record, SMALL, ways, prompts, bench.asked.tokens)
 

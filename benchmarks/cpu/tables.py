@@ -7,7 +7,21 @@ from collections.abc import Iterator
 
 from peagle.compiler.bench.statistics import Spread
 
-from .aims import AT_ONCE, GREEDY, LONG, PASSES, SAMPLED, SMALL, Aim, aims
+from .aims import (
+    AT_ONCE,
+    GREEDY,
+    LONG,
+    MEMORY,
+    PASSES,
+    PROMPTS,
+    SAMPLED,
+    SIZES,
+    SMALL,
+    WEIGHTS,
+    WINDOWS,
+    Aim,
+    aims,
+)  # fmt: skip
 from .record import Record
 
 _TITLES = {
@@ -23,7 +37,29 @@ _TITLES = {
 def report(record: Record) -> str:
     """Return the complete report."""
     parts = [_part(record, part) for part in _TITLES if record.done(part)]
+    parts += [_runtimes(record)] if record.done(WINDOWS) else []
     return "\n\n".join([*parts, _aims(record)] if parts else ["no measurements yet"])
+
+
+def _runtimes(record: Record) -> str:
+    """Return one row per runtime, with what decides its speed beside its quality."""
+    names = [*dict.fromkeys([*record.turns.get(GREEDY, {}), *record.turns.get(PROMPTS, {})])]
+    width = max(map(len, names)) + 2
+    memory = record.spread(MEMORY, "GB/s")
+    lines = [f"all runtimes; memory {_number(memory.median)} GB/s" if memory else "all runtimes"]
+    titles = ("tokens/s", "prompt of 512", "5 over 1", "8 over 1", "perplexity", "MB a token")
+    lines += [" " * width + "".join(f"{title:>15}" for title in titles)]
+    for name in names:
+        one = f"{name}, 1 column"
+        found = [record.spread(GREEDY, name), record.spread(PROMPTS, name)]
+        found += [record.ratio(WINDOWS, f"{name}, {columns} columns", one) for columns in (5, 8)]
+        cells = [*map(_median, found), _median(record.spread(WEIGHTS, name)), _median(record.spread(SIZES, name))]
+        lines.append(f"{name:{width}}" + "".join(f"{cell:>15}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _median(spread: Spread | None) -> str:
+    return _number(spread.median) if spread else "-"
 
 
 def _part(record: Record, part: str) -> str:

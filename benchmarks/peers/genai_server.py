@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from .serve import Generate, serve
+from .serve import Decoded, Served, parser, serve
 
 _NGRAM = 3
 
 
-def build(checkpoint: Path, out: Path, precision: str, threads: int, drafts: int) -> None:
+def build(checkpoint: str, out: Path, precision: str, threads: int, drafts: int) -> None:
     """Build the peer's model in ``out``, once. ``drafts`` enables prompt lookup with that many drafts."""
     config = out / "genai_config.json"
     if not config.is_file():
-        builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint), "-o", str(out)]
+        builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", str(out)]
         subprocess.run([*builder, "-p", precision, "-e", "cpu"], check=True, stdout=sys.stderr)
     settings = json.loads(config.read_text())
     settings["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
@@ -30,35 +30,42 @@ def build(checkpoint: Path, out: Path, precision: str, threads: int, drafts: int
 
 def main() -> None:
     """Serve one model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", type=Path, help="a Hugging Face model folder")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--drafts", type=int, default=0, help="drafts per round from prompt lookup")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__).parse_args()
+    out = Path(arguments.work)
 
-    def load() -> tuple[str, Generate]:
-        build(arguments.checkpoint, arguments.out, arguments.precision, arguments.threads, arguments.drafts)
+    def load() -> Served:
+        build(arguments.model, out, arguments.format or "fp32", arguments.threads, arguments.drafts)
         import numpy as np
         import onnxruntime_genai as og
 
-        model = og.Model(str(arguments.out))
+        model = og.Model(str(out))
 
-        def generate(prompt: Sequence[int], count: int) -> tuple[list[int], float]:
+        def started(prompt: Sequence[int], length: int) -> Any:
             params = og.GeneratorParams(model)
-            length = len(prompt) + count
             params.set_search_options(max_length=length, min_length=length, do_sample=False)
             generator = og.Generator(model, params)
             generator.append_tokens(np.array([prompt], np.int32))
-            generator.generate_next_token()
+            return generator
+
+        def generate(prompt: Sequence[int], count: int) -> Decoded:
             began = time.perf_counter()
+            generator = started(prompt, len(prompt) + count)
+            generator.generate_next_token()
+            first = time.perf_counter()
             for _ in range(count - 1):
                 generator.generate_next_token()
-            seconds = time.perf_counter() - began
-            return [int(token) for token in generator.get_sequence(0)[len(prompt) :]], seconds
+            rest = time.perf_counter() - first
+            return Decoded([int(token) for token in generator.get_sequence(0)[len(prompt) :]], first - began, rest)
 
-        return str(og.__version__), generate
+        def window(prompt: Sequence[int], tokens: Sequence[int]) -> float:
+            generator = started(prompt, len(prompt) + len(tokens) + 1)
+            began = time.perf_counter()
+            generator.append_tokens(np.array([tokens], np.int32))
+            generator.generate_next_token()
+            return time.perf_counter() - began
+
+        size = sum(file.stat().st_size for file in out.glob("*.onnx*"))
+        return Served(str(og.__version__), size, generate, window)
 
     serve(load)
 

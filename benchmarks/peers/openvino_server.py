@@ -1,25 +1,21 @@
-"""openvino-genai on a GGUF file, which it reads directly: `python -m peers.openvino_server FILE --threads N`."""
+"""openvino-genai on a GGUF file, which it reads directly: `python -m peers.openvino_server FILE WORK ...`."""
 
 from __future__ import annotations
 
-import argparse
+import os
 import time
 from collections.abc import Sequence
 
-from .serve import Generate, serve
+from .serve import Decoded, Served, parser, serve
 
 _NGRAM = 3
 
 
 def main() -> None:
     """Serve one model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--drafts", type=int, default=0, help="drafts per round from prompt lookup")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__).parse_args()
 
-    def load() -> tuple[str, Generate]:
+    def load() -> Served:
         import numpy as np
         import openvino
         import openvino_genai
@@ -33,14 +29,14 @@ def main() -> None:
         if arguments.drafts:
             config.num_assistant_tokens, config.max_ngram_size = arguments.drafts, _NGRAM
 
-        def generate(prompt: Sequence[int], count: int) -> tuple[list[int], float]:
+        def generate(prompt: Sequence[int], count: int) -> Decoded:
             config.max_new_tokens = count
             began = time.perf_counter()
             answer = pipeline.generate(openvino.Tensor(np.array([prompt], np.int64)), config)
-            seconds = time.perf_counter() - began - answer.perf_metrics.get_ttft().mean / 1e3
-            return [int(token) for token in answer.tokens[0]], seconds
+            first = answer.perf_metrics.get_ttft().mean / 1e3
+            return Decoded([int(token) for token in answer.tokens[0]], first, time.perf_counter() - began - first)
 
-        return str(openvino_genai.__version__), generate
+        return Served(str(openvino_genai.__version__), os.path.getsize(arguments.model), generate)
 
     serve(load)
 

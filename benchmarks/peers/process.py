@@ -28,6 +28,20 @@ class Peer:
         answer = self.ask({"prompt": list(prompt), "count": count})
         return answer["tokens"], answer["seconds"]
 
+    def prefill(self, prompt: Sequence[int]) -> float:
+        """Return the seconds from ``prompt`` to the first token after it."""
+        seconds: float = self.ask({"prompt": list(prompt), "count": 1})["first"]
+        return seconds
+
+    def window(self, prompt: Sequence[int], tokens: Sequence[int]) -> float | None:
+        """Return the seconds of a pass over ``tokens`` after ``prompt``, or None if the peer cannot tell."""
+        seconds: float | None = self.ask({"prompt": list(prompt), "window": list(tokens)})["seconds"]
+        return seconds
+
+    def bytes(self) -> int:
+        """Return the bytes of the weights that a token reads."""
+        return int(self.ask({"bytes": True})["bytes"])
+
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer of a peer with questions of its own. Raises ``SystemExit`` if it has ended."""
         return self._link.answer(question)

@@ -2,33 +2,74 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-Generate = Callable[[Sequence[int], int], tuple[list[int], float]]
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def serve(load: Callable[[], tuple[str, Generate]]) -> None:
-    """Answer prompts from standard input with the results of ``load``: a version and a decoding function.
+@dataclass(frozen=True)
+class Decoded:
+    """Greedy tokens after a prompt, and the seconds until the first of them and from the first to the last."""
 
-    Input: ``{"prompt": ids, "count": n}``. Output: first ``{"version": text}``, then for each prompt
-    ``{"tokens": n ids, "seconds": after the first}``.
+    tokens: list[int]
+    first: float
+    rest: float
+
+
+Generate = Callable[[Sequence[int], int], Decoded]
+Window = Callable[[Sequence[int], Sequence[int]], float]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A loaded runtime.
+
+    ``bytes`` are those of the weights that a token reads. ``window`` returns the seconds of a pass over some tokens
+    after a context that is in the cache.
     """
 
-    def load_timed() -> tuple[str, Answer]:
-        version, generate = load()
+    version: str
+    bytes: int
+    generate: Generate
+    window: Window | None = None
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that every peer has."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("model", help="a GGUF file or a Hugging Face model folder, as the runtime reads")
+    parser.add_argument("work", help="where files that the runtime makes are stored")
+    parser.add_argument("--format", default="", help="of the weights; default: the runtime's own choice")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--drafts", type=int, default=0, help="drafts per round; default: plain decoding")
+    parser.add_argument("--head", default="", help="drafts are those of this head, not of prompt lookup")
+    return parser
+
+
+def serve(load: Callable[[], Served]) -> None:
+    """Answer the questions of ``process.Peer`` on standard input with the results of ``load``."""
+
+    def load_answers() -> tuple[str, Answer]:
+        served = load()
 
         def answer(question: dict[str, Any]) -> dict[str, Any]:
-            tokens, seconds = generate(question["prompt"], question["count"])
-            return {"tokens": tokens, "seconds": seconds}
+            if "bytes" in question:
+                return {"bytes": served.bytes}
+            if "window" in question:
+                window = served.window
+                return {"seconds": window(question["prompt"], question["window"]) if window else None}
+            found = served.generate(question["prompt"], question["count"])
+            return {"tokens": found.tokens, "first": found.first, "seconds": found.rest}
 
-        return version, answer
+        return served.version, answer
 
-    serve_answers(load_timed)
+    serve_answers(load_answers)
 
 
 def serve_answers(load: Callable[[], tuple[str, Answer]]) -> None:

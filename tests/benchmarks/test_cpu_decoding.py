@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cpu.aims import AT_ONCE, GREEDY, PASSES, aims
+from cpu.aims import AT_ONCE, GREEDY, MEMORY, PASSES, PROMPTS, SIZES, WEIGHTS, WINDOWS, aims
 from cpu.record import Record
 from cpu.tables import report
 from cpu.ways import Decoded, turn
@@ -65,6 +65,22 @@ def test_aim_is_compared_in_its_declared_direction(tmp_path: Path) -> None:
     assert "1.20" in next(line for line in told.splitlines() if line.startswith("blocks, 128, 4 columns"))
 
 
+def test_each_runtime_has_a_row_with_speeds_and_quality(tmp_path: Path) -> None:
+    record = Record.open(tmp_path, SETTINGS)
+    record.add(GREEDY, {"blocks, plain": 300.0, "xllamacpp:q4_0": 150.0, "vllm+peagle": 90.0})
+    record.add(PROMPTS, {"blocks, plain": 2000.0, "xllamacpp:q4_0": 1000.0})
+    for slow in (1, 2, 4):
+        times = {"1 column": 2.0, "5 columns": 3.0, "8 columns": 5.0}
+        record.add(WINDOWS, {f"blocks, plain, {columns}": slow * time for columns, time in times.items()})
+    record.add(MEMORY, {"GB/s": 16.4})
+    record.add(SIZES, {"blocks, plain": 85.5})
+    record.add(WEIGHTS, {"xllamacpp:q4_0": 3.78})
+    rows = report(record).partition("all runtimes; memory 16.4 GB/s")[2].splitlines()
+    assert rows[2].split() == ["blocks,", "plain", "300", "2000", "1.50", "2.50", "-", "85.5"]
+    assert rows[3].split() == ["xllamacpp:q4_0", "150", "1000", "-", "-", "3.78", "-"]
+    assert rows[4].split() == ["vllm+peagle", "90.0", "-", "-", "-", "-", "-"]
+
+
 def test_every_turn_starts_with_a_different_runner() -> None:
     order: list[str] = []
 
@@ -76,7 +92,7 @@ def test_every_turn_starts_with_a_different_runner() -> None:
     assert order == ["b", "c", "a"]
 
 
-@pytest.mark.parametrize("name", ["vllm", "llama.cpp:int4", "onnxruntime-genai+eagle"])
+@pytest.mark.parametrize("name", ["sglang", "llama.cpp:int4", "onnxruntime-genai+eagle3", "vllm+drafts"])
 def test_a_peer_that_there_is_not_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"unknown peer {name.replace('+', '.')}"):
         command_of(name, tmp_path, tmp_path, 2)
