@@ -84,7 +84,7 @@ def command_of(
     parts = Name.parse(name)
     runtime = parts.runtime
     if runtime.reads_gguf and not source.is_file():
-        raise SystemExit(f"{name} needs a GGUF file, but the engine was built from {source}")
+        raise SystemExit(f"{name.partition('+')[0]} needs a GGUF file, but the engine was built from {source}")
     settings = ["--threads", str(threads), *(["--format", parts.format] if parts.format else [])]
     if parts.method:
         settings += ["--drafts", str(drafts), *runtime.methods[parts.method]]
