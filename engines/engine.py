@@ -24,7 +24,7 @@ from .grammars.tally import GrammarTally
 from .loop import Load, Loop
 from .machine import memory_bytes, most_threads
 from .policy.drafts_per_round import NumSpeculativeTokens, Policy, spaced_counts
-from .policy.sweep import Sweep
+from .policy.sweep import MeasuredK, Sweep
 from .request_factory import ChatOptions, DraftOptions, EncodedInput, Prompt, RequestFactory, TemplateOptions
 from .requests.arguments import flag, integer, number, prompts_of, refusal, texts_of
 from .requests.params import SamplingParams, params_of
@@ -39,7 +39,8 @@ from .text.tokenizer import Tokenizer
 
 MAX_QUEUE_SIZE = 256
 MOST_PRIORITY = (1 << 31) - 1
-_CYCLES, _TIMED_CALLS, _TIMED_TOKENS = 8, 16, 64  # of `round_costs`: cycles through all K, calls, and their tokens
+_CYCLES, _FEW, _PATIENCE = 16, 3, 3  # of `measure_rounds`: cycles through all K, those within its time, times that time
+_TIMED_CALLS, _TIMED_TOKENS = 16, 64
 _PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 16 << 30  # of the free memory, for the prefix cache
 
 
@@ -523,27 +524,36 @@ class Engine:
             )
         return self._loop.run_exclusive(lambda: self._backend.draft_logits(ids, k))
 
-    def round_costs(self, prompts: Sequence[Prompt], *, seconds: float = 10.0) -> dict[int, float]:
-        """Return the cost of a round of all ``prompts`` together, by K, in rounds of K = 0.
+    def measure_rounds(
+        self, prompts: Sequence[Prompt], rows: int = 1, *, counts: Sequence[int] | None = None, seconds: float = 10.0
+    ) -> Mapping[int, MeasuredK]:
+        """Return the tokens and the costs of rounds of ``rows`` texts, by K. Nothing else should run meanwhile.
 
-        K are 0, powers of two and the maximum, which take turns for about ``seconds``. Nothing else should run then.
-        Empty if the answers are too short to time every K, and for an engine whose method does not draft with a head:
-        other drafts cost almost nothing, and do not exist for every column.
+        ``counts`` are the K to measure, by default 0, powers of two and the maximum. They take turns within each
+        answer. Measuring ends when every prompt was answered and every K ran often. After ``seconds``, a few rounds of
+        every K suffice, and after three times as many a single turn. Empty if the answers are too short for that, and
+        for an engine whose method does not draft with a head: other drafts cost almost nothing, and do not exist for
+        every column.
 
-        Raises ``UsageError`` for more prompts than run at once, and the errors of ``generate``.
+        Raises ``UsageError`` for more rows than run at once, and the errors of ``generate``.
         """
-        rows = integer("the number of prompts", len(prompts), 1, self._loop.slots)
+        rows = integer("rows", rows, 1, self._loop.slots)
         how = self._factory.decoding()
         if not how.method.needs_head:
             return {}
-        sweep = Sweep(spaced_counts(self.manifest.speculation.max_num_speculative_tokens), rows)
+        most = self.manifest.speculation.max_num_speculative_tokens
+        sweep = Sweep(sorted({0, *(spaced_counts(most) if counts is None else counts)}), rows)
         params = SamplingParams(max_tokens=_TIMED_TOKENS, ignore_eos=True)
         began = time.perf_counter()
-        for _ in range(_TIMED_CALLS):
-            self._generate(prompts, params, replace(how, policy=sweep))
-            if sweep.cycles >= _CYCLES or (sweep.cycles and time.perf_counter() > began + seconds):
+        for call in range(max(_TIMED_CALLS, len(prompts))):
+            spent, is_whole = time.perf_counter() - began, call * rows >= len(prompts)
+            if is_whole and (sweep.cycles >= _CYCLES or (sweep.cycles >= _FEW and spent > seconds)):
                 break
-        return dict(zip(sweep.counts, sweep.costs, strict=False))
+            if sweep.cycles and spent > _PATIENCE * seconds:
+                break
+            texts = [prompts[(call * rows + row) % len(prompts)] for row in range(rows)]
+            self._generate(texts, params, replace(how, policy=sweep))
+        return sweep.measured
 
     def _submitted(
         self, request: Request, timeout: float | None = None, priority: int = 0, *, waits: bool

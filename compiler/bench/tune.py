@@ -111,7 +111,7 @@ def tune(options: TuneOptions, progress: Progress | None = None) -> Tuned:
             ids = [list(each.input.ids) for each in encoded.prompts]
         choice = measure_k(engine, ids, most, progress)
     batches = measure_batches(
-        options.engine, manifest, options.rows, progress, draft=draft, prompts=ids, threads=options.threads
+        options.engine, manifest, options.rows, choice, progress, draft=draft, prompts=ids, threads=options.threads
     )
     rounds = replace(choice.measured, batches=batches)
     with changing(options.engine):

@@ -105,7 +105,7 @@ def assemble(
             batches: tuple[BatchCosts, ...] = ()
             try:
                 with run.phases("measure batches") as record:
-                    batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of)
+                    batches, record["reused"] = cached_batches(run, manifest, assembly.folder, pieces.made_of, choice)
             except EnvironmentProblem as error:  # the engine is whole without them
                 messages.append(
                     f"rounds of several requests were not measured, so their K comes from estimates until "

@@ -13,17 +13,21 @@ import numpy as np
 from ...engines.engine import Engine
 from ...engines.folder.manifest import Manifest
 from ...engines.folder.records import BatchCosts
+from ...engines.policy.drafts_per_round import spaced_counts
+from ...engines.policy.prior import filled_costs
+from ...engines.policy.sweep import promising
 from ..console.progress import Progress
 from ..store.stages import Stage
 from .check_numbers import Ids, prompts_for
+from .choose_k import KChoice
 from .shared_steps import PipelineRun
 
 ROWS = (2, 4)  # numbers of texts that a build measures; costs between them are interpolated
-_SECONDS = 10.0  # for each number of texts
+_SECONDS = 3.0  # for each number of texts
 
 
 def cached_batches(
-    run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage]
+    run: PipelineRun, manifest: Manifest, folder: Path, graphs: Mapping[str, Stage], choice: KChoice
 ) -> tuple[tuple[BatchCosts, ...], bool]:
     """Measure rounds of several texts with the engine in ``folder``, or reuse those of an earlier build of its graphs.
 
@@ -32,12 +36,13 @@ def cached_batches(
     """
 
     def make(stage: Path) -> None:
-        measured = measure_batches(folder, manifest, ROWS, run.progress)
+        measured = measure_batches(folder, manifest, ROWS, choice, run.progress)
         (stage / "batches.json").write_text(json.dumps([asdict(each) for each in measured]))
 
     most = manifest.speculation.max_num_speculative_tokens
     names = [stage.path.name for stage in graphs.values()]
-    key = [names, manifest.backend.versions[manifest.backend.name], most, platform.node()]
+    worth = max(choice.promising)
+    key = [names, manifest.backend.versions[manifest.backend.name], most, worth, platform.node()]
     stage = run.store.run("batch-costs", key, make)
     content = json.loads((stage.path / "batches.json").read_bytes())
     return tuple(BatchCosts(each["rows"], tuple(each["costs"])) for each in content), stage.reused
@@ -47,6 +52,7 @@ def measure_batches(
     folder: Path,
     manifest: Manifest,
     rows: Sequence[int],
+    choice: KChoice,
     progress: Progress,
     *,
     draft: str | None = None,
@@ -54,6 +60,9 @@ def measure_batches(
     threads: int | None = None,
 ) -> tuple[BatchCosts, ...]:
     """Return the costs of rounds of so many texts; numbers for which the engine was not built are omitted.
+
+    ``choice`` has the measurements of one text: a K that is far behind there is not measured, and neither is one that is
+    far behind with fewer texts. Their costs are extrapolated.
 
     ``draft`` names the drafter; ``prompts`` are the texts, by default bundled ones. Empty if the engine does not draft
     with a head. Raises ``EnvironmentProblem`` if this machine has no memory for so many caches.
@@ -66,13 +75,15 @@ def measure_batches(
         folder, max_batch_size=max(rows), check="sizes", prefix_cache_bytes=0, draft=draft, threads=threads
     ) as engine:
         texts = prompts or prompts_for(engine, max(rows))
-        found = []
+        found, last = [], max(choice.promising)
         for each in rows:
+            counts = [k for k in spaced_counts(most) if k <= max(last, 1)]
             with progress.step(f"measure rounds of {each} requests"):
-                costs = engine.round_costs([texts[at % len(texts)] for at in range(each)], seconds=_SECONDS)
-            if costs:
-                filled = np.interp(range(most + 1), [*costs], [*costs.values()])
-                found.append(BatchCosts(each, tuple(round(float(cost), 3) for cost in filled)))
+                measured = engine.measure_rounds(texts, each, counts=counts, seconds=_SECONDS)
+            if measured:
+                last = max(promising({k: of_k.value for k, of_k in measured.items()}))
+                between = np.interp(range(counts[-1] + 1), counts, [of_k.cost for of_k in measured.values()])
+                found.append(BatchCosts(each, tuple(round(cost, 3) for cost in filled_costs(between.tolist(), most))))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engines.folder.manifest import Manifest, in_oldest_format
 from ...engines.folder.records import BatchCosts, MeasuredRounds
+from ...engines.policy.sweep import MeasuredK, promising
 from ...engines.text.template_files import read_templates
 from ..console.progress import Advance, Progress
 from ..console.progress_lines import Tokens
@@ -22,7 +23,8 @@ from .shared_steps import PipelineRun
 if TYPE_CHECKING:
     from ...engines.engine import Engine
 
-_SWEEPS, _PROMPTS, _TOKENS = 3, 4, 48
+_PROMPTS, _SECONDS = 8, 9.0
+_SWEEPS, _ANSWERS, _TOKENS = 3, 4, 48
 _BEHIND = 0.8  # of the fastest: a K that is slower than this in every turn is dropped after two turns
 _PATIENCE = 3  # times the time budget, until every prompt was decoded once
 _WORTH = 1.1  # speedup over the K of the plans that justifies rebuilding them
@@ -46,7 +48,7 @@ class Rate:
     """Decoding speed at one K in tokens per second: median and extremes over its ``turns``. K = 0 is plain decoding.
 
     ``tokens_per_round`` is the mean of all rounds; ``round_cost`` is the cost relative to a round of plain decoding,
-    the median of paired ratios.
+    the median of paired ratios. A turn is an answer, or a few rounds of every K within one.
     """
 
     k: int
@@ -78,6 +80,11 @@ class KChoice:
     def justifies_rebuild(self, k: int) -> bool:
         """Return True if plans that were made for ``k`` should be rebuilt for the fastest K."""
         return self.k != k and self.gain_over(k) >= _WORTH
+
+    @property
+    def promising(self) -> set[int]:
+        """Return 0, and the K that are not far behind the fastest."""
+        return promising({rate.k: rate.tokens_per_round / rate.round_cost for rate in self.rates})
 
     @property
     def measured(self) -> MeasuredRounds:
@@ -124,7 +131,30 @@ def choose_k(
 
 
 def measure_k(engine: Engine, prompts: Sequence[Ids], most: int, progress: Progress) -> KChoice:
-    """Measure K = 0..``most`` with an engine and its default drafter."""
+    """Measure K = 0..``most`` with an engine and its default drafter.
+
+    All K take turns within each answer if every round can verify K drafts, and rounds of a new K need no preparation.
+    Otherwise they take turns on whole answers.
+    """
+    with progress.step(f"choose K among 1..{most}"):
+        prepares = bool(engine.manifest.backend.gpus)
+        measured = {} if prepares else engine.measure_rounds(prompts, counts=range(most + 1), seconds=_SECONDS)
+        return of_rounds(measured) if measured else _measure_answers(engine, prompts, most, progress)
+
+
+def of_rounds(measured: Mapping[int, MeasuredK]) -> KChoice:
+    """Return the choice among K whose rounds were measured."""
+    plain, rates = statistics.median(measured[0].seconds), list[Rate]()
+    for k, each in measured.items():
+        median = each.value / plain  # by the paired cost: a K that was left out did not see the later cycles
+        slowest, fastest = (each.tokens / limit(each.seconds) for limit in (max, min))
+        rates.append(
+            Rate(k, median, min(slowest, median), max(fastest, median), each.tokens, each.cost, len(each.seconds))
+        )
+    return KChoice(max((k for k in measured if k), key=lambda k: measured[k].value), tuple(rates))
+
+
+def _measure_answers(engine: Engine, prompts: Sequence[Ids], most: int, progress: Progress) -> KChoice:
     from ...engines.requests.params import SamplingParams
 
     params = SamplingParams(max_tokens=_TOKENS, ignore_eos=True)
@@ -135,8 +165,8 @@ def measure_k(engine: Engine, prompts: Sequence[Ids], most: int, progress: Progr
         return Decoded(many, output.decode_seconds, acceptance.rounds + acceptance.undrafted, acceptance.accepted)
 
     total = (2 + _SWEEPS * len(prompts) * (most + 1)) * (_TOKENS - 1)  # if no K is dropped and time suffices
-    with progress.step(f"choose K among 1..{most}", Tokens(total)) as advance:
-        return choose_k(decode, prompts, most, sweeps=_SWEEPS, advance=advance)
+    with progress.step("decode with every K", Tokens(total)) as advance:
+        return choose_k(decode, prompts, most, sweeps=_SWEEPS, seconds=_SECONDS, advance=advance)
 
 
 def _rate(k: int, turns: Sequence[Decoded], plain: Sequence[Decoded]) -> Rate:
@@ -181,8 +211,10 @@ def cached_choice(
 
         with run.progress.step("load the engine"):
             loaded = Engine.load(folder, check="sizes", prefix_cache_bytes=0)
-        prompts = prompts_for(loaded, _PROMPTS)
-        require_numbers(loaded, prompts, engine)
+        found = prompts_for(loaded, _PROMPTS if manifest.draft_method.needs_head else _ANSWERS)
+        half = (len(found) + 1) // 2
+        prompts = [each for at in range(half) for each in found[at::half]]  # code and prose in turn
+        require_numbers(loaded, prompts[:_ANSWERS], engine)
         choice = measure_k(loaded, prompts, most, run.progress)
         (stage / "choice.json").write_text(json.dumps(asdict(choice)))
 

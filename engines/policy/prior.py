@@ -90,11 +90,11 @@ def measured(
     rates = [min(max(each, _LEAST_RATE), 1.0) for each in rates]
     while len(rates) < most:
         rates.append(rates[-1] * _FALL if rates else _FALL)
-    several = {rows: _costs(each, most) for rows, each in batches.items()}
-    return Prior(tuple(rates[:most]), _costs(costs, most), *_MEASURED, several)
+    several = {rows: filled_costs(each, most) for rows, each in batches.items()}
+    return Prior(tuple(rates[:most]), filled_costs(costs, most), *_MEASURED, several)
 
 
-def _costs(costs: Sequence[float], most: int) -> tuple[float, ...]:
+def filled_costs(costs: Sequence[float], most: int) -> tuple[float, ...]:
     """Return the costs of K = 0 .. ``most`` relative to K = 0, not decreasing, the missing ones extrapolated."""
     known = rising(costs)
     while len(known) <= most:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from peagle.compiler.bundled.prompts import code_prompts, default_prompts, questions
-from peagle.compiler.pipeline.choose_k import Decoded, choose_k
+from peagle.compiler.pipeline.choose_k import Decoded, choose_k, of_rounds
 from peagle.engines import Engine
+from peagle.engines.policy.sweep import MeasuredK
 
 PROMPTS = ["a", "b"]
 
@@ -130,6 +131,17 @@ def test_only_decoding_counts_as_time_spent() -> None:
 def test_plans_are_rebuilt_for_a_k_faster_by_a_margin(of: int, worth: bool) -> None:
     choice = choose_k(lambda _, k: took({0: 1.0, 1: 0.9, 2: 0.53, 3: 0.5}[k]), PROMPTS, 3)
     assert (choice.k, choice.justifies_rebuild(of)) == (3, worth)
+
+
+def test_rounds_that_took_turns_within_answers_decide_by_their_paired_costs() -> None:
+    """K = 2 was left out, and did not see the later rounds, when the machine was twice as slow."""
+    plain, one = MeasuredK(1.0, 1.0, (1.0, 2.0, 2.0)), MeasuredK(1.5, 1.25, (1.25, 2.5, 2.5))
+    choice = of_rounds({0: plain, 1: one, 2: MeasuredK(1.8, 2.4, (2.4,))})
+    assert (choice.k, choice.promising) == (1, {0, 1})
+    assert choice.speedup == pytest.approx(1.2)
+    assert choice.gain_over(2) == pytest.approx(1.6)
+    assert [rate.turns for rate in choice.rates] == [3, 3, 1]
+    assert all(rate.slowest <= rate.tokens_per_second <= rate.fastest for rate in choice.rates)
 
 
 def test_bundled_prompts_are_those_of_verify() -> None:
