@@ -61,8 +61,8 @@ def measure_batches(
 ) -> tuple[BatchCosts, ...]:
     """Return the costs of rounds of so many texts; numbers for which the engine was not built are omitted.
 
-    ``choice`` has the measurements of one text: a K that is far behind there is not measured, and neither is one that is
-    far behind with fewer texts. Their costs are extrapolated.
+    ``choice`` has the measurements of one text. A K that is far behind there, or with fewer texts, is not measured:
+    its cost is extrapolated.
 
     ``draft`` names the drafter; ``prompts`` are the texts, by default bundled ones. Empty if the engine does not draft
     with a head. Raises ``EnvironmentProblem`` if this machine has no memory for so many caches.
