@@ -23,7 +23,7 @@ class MeasuredK:
 
     @property
     def value(self) -> float:
-        """Return the tokens per second, over those of plain decoding."""
+        """Return the tokens per second relative to plain decoding."""
         return self.tokens / self.cost
 
 
@@ -95,7 +95,7 @@ class Sweep:
 
     @property
     def measured(self) -> Mapping[int, MeasuredK]:
-        """What was measured of every K; empty if no cycle counts."""
+        """Measurements of every K; empty if no cycle counts."""
         return {k: self._measured(k) for k in self.counts} if self.cycles else {}
 
     def _measured(self, k: int) -> MeasuredK:
