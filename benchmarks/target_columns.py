@@ -57,8 +57,8 @@ def apart(engine: Path, folder: Path) -> Path:
 
 def _bound(session: Any, width: int, context: int) -> Any:
     dims, (types, _) = {"B": 1, "S": width, "E": width}, tensors_of(session)
-    arrays = {
-        given.name: np.zeros([dims.get(dim, dim) for dim in given.shape], types[given.name].dtype)
+    arrays = {  # zeros that are written: all pages of a new np.zeros are one, which never leaves the processor's cache
+        given.name: np.full([dims.get(dim, dim) for dim in given.shape], 0, types[given.name].dtype)
         for given in session.get_inputs()
     }
     arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = context, width, width - 1

@@ -78,8 +78,8 @@ class Passes:
         if key in self._bound:
             return self._bound[key]
         dims = {"B": 1, "S": columns, "E": emitted}
-        arrays: dict[str, Any] = {
-            i.name: np.zeros([d if isinstance(d, int) else dims[d] for d in i.shape], self._given[i.name].dtype)
+        arrays: dict[str, Any] = {  # zeros that are written: all pages of a new np.zeros are one, always cached
+            i.name: np.full([d if isinstance(d, int) else dims[d] for d in i.shape], 0, self._given[i.name].dtype)
             for i in self._session.get_inputs()
         }
         arrays["start"][:], arrays["window_len"][:], arrays["draft_len"][:] = context, columns, columns - 1

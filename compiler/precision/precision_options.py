@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...plugins.errors import UsageError
-from ...plugins.number_formats import NUMBER_FORMATS, NumberFormat, quantized_formats
+from ...plugins.number_formats import FP32, NUMBER_FORMATS, NumberFormat, quantized_formats
 from ..console.option_fields import option
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ def _or(names: Iterable[str]) -> str:
 _CALIBRATED = _names(lambda each: each.is_calibrated(tensorrt=False))
 _CALIBRATED_ON_GPUS = _names(lambda each: each.is_calibrated(tensorrt=True) and not each.is_calibrated(tensorrt=False))
 _FITTED = _names(lambda each: each.is_fitted)
-_CACHES = _names(lambda each: each.caches is not None and not each.caches.calibrated)
+_CACHES = _names(lambda each: each is FP32 or (each.caches is not None and not each.caches.calibrated))
 _CACHES_ON_GPUS = _names(lambda each: each.caches is not None and each.caches.calibrated)
 _DRAFTERS = _names(lambda each: each.drafts(tensorrt=True))
 _DRAFTERS_ON_CPUS = _names(lambda each: each.drafts(tensorrt=False) and not each.drafts(tensorrt=True))
 _AS_STORED = _names(lambda each: each.as_stored)
+_INTEGERS = _or(each.name for each in NUMBER_FORMATS.values() if each.kernels)
+_INTEGER_CACHES = _names(lambda each: each.caches is not None and bool(each.caches.default_of))
 _QUANTIZED = _or(each.name for each in quantized_formats())
 
 
@@ -51,7 +53,8 @@ class PrecisionOptions:
     kv_cache: str | None = option(
         "--kv-cache-dtype",
         f"Type of cached keys and values: {_CACHES_ON_GPUS} (TensorRT); {_CACHES} (ONNX Runtime with this project's "
-        "kernels). (default: the compute type of the model)",
+        f"CPU kernels). (default: the compute type of the model; {_INTEGER_CACHES} with these kernels if --precision is "
+        f"{_INTEGERS})",
     )
     lm_head: str | None = option(
         "--lm-head-precision",

@@ -122,7 +122,7 @@ class Recipe:
         if lowering.has_expert_layer and not _in_expert_layer(recipe.experts):
             return replace(recipe, expert_activations=recipe.wide)
         kernels = None if lowering.is_tensorrt else kernels_of(recipe.weights)
-        return recipe._with_kernels(kernels, has=lowering.has_kernels) if kernels else recipe
+        return recipe._with_kernels(kernels, lowering) if kernels else recipe
 
     def keeping_experts(self, kind: str, lowering: Lowering) -> Recipe:
         """Return the recipe for a checkpoint whose routed experts are stored in blocks of type ``kind``.
@@ -136,23 +136,24 @@ class Recipe:
         says = f"{self.says}; but routed experts stay {kind}, as the checkpoint stores them"
         return replace(self, experts=own.name, expert_activations=self.wide, says=says)
 
-    def _with_kernels(self, kernels: IntegerKernels, *, has: bool) -> Recipe:
+    def _with_kernels(self, kernels: IntegerKernels, lowering: Lowering) -> Recipe:
         """Return the recipe for CPU kernels; a lowering without them dequantizes weights and computes in ``wide``."""
-        if not has:
+        if not lowering.has_kernels:
             says = f"{kernels.codes} in blocks, computed in the wide type{_rest(self.wide)}"
             return replace(self, activations=self.wide, expert_activations=self.wide, says=says)
         says = (
             f"{kernels.codes} in blocks, inputs quantized to int8 at run time, for the matrices of attention, mlp and "
             f"experts; lm_head, and an embedding tied to it, also in {kernels.lm_head}; any other embedding, "
-            f"router, norms, biases, sinks and the KV cache stay {self.wide}"
+            f"router, norms, biases{_and_caches(lowering, self.wide)}"
         )
         if keeps_blocks(self.weights):
             says = (
                 f"{kernels.codes} for the matrices of attention, mlp and experts, lm_head and the embedding, "
-                "unchanged, inputs quantized to int8 at run time; matrices in other types, router, norms, biases, "
-                f"sinks and the KV cache stay {self.wide}"
+                "unchanged, inputs quantized to int8 at run time; matrices in other types, router, norms, biases"
+                f"{_and_caches(lowering, self.wide)}"
             )
-        at_run_time = replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME)
+        caches = lowering.integer_caches or self.kv_cache
+        at_run_time = replace(self, activations=_AT_RUN_TIME, expert_activations=_AT_RUN_TIME, kv_cache=caches)
         embedding = kernels.embedding or self.embedding
         return replace(at_run_time, lm_head=kernels.lm_head, embedding=embedding, says=says)
 
@@ -243,6 +244,12 @@ def _rest(wide: str) -> str:
         ", for the matrices of attention, mlp and experts; embedding, lm_head, router, norms, biases, sinks and "
         f"the KV cache stay {wide}"
     )
+
+
+def _and_caches(lowering: Lowering, wide: str) -> str:
+    """Return the end of a sentence that lists what stays in the type ``wide``."""
+    own = lowering.integer_caches
+    return f" and sinks stay {wide}; the KV cache is {own}" if own else f", sinks and the KV cache stay {wide}"
 
 
 class _Recipes(Mapping[str, Recipe]):

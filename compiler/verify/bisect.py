@@ -110,8 +110,8 @@ class BisectTrial:
 
     @property
     def has_caches(self) -> bool:
-        """True if the KV caches are quantized as well as the weights."""
-        return self._half.caches is not None
+        """True if the KV caches are quantized as well as the weights, further than by default."""
+        return self._half.caches is not None and self._half.caches.kind != self._lowering.integer_caches
 
     def measure(self, names: Collection[str], *, quick: bool = False, caches: bool = True) -> LogitsComparison:
         """Compare logits with these weights quantized and all others unquantized.

@@ -149,5 +149,5 @@ def _bisection(precision: Precision) -> list[Line]:
 
 
 def _remedy(cost: Cost) -> str:
-    """Return how to leave a group unquantized if --exclude cannot."""
-    return "" if cost.exclude else "; unquantized without --kv-cache-dtype"
+    """Return how to avoid the cost of a group if --exclude cannot."""
+    return "" if cost.exclude else "; omit --kv-cache-dtype to avoid it"

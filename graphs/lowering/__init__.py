@@ -67,6 +67,12 @@ class Lowering:
         uses = {each.name: each.caches for each in NUMBER_FORMATS.values()}
         return tuple(name for name, use in uses.items() if use and self.name in use.lowerings)
 
+    @property
+    def integer_caches(self) -> str | None:
+        """The default cache format of models with integer weights; None for the compute type."""
+        uses = {each.name: each.caches for each in NUMBER_FORMATS.values()}
+        return next((name for name, use in uses.items() if use and self.name in use.default_of), None)
+
 
 def _std(model: ir.Model) -> None:
     from . import std

@@ -20,6 +20,8 @@ from .quantized_weight import Rounding
 CACHE_TYPE = ir.DataType.FLOAT8E4M3FN
 _KINDS = {"k": (3, 1), "v": (4, 2)}  # indices of a cache among the inputs and outputs of CachedAttention
 _NEW = {"k": 1, "v": 2}  # and of the new keys and values
+_ROUNDS_AS = {"float16": "saturates", "int8": "scaled"}  # the attribute of CachedAttention for a type of caches
+_WIDE = "use --kv-cache-dtype fp32"
 
 
 def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
@@ -32,7 +34,7 @@ def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
         for kind, (place, out) in _KINDS.items():
             cache, output = node.inputs[place], node.outputs[out]
             origin = _origin(cache, place, out)
-            _require_unread(origin, (cache, output), layers)
+            _require_unread(origin, (cache, output), layers, "omit --kv-cache-dtype")
             cache.type = output.type = ir.TensorType(CACHE_TYPE)
             node.attributes[f"{kind}_scale"] = ir.AttrFloat32(f"{kind}_scale", scales[str(origin.name)])
 
@@ -40,21 +42,21 @@ def quantize_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
 def lower_cache_precision(model: ir.Model, dtype: str) -> None:
     """Rewrite in place: every cache has the type ``dtype``, to which attention rounds new values.
 
-    Raises ``BuildError`` if anything else reads a cache.
+    Finite values beyond the range of float16 become its largest. Raises ``BuildError`` if anything else reads a cache.
     """
     kind = ir.TensorType(ir.DataType(BY_NAME[dtype].onnx))
     layers = _attention(model)
     for node in layers:
         for place, out in _KINDS.values():
             cache, output = node.inputs[place], node.outputs[out]
-            _require_unread(_origin(cache, place, out), (cache, output), layers)
+            _require_unread(_origin(cache, place, out, _WIDE), (cache, output), layers, _WIDE)
             for each in (cache, output):  # the cache may be the previous layer's
                 if each.shape is not None and each.dtype != kind.dtype:
                     width = cache_width(int(each.shape[-1]), dtype)
                     each.shape = ir.Shape([*each.shape[:-1], width])
                 each.type = kind
-        if dtype == "int8":
-            node.attributes["scaled"] = ir.AttrInt64("scaled", 1)
+        name = _ROUNDS_AS[dtype]
+        node.attributes[name] = ir.AttrInt64(name, 1)
 
 
 def round_caches(model: ir.Model, scales: Mapping[str, float]) -> None:
@@ -89,25 +91,27 @@ def _attention(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
 
 
-def _require_unread(origin: ir.Value, versions: Iterable[ir.Value], layers: Collection[ir.Node]) -> None:
-    """Raise ``BuildError`` if anything but attention reads a version of a cache, other than its sizes."""
+def _require_unread(
+    origin: ir.Value, versions: Iterable[ir.Value], layers: Collection[ir.Node], fix: str
+) -> None:
+    """Raise ``BuildError`` with ``fix`` if anything but attention reads a version of a cache, other than its sizes."""
     readers = {user for version in versions for user, _ in version.uses()} - {*layers}
     if any(user.op_type != "Shape" or user.attributes.get_int("end", 4) not in (1, 2, 3) for user in readers):
         raise BuildError(
             f"{origin.name} cannot be quantized",
             why="a node other than attention reads it",
-            fix="omit --kv-cache-dtype",
+            fix=fix,
         )
 
 
-def _origin(cache: ir.Value, place: int, out: int) -> ir.Value:
-    """Return the graph input of a cache, through the layers that write to it."""
+def _origin(cache: ir.Value, place: int, out: int, fix: str = "omit --kv-cache-dtype") -> ir.Value:
+    """Return the graph input of a cache, through the layers that write to it; ``fix`` is for those of anything else."""
     while (node := cache.producer()) is not None:
         if node.op_type != "CachedAttention" or node.outputs[out] is not cache:
             raise BuildError(
                 f"{cache.name} cannot be quantized",
                 why=f"the cache is the output of {node.op_type}",
-                fix="omit --kv-cache-dtype",
+                fix=fix,
             )
         cache = node.inputs[place]
     return cache

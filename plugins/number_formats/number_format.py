@@ -124,12 +124,14 @@ class CacheUse:
     """The use of a format for keys and values, with the ``lowerings`` whose attention supports it.
 
     ``calibrated``: the target's caches hold codes with one measured scale per layer. ``limits`` apply to a build with
-    only its caches in the format; None means the recipe's.
+    only its caches in the format; None means the recipe's. ``default_of``: the lowerings whose models with integer
+    weights use it by default.
     """
 
     lowerings: tuple[str, ...]
     calibrated: bool = False
     limits: PrecisionLimits | None = None
+    default_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

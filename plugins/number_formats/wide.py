@@ -13,7 +13,7 @@ FP16 = NumberFormat(
     16,
     "all weights and the KV cache in fp16",
     PrecisionLimits(0.005, 0.01, 0.03),
-    caches=CacheUse(_CPU_ATTENTION),
+    caches=CacheUse(_CPU_ATTENTION, default_of=("cpu",)),
 )
 BF16 = NumberFormat(
     "bf16",

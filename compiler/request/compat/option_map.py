@@ -198,7 +198,7 @@ TABLE: tuple[OptionMapping, ...] = (
     OptionMapping("quant_config.kv_cache_quant_algo", "kv_cache_dtype", {each.name: each.name for each in (FP8, INT8)},
                   only=True, why="quantized caches are fp8 (TensorRT) or int8 (ONNX Runtime)", fix="omit the option"),
     OptionMapping("kv_cache_config.dtype kv_cache_dtype", "kv_cache_dtype",
-                  {"auto": None, "fp8_e4m3": FP8.name, "float16": "fp16", "bfloat16": "bf16"}),
+                  {"auto": None, "fp8_e4m3": FP8.name, "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}),
     OptionMapping("quant_config.exclude_modules", "exclude", turned=_rounded_modules, several=True,
                   why="the recipe sets the types of head, embedding, routers and norms; see --lm-head-precision"),
     OptionMapping("quant_config.group_size", why="the block size is always 32"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ....plugins.number_formats import NUMBER_FORMATS, quantized_formats
+from ....plugins.number_formats import FP32, NUMBER_FORMATS, quantized_formats
 from ...request.verb_options import VerbOption
 
 Complete = Callable[[str], list[str]]
@@ -99,7 +99,7 @@ _NAMES: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("backend", "lowering"): lambda: ("cpu", "ort", "std"),
     ("backend", "experts"): _forms,
     ("precision", "name"): recipe_names,
-    ("precision", "kv_cache"): lambda: [each.name for each in NUMBER_FORMATS.values() if each.caches],
+    ("precision", "kv_cache"): lambda: [each.name for each in NUMBER_FORMATS.values() if each.caches or each is FP32],
     ("precision", "lm_head"): lambda: [each.name for each in quantized_formats()],
     ("precision", "drafter"): lambda: [each.name for each in quantized_formats() if each.drafts(tensorrt=False)],
     ("calibration", "method"): _methods,

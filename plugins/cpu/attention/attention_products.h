@@ -80,6 +80,22 @@ struct PortableProducts {
   }
 };
 
+#ifdef PEAGLE_AARCH64
+// Every ARM processor of 64 bits converts float16.  Sums are left to the compiler's vectors.
+struct ArmProducts : PortableProducts {
+  static void widen(const std::uint16_t* halves, std::int64_t count, float* numbers) {
+    std::int64_t i = 0;
+    for (; i + 4 <= count; i += 4) vst1q_f32(numbers + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(halves + i))));
+    PortableProducts::widen(halves + i, count - i, numbers + i);
+  }
+  static void narrow(const float* numbers, std::int64_t count, std::uint16_t* halves) {
+    std::int64_t i = 0;
+    for (; i + 4 <= count; i += 4) vst1_u16(halves + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(numbers + i))));
+    PortableProducts::narrow(numbers + i, count - i, halves + i);
+  }
+};
+#endif
+
 #ifdef PEAGLE_X86_64
 struct Avx512Products {
   static void score(const float* const* queries, int rows, const Positions& keys, float scale, float* scores,

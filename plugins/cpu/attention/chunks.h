@@ -161,7 +161,11 @@ inline Form form_of(Instructions instructions) {
     return form_of<Avx2Products, Avx2Codes>(share_out_avx2, add_avx2, finish_avx2);
   }
 #endif
+#ifdef PEAGLE_AARCH64
+  return form_of<ArmProducts, PortableCodes>(share_out<ArmProducts>, add, finish);
+#else
   return form_of<PortableProducts, PortableCodes>(share_out<PortableProducts>, add, finish);
+#endif
 }
 
 }  // namespace attention

@@ -22,6 +22,22 @@ _WRITE = """
   v_all = CastLike(v_out, q)
 """
 
+# NaN and infinities stay.
+_SATURATE = """
+  {x}_32 = Cast<to=1>({x})
+  {x}_is_infinite = IsInf({x}_32)
+  {x}_clamped = Clip({x}_32, least, most)
+  {x}_sound = Where({x}_is_infinite, {x}_32, {x}_clamped)
+  {x}_new = CastLike({x}_sound, {x}_cache)
+  {x}_out = TensorScatter<axis=2>({x}_cache, {x}_new, start)
+  {x}_all = CastLike({x}_out, q)
+"""
+
+_FLOAT16 = """
+  most = Constant<value_float = 65504.0>()
+  least = Constant<value_float = -65504.0>()
+"""
+
 _WRITE_CODES = """
   {x}_scale = Constant<value_float: float = @{x}_scale>()
   {x}_new_32 = Cast<to=1>({x})
@@ -277,6 +293,9 @@ def body(attributes: Mapping[str, Any], present: frozenset[str]) -> str:
     if attributes["scaled"]:
         overload, write = f"int8_{overload}", _INT8 + _WRITE_INT8.format(x="k") + _WRITE_INT8.format(x="v")
         names = f"{names}, scaled"
+    if attributes["saturates"]:
+        overload, write = f"saturates_{overload}", _FLOAT16 + _SATURATE.format(x="k") + _SATURATE.format(x="v")
+        names = f"{names}, saturates"
     if attributes["k_scale"]:
         names, overload = f"{names}, k_scale, v_scale", f"fp8_{overload}"
         write = _WRITE_CODES.format(x="k") + _WRITE_CODES.format(x="v")

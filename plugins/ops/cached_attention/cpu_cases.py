@@ -16,13 +16,13 @@ _TOLERANCE = 2e-5  # exponentials differ from NumPy's in the last digits, and su
 
 def cpu_cases() -> Iterator[CpuCase]:
     """Two rows of several columns, one at the start of its cache and one at the end."""
-    for size, group, columns, window, softcap, has_sinks, kept_as in (
+    for size, group, columns, window, softcap, has_sinks, kept_as, *saturates in (
         (64, 3, 5, 0, 0.0, False, "float32"),
         (12, 1, 1, 0, 0.0, False, "float32"),
         (80, 2, 3, 70, 5.0, True, "float32"),
         (16, 4, 40, 0, 0.0, True, "float32"),
         (64, 3, 5, 0, 0.0, False, "float16"),
-        (12, 1, 2, 20, 0.0, True, "float16"),
+        (12, 1, 2, 20, 0.0, True, "float16", "saturates"),
         (64, 3, 5, 0, 0.0, False, "int8"),
         (12, 1, 40, 20, 0.0, True, "int8"),
     ):
@@ -36,6 +36,7 @@ def cpu_cases() -> Iterator[CpuCase]:
         tree = rng.random(size=(2, columns, columns)) < 0.5 if columns == 5 else None
         inputs = (*wide, *caches, start, sinks, tree)
         attributes = {"scale": 0.2, "window": window, "softcap": softcap, "scaled": int(kept_as == "int8")}
+        attributes |= dict.fromkeys(saturates, 1)
         yield CpuCase(inputs, attributes, tolerance=_TOLERANCE)
 
 

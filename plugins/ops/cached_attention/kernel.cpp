@@ -34,6 +34,7 @@ class CachedAttention : public Kernel {
     const std::int64_t batch = q.sizes[0], heads = q.sizes[1], columns = q.sizes[2], size = q.sizes[3];
     const std::int64_t key_heads = cache.sizes[1], length = cache.sizes[2];
     if ((inputs[kKeyCache].type == ort::kInt8) != (attributes_.scaled != 0)) refuse("caches must have scales if they are int8, and only then");
+    if (attributes_.saturates != 0 && inputs[kKeyCache].type != ort::kFloat16) refuse("only caches of float16 saturate");
     const std::int64_t kept = size + (inputs[kKeyCache].type == ort::kInt8 ? kScaleBytes : 0);
     const Shape fresh = Shape().with(batch).with(key_heads).with(columns).with(size);
     if (inputs[kK].shape != fresh || inputs[kV].shape != fresh || cache != Shape().with(batch).with(key_heads).with(length).with(kept) ||
@@ -76,6 +77,7 @@ class CachedAttention : public Kernel {
           scale_(kernel.attributes_.scale),
           softcap_(kernel.attributes_.softcap),
           window_(kernel.attributes_.window),
+          saturates_(kernel.attributes_.saturates != 0),
           q_(inputs[kQ]),
           k_(inputs[kK]),
           v_(inputs[kV]),
@@ -184,9 +186,20 @@ class CachedAttention : public Kernel {
 
     // A position's numbers, as the cache keeps them.
     void keep(const float* numbers, char* to) const {
+      float clamped[attention::kMostNumbers];
+      if (saturates_) numbers = in_range(numbers, clamped);
       if (kept_as_ == ort::kFloat16) return form_.narrow(numbers, size_, reinterpret_cast<std::uint16_t*>(to));
       if (kept_as_ == ort::kInt8) return form_.narrow_codes(numbers, size_, reinterpret_cast<std::int8_t*>(to));
       std::memcpy(to, numbers, std::size_t(size_) * sizeof(float));
+    }
+    // The same, with finite numbers in the range of float16.
+    const float* in_range(const float* numbers, float* room) const {
+      constexpr float kMost = 65504.0f, kInfinity = std::numeric_limits<float>::infinity();
+      for (std::int64_t i = 0; i < size_; i++) {
+        const float number = numbers[i], high = number > kMost ? kMost : number, both = high < -kMost ? -kMost : high;
+        room[i] = number_of(bits_of(number) & 0x7fffffffu) == kInfinity ? number : both;
+      }
+      return room;
     }
     // Positions of a head as they are kept, to numbers of whole vectors each.
     void widen(const char* from, std::int64_t positions, float* to) const {
@@ -436,6 +449,7 @@ class CachedAttention : public Kernel {
     const attention::Form& form_;
     const float scale_, softcap_;
     const std::int64_t window_;
+    const bool saturates_;
     const Tensor q_, k_, v_, start_;
     const float* sinks_;
     float* y_;

@@ -29,8 +29,11 @@ def cached_attention(
     k_scale: float = 0.0,
     v_scale: float = 0.0,
     scaled: int = 0,
+    saturates: int = 0,
 ) -> tuple[Array, Array, Array]:
     """Return the outputs in spec order for inputs in spec order. Caches are copied, not written in place."""
+    if saturates:
+        k, v = _clamped(k), _clamped(v)
     if bool(scaled) != (k_cache.dtype == np.int8):
         raise ValueError(f"a cache of {k_cache.dtype} does not match scaled = {scaled}")
     batch, heads, length, size = q.shape
@@ -63,6 +66,12 @@ def cached_attention(
 def _sees(ancestors: Array | None, b: int, s: int, t: int) -> bool:
     """Return True if column s sees column t, with t <= s."""
     return s == t or ancestors is None or bool(ancestors[b, s, t])
+
+
+def _clamped(new: Array) -> Array:
+    """Return new keys or values with finite ones in the range of float16."""
+    most = np.finfo(np.float16).max
+    return np.where(np.isfinite(new), np.clip(new, -most, most), new)
 
 
 def _kept(new: Array, scale: float, dtype: np.dtype[Any]) -> Array:

@@ -35,8 +35,8 @@ softmax column per head, which is dropped afterwards.
 
 With ``k_scale`` and ``v_scale``, the caches hold E4M3 codes, as ``CacheWriteFp8`` writes them, and attention uses the
 decoded values, also for the new positions. Without the scales, there are three types of caches: the type of q;
-float16, to which new keys and values are rounded before they are used; and int8, with a scale for each position of a
-head (``int8_caches.py``).
+float16, to which new keys and values are rounded before they are used (with ``saturates``, finite ones beyond its range
+become its largest, instead of infinity); and int8, with a scale for each position of a head (``int8_caches.py``).
 
 With ``ancestors``, the window is a tree of drafts. Within the window, a column sees itself and the earlier columns
 that its row of ``ancestors`` names, and no others, whatever they contain. Its position is start + the number of these
@@ -89,6 +89,7 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Attribute("k_scale", float, 0.0, "factor of the codes in k_cache; 0 if the cache has no codes", not_negative),
         Attribute("v_scale", float, 0.0, "factor of the codes in v_cache; set both factors or neither", not_negative),
         Attribute("scaled", int, 0, "1: caches are int8, with a scale for each position of a head", zero_or_one),
+        Attribute("saturates", int, 0, "1: finite numbers beyond the range of a float16 cache are clamped", zero_or_one),
     ),
     check_dims=_check_dims,
     cpu_cases=cpu_cases,

@@ -7,6 +7,7 @@ import pytest
 from peagle.compiler.precision.precision_options import PrecisionOptions
 from peagle.compiler.precision.recipes import RECIPES, emulated, in_words, patterns
 from peagle.graphs.lowering import LOWERINGS
+from peagle.plugins.number_formats import kernels_of
 
 NARROW = [name for name, recipe in RECIPES.items() if recipe.quantized_type]
 
@@ -54,6 +55,22 @@ def test_integers_on_a_cpu_take_the_head_along(name: str) -> None:
     assert (asked.lm_head, asked.weights) == ("fp32", name)
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_caches_are_in_float16_with_integer_weights_and_this_projects_kernels(name: str) -> None:
+    """Unless others are asked for. The record of an engine, also of one built before, gives its own caches again."""
+    integers = kernels_of(name) is not None
+    for lowering in LOWERINGS.values():
+        recipe = RECIPES[name].on("fp32", lowering)
+        narrow = integers and lowering.name == "cpu"
+        assert recipe.kv_cache == ("fp16" if narrow else recipe.wide)
+        assert ("the KV cache is fp16" in recipe.says) == narrow
+    recipe = RECIPES[name].on("fp32", LOWERINGS["cpu"])
+    wide = PrecisionOptions(kv_cache="fp32").of(recipe)
+    assert wide.kv_cache == wide.cache_type("drafter") == "fp32"
+    for each in (recipe, wide):
+        assert PrecisionOptions.recorded(each.record()).of(recipe).record() == each.record()
+
+
 @pytest.mark.parametrize("name", ["int8", "int4"])
 def test_standard_onnx_integers_are_dequantized_for_matmuls(name: str) -> None:
     record, says = (recipe := RECIPES[name].on("fp32", LOWERINGS["std"])).record(), recipe.says
@@ -87,7 +104,7 @@ def test_as_stored_covers_the_head_and_an_embedding_of_its_own() -> None:
     assert recipe.keeps_blocks
     record = recipe.record()
     assert {record[kind] for kind in ("weights", "experts", "lm_head", "embedding")} == {"stored"}
-    assert {record[kind] for kind in ("kv_cache", "router", "drafter")} == {"fp32"}
+    assert {record[kind] for kind in ("router", "drafter")} == {"fp32"}
     assert "unchanged" in recipe.says
     assert PrecisionOptions.recorded(record).of(recipe).record() == record
     assert "embedding" not in RECIPES["int4"].on("fp32", LOWERINGS["cpu"]).record(), "as before"

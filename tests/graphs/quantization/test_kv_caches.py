@@ -145,6 +145,9 @@ def test_narrower_caches_have_their_type_from_one_end_to_the_other(qwen3: Traced
         if "_cache." in str(value.name):
             width = before[str(value.name).removesuffix(".out")] + more
             assert (value.dtype, value.shape[-1]) == (ir.DataType[dtype.upper()], width)
+    for node in model.graph:
+        if node.op_type == "CachedAttention":
+            assert node.attributes.get_int("saturates", 0) == (dtype == "float16")
 
 
 @pytest.mark.parametrize("attributes", [None, {"start": 0, "end": 4}, {}])
@@ -152,8 +155,9 @@ def test_cache_with_other_readers_stays_unquantized(qwen3: Traced, attributes: d
     model = graph_files.load(qwen3.folder / "target.onnx")
     cache = next(value for value in model.graph.inputs if value.name == "v_cache.0")
     model.graph.append(ir.node("Identity", [cache]) if attributes is None else ir.node("Shape", [cache], attributes))
-    with pytest.raises(BuildError, match=r"v_cache\.0 cannot be quantized"):
+    with pytest.raises(BuildError, match=r"v_cache\.0 cannot be quantized") as caught:
         lower_cache_precision(model, "int8")
+    assert caught.value.fix == "use --kv-cache-dtype fp32"
 
 
 def test_cache_contents_are_codes(qwen3: Traced, rng: np.random.Generator) -> None:

@@ -117,12 +117,23 @@ def test_codes_match_the_write_op_and_attention_uses_their_values(case: Arrays, 
 
 
 @quick
-@given(cases(), attributes)
+@given(cases(), attributes, st.integers(0, 1))
 def test_body_with_float16_caches_matches_the_reference(
-    run_body: Any, case: Arrays, attributes: dict[str, Any]
+    run_body: Any, case: Arrays, attributes: dict[str, Any], saturates: int
 ) -> None:
     case = {name: x.astype(np.float16) if "cache" in name else x for name, x in case.items()}
-    same(run_body(OP, inputs_of(case), **attributes), OPS[OP].reference(*inputs_of(case), **attributes))
+    given = attributes | {"saturates": saturates}
+    same(run_body(OP, inputs_of(case), **given), OPS[OP].reference(*inputs_of(case), **given))
+
+
+def test_body_keeps_large_keys_and_values_in_the_range_of_float16(run_body: Any) -> None:
+    numbers = np.array([[[[7e4, -7e4, 65519, 3e38, -3e38, np.inf, -np.inf, 5]]]], np.float32)
+    new, old = np.zeros_like(numbers), np.zeros((1, 1, 1, 8), np.float16)
+    expected = np.array([65504, -65504, 65504, 65504, -65504, np.inf, -np.inf, 5], np.float16)
+    given = {"scale": 1.0, "window": 0, "softcap": 0.0, "saturates": 1}
+    for run in (lambda *inputs: run_body(OP, inputs, **given), lambda *inputs: OPS[OP].reference(*inputs, **given)):
+        k_out = run(new, numbers, numbers, old, old, np.zeros(1, np.int64))[1]
+        np.testing.assert_array_equal(k_out[0, 0, 0], expected)
 
 
 @quick

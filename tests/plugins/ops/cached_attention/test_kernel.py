@@ -158,6 +158,29 @@ def test_new_numbers_round_to_float16_on_every_path(cpu_library: Path) -> None:
         same_bits(attend(cpu_library, case, {"scale": 1.0}, path)[1], expected)
 
 
+def test_keys_and_values_beyond_float16_are_clamped_on_every_path(cpu_library: Path) -> None:
+    """The output stays finite where that of FP32 caches is; without the attribute, they become infinite."""
+    case = case_of(np.random.default_rng(9), 1, 2, 3, 5, 64, [70], 80)
+    for name, wild in (("k", 7e4), ("v", -3e38)):
+        case[name][0, :, 1, 3] = wild
+    assert np.isfinite(attend(cpu_library, case, {"scale": 0.1})[0]).all()
+    half, attributes = kept(case, "float16"), {"scale": 0.1, "saturates": 1}
+    assert not np.isfinite(attend(cpu_library, half, {"scale": 0.1})[0]).all()
+    expected = reference(half, attributes)
+    for path in paths_here(cpu_library):
+        y, k_out, v_out = attend(cpu_library, half, attributes, path)
+        np.testing.assert_allclose(y, expected[0], rtol=3e-5, atol=3e-2)
+        assert (k_out[0, 0, 71, 3], v_out[0, 0, 71, 3]) == (65504, -65504)
+        for ours, theirs in zip((k_out, v_out), expected[1:], strict=True):
+            same_bits(ours, theirs)
+
+
+def test_only_caches_of_float16_saturate(cpu_library: Path) -> None:
+    case = case_of(np.random.default_rng(7), 1, 1, 1, 1, 16, [0], 2)
+    with pytest.raises(Exception, match="only caches of float16 saturate"):
+        attend(cpu_library, case, {"scale": 1.0, "saturates": 1})
+
+
 @pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
 def test_non_finite_numbers_match_the_reference(cpu_library: Path, wild: float) -> None:
     """In one position that is seen: of its key and of its value."""
