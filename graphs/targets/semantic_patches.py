@@ -61,7 +61,7 @@ def attend(
 ) -> Tensor:
     """Run ``CachedAttention`` of one layer, q ``[B,Hq,S,D]`` -> ``[B,S,Hq,D]``, and update the window's caches."""
     caches = (window.k_caches[layer], window.v_caches[layer])
-    wide = (0.0, 0.0, 0)  # no codes; quantization sets them later
+    wide = (0.0, 0.0, 0, 0)  # neither codes nor float16; quantization sets them later
     (heads, head_dim), (kept, kept_dim) = ((x.shape[1], x.shape[3]) for x in (k, caches[0]))
     if (heads, head_dim) != (kept, kept_dim):
         raise BuildError(

@@ -63,6 +63,8 @@ def test_matrices_of_whole_blocks_are_packed_and_the_rest_is_as_before(built: Bu
     assert {product["op"] for product in products} == {"QuantizedLinear", "MatMulNBits"}, "not all widths are blocks"
     assert built.report["precision"]["target"]["share"] == built.report["precision"]["drafter"]["share"] == 1
     assert built.manifest.backend.lowering == "cpu"
+    for part in built.manifest.parts.values():
+        assert {cache.dtype for cache in part.caches} == {"float16"}
     assert PLACE in built.manifest.files
     (row,) = inspect_engine(built.path)["kernels"]
     assert row["machine"] == compiling.machine_name()
