@@ -53,8 +53,8 @@ class PrecisionOptions:
     kv_cache: str | None = option(
         "--kv-cache-dtype",
         f"Type of cached keys and values: {_CACHES_ON_GPUS} (TensorRT); {_CACHES} (ONNX Runtime with this project's "
-        f"CPU kernels). (default: the compute type of the model; {_INTEGER_CACHES} with these kernels if --precision is "
-        f"{_INTEGERS})",
+        f"CPU kernels). (default: the compute type of the model; {_INTEGER_CACHES} with these kernels if --precision "
+        f"is {_INTEGERS})",
     )
     lm_head: str | None = option(
         "--lm-head-precision",

@@ -91,9 +91,7 @@ def _attention(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.domain == DOMAIN and node.op_type == "CachedAttention"]
 
 
-def _require_unread(
-    origin: ir.Value, versions: Iterable[ir.Value], layers: Collection[ir.Node], fix: str
-) -> None:
+def _require_unread(origin: ir.Value, versions: Iterable[ir.Value], layers: Collection[ir.Node], fix: str) -> None:
     """Raise ``BuildError`` with ``fix`` if anything but attention reads a version of a cache, other than its sizes."""
     readers = {user for version in versions for user, _ in version.uses()} - {*layers}
     if any(user.op_type != "Shape" or user.attributes.get_int("end", 4) not in (1, 2, 3) for user in readers):

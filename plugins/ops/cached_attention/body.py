@@ -24,10 +24,10 @@ _WRITE = """
 
 # NaN and infinities stay.
 _SATURATE = """
-  {x}_32 = Cast<to=1>({x})
-  {x}_is_infinite = IsInf({x}_32)
-  {x}_clamped = Clip({x}_32, least, most)
-  {x}_sound = Where({x}_is_infinite, {x}_32, {x}_clamped)
+  {x}_new_32 = Cast<to=1>({x})
+  {x}_is_infinite = IsInf({x}_new_32)
+  {x}_clamped = Clip({x}_new_32, least, most)
+  {x}_sound = Where({x}_is_infinite, {x}_new_32, {x}_clamped)
   {x}_new = CastLike({x}_sound, {x}_cache)
   {x}_out = TensorScatter<axis=2>({x}_cache, {x}_new, start)
   {x}_all = CastLike({x}_out, q)

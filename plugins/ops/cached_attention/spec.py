@@ -89,7 +89,7 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
         Attribute("k_scale", float, 0.0, "factor of the codes in k_cache; 0 if the cache has no codes", not_negative),
         Attribute("v_scale", float, 0.0, "factor of the codes in v_cache; set both factors or neither", not_negative),
         Attribute("scaled", int, 0, "1: caches are int8, with a scale for each position of a head", zero_or_one),
-        Attribute("saturates", int, 0, "1: finite numbers beyond the range of a float16 cache are clamped", zero_or_one),
+        Attribute("saturates", int, 0, "1: numbers beyond the range of float16 caches are clamped", zero_or_one),
     ),
     check_dims=_check_dims,
     cpu_cases=cpu_cases,
