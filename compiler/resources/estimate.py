@@ -246,9 +246,7 @@ def estimate(
         host=HostMemory(_LIBRARIES, _buffers(census), graph.semantic * _NODE + tables * _TABLE_COPIES),
         time=Time(written / WRITTEN_BYTES_PER_SECOND, WRITTEN_BYTES_PER_SECOND),
         work=workload.work,
-        gpu=fit(known_gpu, types, written, token * length + (head_slot or 0), rows, tensors)
-        if known_gpu
-        else None,
+        gpu=fit(known_gpu, types, written, token * length + (head_slot or 0), rows, tensors) if known_gpu else None,
         speed_estimate=speeds,
         multiplied=expected_warning(census, recipe, lowering),
         refusal=f"{refusal.what}; {refusal.why}. {refusal.fix}" if refusal else "",
