@@ -7,16 +7,17 @@ from pathlib import Path
 
 import llama_server
 import pytest
+from peers.llama_cpp_source import requirement
 
 
 def test_source_is_that_of_the_other_peer() -> None:
-    name, _, version = llama_server.requirement().partition("==")
+    name, _, version = requirement().partition("==")
     assert name == "llama-cpp-python"
     assert version[0].isdigit()
 
 
 def test_compiled_server_is_used_again(tmp_path: Path) -> None:
-    version = llama_server.requirement().partition("==")[2]
+    version = requirement().partition("==")[2]
     program = tmp_path / f"llama-server-{version}" / "llama-server"
     program.parent.mkdir()
     program.touch()
