@@ -7,6 +7,7 @@ except for a few operators that are rewritten here, one node each. A program wit
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,14 +35,18 @@ def export_program(graph: nn.Module, inputs: Sequence[Any], shapes: Sequence[Any
 def known_results() -> Iterator[None]:
     """Let the exporter promote types without running every node again, which takes as long as the first trace.
 
-    Nodes keep the results of that trace, except those whose inputs are cast. A torch without this step runs as it is.
+    Nodes keep the results of that trace, except those whose inputs are cast. A torch with another form of this step
+    runs it as it is.
     """
     try:
         from torch.onnx._internal.fx.passes import type_promotion
 
         original, rule_of = type_promotion._TypePromotionInterpreter, type_promotion.get_type_promotion_rule
         promote, current = original._maybe_promote_node, original._set_current_node
+        is_known = [*inspect.signature(promote).parameters] == ["self", "node", "rule"]
     except (ImportError, AttributeError):
+        is_known = False
+    if not is_known:
         yield
         return
 
