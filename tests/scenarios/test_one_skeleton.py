@@ -1,4 +1,7 @@
-"""A build makes the modules of its target once, whatever it calibrates, rounds, traces and proves."""
+"""A build makes the modules of its target once, whatever it calibrates, rounds, traces and proves.
+
+The trace makes modules of its own, with the few layers that it needs.
+"""
 
 from __future__ import annotations
 
@@ -59,4 +62,4 @@ def test_an_int8_plan_is_built_with_one_skeleton(
     assert result.manifest.precision["weights"] == "int8"
     assert result.report["calibration"]
     assert {phase["phase"] for phase in result.report["phases"] if phase.get("reused")} <= {"kernels"}
-    assert constructed == ["meta"]
+    assert constructed == ["meta", "meta"]

@@ -40,10 +40,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> gguf_files.Written:
 
 @pytest.fixture(scope="module")
 def engine(written: gguf_files.Written) -> Path:
-    """Its engine, in the default precision, with drafts from its own text."""
+    """Its engine, in the default precision but for the caches, with drafts from its own text."""
     request = BUILD.request(
         model=str(written.file), draft="ngram", num_speculative_tokens=3, max_seq_len=64, backend="onnxruntime",
-        out=written.file.with_name("engine"),
+        kv_cache_dtype="fp32", out=written.file.with_name("engine"),
     )  # fmt: skip
     return build(request).path
 
