@@ -56,7 +56,7 @@ def readiness(request: CompileRequest) -> Readiness:
     needs = (*found.needs, *tracing_needs(found.host.bytes)) if found else ()
     if lacking := refusal_of(needs):
         problems.append(lacking)
-    verdict, short = _verdict(found)
+    verdict, short = fit_of(found)
     refusal = found.refusal if found else ""
     told = [problem.why if problem is lacking else f"{problem.what}: {problem.why}" for problem in problems]
     return Readiness(
@@ -81,12 +81,13 @@ def _unless_missing(problems: list[EnvironmentProblem], attempt: Callable[[], T]
         return None
 
 
-def _verdict(found: Estimate | None) -> tuple[str, bool]:
+def fit_of(found: Estimate | None) -> tuple[str, bool]:
     """Describe the fit into a named GPU, and return True if it does not fit."""
     if found is None or (verdict := found.gpu) is None:
         return "", False
     if verdict.refusal:
         return f"{verdict.gpu.name} cannot run the engine: {verdict.refusal}", True
-    if not verdict.fits:
-        return f"the engine does not fit {verdict.gpu.name}: short by {size(verdict.short_bytes)}", True
+    if not verdict.most_slots:  # an engine can be loaded with fewer slots than it was built for
+        short = verdict.short_bytes - (verdict.slots - 1) * verdict.slot_bytes
+        return f"the engine does not fit {verdict.gpu.name}: short by {size(short)}", True
     return f"the engine fits {verdict.gpu.name}, with {verdict.most_slots:,} slots", False

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from peagle.compiler.hardware.gpus import find_gpu
 from peagle.compiler.resources import check, disk, download
+from peagle.compiler.resources.gpu_memory import RESERVE, fit
+from peagle.compiler.resources.readiness import fit_of
 from tests.fixtures.commands import Run
 
 pytestmark = pytest.mark.usefixtures("trials_once")
@@ -126,3 +130,14 @@ def test_model_specific_checks_require_a_model(cli: Run, arguments: tuple[str, .
     done = cli("doctor", *arguments)
     assert done.code == 2
     assert "without --model" in done.err
+
+
+def test_a_gpu_with_room_for_fewer_slots_than_planned_is_ready() -> None:
+    """An engine can be loaded with fewer slots than it was built for; without room for one, what one lacks is named."""
+    b200 = find_gpu("b200")
+    room = b200.memory_bytes - int(b200.memory_bytes * RESERVE)
+    few = fit(b200, (), weight_bytes=0, slot_bytes=room // 3, slots=8)
+    none = fit(b200, (), weight_bytes=room - 10**9, slot_bytes=3 * 10**9, slots=8)
+    assert not few.fits
+    assert fit_of(SimpleNamespace(gpu=few)) == ("the engine fits b200, with 3 slots", False)  # type: ignore[arg-type]
+    assert fit_of(SimpleNamespace(gpu=none)) == ("the engine does not fit b200: short by 2.0 GB", True)  # type: ignore[arg-type]
