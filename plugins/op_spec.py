@@ -140,8 +140,8 @@ class OpSpec:
     every attribute of the op. ``bounds`` and ``check_dims`` check the dimensions whose size is known; ``check_dims``
     returns a complaint or None, and an op with a kernel has none. An op with a ``kernel`` is a TensorRT plugin;
     lowerings rewrite the others. An op with ``cpu_cases``, which test the kernel in its ``kernel.cpp``, is an ONNX
-    Runtime custom op if a C++ compiler was found; otherwise its body runs. ``in_stretches``: that kernel may be a step
-    of a ``Stretch``, because it reads no floats before it runs.
+    Runtime custom op if a C++ compiler was found; otherwise its body runs. ``in_fused_regions``: that kernel may be a
+    step of a ``FusedRegion``, because it reads no floats before it runs.
     """
 
     name: str
@@ -155,7 +155,7 @@ class OpSpec:
     check_dims: Callable[[Mapping[str, int]], str | None] | None = None
     kernel: Kernel | None = None
     cpu_cases: Callable[[], Iterable[CpuCase]] | None = None
-    in_stretches: bool = False
+    in_fused_regions: bool = False
 
     @property
     def home(self) -> Path:

@@ -187,7 +187,7 @@ def _model(layers: list[_Layer], shape: ProbeShape) -> bytes:
         (product,) = step("Mul", f"{silu},{up}", 1)
         (x,) = step("Add", f"{x},{linear(product, number, 3)}", 1)
     program = "\n".join([*lines, f"outputs {x}"])
-    return one_node_model("Stretch", inputs, {"y": "float32"}, {"program": program, "inputs": len(inputs)})
+    return one_node_model("FusedRegion", inputs, {"y": "float32"}, {"program": program, "inputs": len(inputs)})
 
 
 def _run(session: Any, columns: int, width: int) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""The self-test of ``Stretch``: a gated MLP on two threads, run whenever the kernels are compiled or loaded."""
+"""The self-test of ``FusedRegion``: a gated MLP on two threads, run whenever the kernels are compiled or loaded."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def check_fused_region(onnxruntime: Any, options: Any) -> None:
         f"weight_{at}": array for at, array in enumerate(weights)
     }
     model = one_node_model(
-        "Stretch", inputs, {"y": "float32", "up": "float32"}, {"program": _PROGRAM, "inputs": len(inputs)}
+        "FusedRegion", inputs, {"y": "float32", "up": "float32"}, {"program": _PROGRAM, "inputs": len(inputs)}
     )
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     y, up = session.run(None, {"x": x})
     for row in range(x.shape[1]):
         if not np.array_equal(session.run(None, {"x": x[:, row : row + 1]})[0], y[:, row : row + 1]):
-            raise ValueError("Stretch: the result of a row depends on the other rows")
+            raise ValueError("FusedRegion: the result of a row depends on the other rows")
     normed = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + np.float32(1e-5)) * norm
     gate, other = np.split(quantized_linear(normed, *weights[:2], format="int8", rows=2 * _INNER)[0], 2, axis=-1)
     inner = (gate / (1 + np.exp(-gate)) * other).astype(np.float32)
@@ -53,4 +53,4 @@ def check_fused_region(onnxruntime: Any, options: Any) -> None:
     # A value near the middle between two codes may round to either.
     step = np.abs(expected - x).max() / 100
     if not np.allclose(up, other, _TOLERANCE, step) or not np.allclose(y, expected, _TOLERANCE, step):
-        raise ValueError("Stretch: the results differ from those of its steps")
+        raise ValueError("FusedRegion: the results differ from those of its steps")

@@ -66,16 +66,16 @@ SELF_TEST = OpSpec(
         Attribute("absent_number", float, -0.5),
     ),
 )
-STRETCH = OpSpec(
-    name="Stretch",
-    doc="see stretch/program.h",
+FUSED_REGION = OpSpec(
+    name="FusedRegion",
+    doc="see fused_region/program.h",
     inputs=(Operand("inputs", (), ("any", "of several")),),
     outputs=(Operand("outputs", (), ("any", "of several")),),
     reference=lambda *_: (),
     body=lambda *_: "",
     attributes=(Attribute("program", str, ""), Attribute("inputs", int, 0)),
 )
-_OWN = {SELF_TEST.name: "cpu/binding/self_test.cpp", STRETCH.name: "cpu/stretch/stretch.cpp"}
+_OWN = {SELF_TEST.name: "cpu/binding/self_test.cpp", FUSED_REGION.name: "cpu/fused_region/fused_region.cpp"}
 _READERS = {str: ("std::string", "text"), int: ("std::int64_t", "whole"), float: ("float", "number")}
 _ANY_TYPE = 0
 
@@ -93,7 +93,7 @@ def units() -> Mapping[str, str]:
     """
     return {
         "kernels.cpp": _unit(*(functools.partial(_kernel, op) for op in (*cpu_ops(), SELF_TEST)), _registered),
-        "stretch.cpp": _unit(functools.partial(_kernel, STRETCH)),
+        "fused_region.cpp": _unit(functools.partial(_kernel, FUSED_REGION)),
         "products.cpp": _unit(functools.partial(_with_headers, "cpu/matrices/tile_products.cpp")),
     }
 
@@ -163,7 +163,7 @@ def _operands(op: OpSpec, operands: Sequence[Operand], form: Mapping[str, str]) 
 def _registration(ops: Sequence[OpSpec]) -> str:
     entries = ",\n    ".join(
         f'{{"{op.name}", {{{_operands(op, op.inputs, form)}}}, {{{_operands(op, op.outputs, form)}}}, '
-        f"make_{op.name}, {str(op is STRETCH).lower()}}}"
+        f"make_{op.name}, {str(op is FUSED_REGION).lower()}}}"
         for op in ops
         for form in _forms(op)
     )
@@ -221,7 +221,7 @@ def _kernel(op: OpSpec, there: set[str]) -> list[str]:
 
 
 def _registered(there: set[str]) -> list[str]:
-    ops = [*cpu_ops(), STRETCH, SELF_TEST]
+    ops = [*cpu_ops(), FUSED_REGION, SELF_TEST]
     return [*_with_headers(_file("register.h"), there), f'#line 1 "registration"\n{_registration(ops)}']
 
 

@@ -62,7 +62,7 @@ SPEC = OpSpec(
     reference=gated_silu,
     body=body,
     cpu_cases=cpu_cases,
-    in_stretches=True,
+    in_fused_regions=True,
 )
 
 KERNEL = """\

@@ -79,7 +79,7 @@ def of_onnxruntime(demo_engine: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_float32_matrices_are_packed_and_stored_once(wide: Path, of_onnxruntime: Path) -> None:
     kinds = {*inspect_engine(wide)["operators"]["target"]}
-    assert {"peagle::WideLinear", "peagle::WideEmbedding", "peagle::Stretch"} <= kinds
+    assert {"peagle::WideLinear", "peagle::WideEmbedding", "peagle::FusedRegion"} <= kinds
     assert not {"com.microsoft::FusedMatMul", "MatMul"} & kinds
     ours, theirs = ((each / "target/model.onnx.data").stat().st_size for each in (wide, of_onnxruntime))
     assert ours <= theirs + 4096, "an embedding that is the head is there twice"

@@ -91,7 +91,7 @@ def test_second_rounding_is_reported(cli: Run, tmp_path: Path) -> None:
 
 
 def _quantized_products(model: onnx.ModelProto) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """The names of codes and scales, and the attributes, of every QuantizedLinear that is a step of a stretch."""
+    """The names of codes and scales, and the attributes, of every QuantizedLinear that is a step of a fused region."""
     for node in model.graph.node:
         programs = [helper.get_attribute_value(each).decode() for each in node.attribute if each.name == PROGRAM]
         for line in "".join(programs).splitlines():

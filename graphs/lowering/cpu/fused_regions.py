@@ -1,4 +1,4 @@
-"""Fuse runs of nodes into ``Stretch`` nodes, which execute their kernels in one parallel loop.
+"""Fuse runs of nodes into ``FusedRegion`` nodes, which execute their kernels in one parallel loop.
 
 A model-local function holds the original nodes, so a session without the kernels runs the same file. Nodes that
 ``steps`` rejects stay outside and end a region.
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ....plugins.op_spec import DOMAIN
-from .steps import PROGRAM, STRETCH, VIEWS, rule_of
+from .steps import FUSED_REGION, PROGRAM, VIEWS, rule_of
 
 _LEAST = 3  # minimum number of steps, not counting views
 _SAME_TYPE = ("Add", "Sub", "Mul", "Div", "Split", "Reshape", "Transpose", "Identity")
@@ -24,7 +24,7 @@ _SAME_TYPE = ("Add", "Sub", "Mul", "Div", "Split", "Reshape", "Transpose", "Iden
 class Joined:
     """The result for a graph: the number of fused regions and nodes, and reasons for the rest, by operator."""
 
-    stretches: int
+    regions: int
     nodes: int
     outside: Mapping[str, str]
 
@@ -116,11 +116,11 @@ def _replace(model: ir.Model, run: Sequence[ir.Node], number: int) -> None:
         ir.Graph([*inner_inputs.values()], results, nodes=run, opset_imports=model.opset_imports), model
     )
     unset = [ir.Attr(each.name, each.type, None) for each in attributes]
-    function = ir.Function(DOMAIN, STRETCH, str(number), graph=body, attributes=unset)
+    function = ir.Function(DOMAIN, FUSED_REGION, str(number), graph=body, attributes=unset)
     model.functions[function.identifier()] = function
-    name = f"stretch.{number}"
+    name = f"fused_region.{number}"
     graph.append(
-        ir.Node(DOMAIN, STRETCH, outer_inputs, attributes, overload=str(number), outputs=outer_outputs, name=name)
+        ir.Node(DOMAIN, FUSED_REGION, outer_inputs, attributes, overload=str(number), outputs=outer_outputs, name=name)
     )
 
 
@@ -152,7 +152,7 @@ def _own_function(call: ir.Node, number: int, model: ir.Model) -> ir.Function:
 
 
 def _program(run: Sequence[ir.Node], inputs: Sequence[ir.Value], results: Sequence[ir.Value]) -> str:
-    """Return the lines that ``plugins/cpu/stretch/program.h`` parses."""
+    """Return the lines that ``plugins/cpu/fused_region/program.h`` parses."""
     numbers = {value: at for at, value in enumerate(inputs)}
     read = {value for node in run for value in node.inputs} | {*results}
     lines = []

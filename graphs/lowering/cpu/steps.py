@@ -1,6 +1,6 @@
-"""Rules that turn a node into a step of a ``Stretch``: a line of its program, or the reason why that is not possible.
+"""Rules that turn a node into a step of a ``FusedRegion``: a line of its program, or the reason why it cannot be one.
 
-One class per kind of node, in the order of ``plugins/cpu/stretch/``: each checks a node against the limits of its
+One class per kind of node, in the order of ``plugins/cpu/fused_region/``: each checks a node against the limits of its
 kernel, and encodes it. Floats computed by a step are float32; other types come from outside the fused region.
 """
 
@@ -18,7 +18,7 @@ from ....plugins.op_spec import DOMAIN
 from ....plugins.ops import OPS
 from ...names import CONTRIB
 
-STRETCH = "Stretch"
+FUSED_REGION = "FusedRegion"
 _MOST_PARTS = 8  # of a Concat
 PROGRAM = "program"  # its attribute
 
@@ -54,7 +54,7 @@ class CustomOp(StepRule):
 
     def complaint(self, node: ir.Node) -> str | None:
         """Reject an op that is not supported in regions."""
-        return None if OPS[node.op_type].in_stretches else "the kernel of the op is a separate node"
+        return None if OPS[node.op_type].in_fused_regions else "the kernel of the op is a separate node"
 
     def spelled(self, node: ir.Node) -> EncodedStep:
         """Encode every attribute, with the spec's defaults."""
@@ -225,9 +225,9 @@ def rule_of(node: ir.Node) -> StepRule | None:
 
 
 def steps_of(node: onnx.NodeProto) -> list[tuple[str, str]]:
-    """Return domain and operator of every step of a ``Stretch``; empty for other nodes."""
+    """Return domain and operator of every step of a ``FusedRegion``; empty for other nodes."""
     programs = [attribute.s.decode() for attribute in node.attribute if attribute.name == PROGRAM]
-    if (node.domain, node.op_type) != (DOMAIN, STRETCH) or not programs:
+    if (node.domain, node.op_type) != (DOMAIN, FUSED_REGION) or not programs:
         return []
     domains = dict.fromkeys(OPS, DOMAIN) | {op: domain for domain, op in _BY_OP}
     return [(domains[line.split()[0]], line.split()[0]) for line in programs[0].splitlines()[:-1]]

@@ -93,5 +93,5 @@ Source: ONNX operators TensorScatter-24 and Attention-24 (bottom-right causal, n
     ),
     check_dims=_check_dims,
     cpu_cases=cpu_cases,
-    in_stretches=True,
+    in_fused_regions=True,
 )

@@ -23,5 +23,5 @@ is rounded. Ids are 0..rows - 1; the kernel refuses others.""",
     attributes=(FORMAT, ROWS, Attribute("columns", int, -1, "columns of the matrix, 32 per block", at_least_one)),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
-    in_stretches=True,
+    in_fused_regions=True,
 )

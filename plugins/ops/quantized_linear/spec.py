@@ -57,5 +57,5 @@ only on the row and the matrix. The function body adds in another order.""",
     attributes=(FORMAT, ROWS),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
-    in_stretches=True,
+    in_fused_regions=True,
 )

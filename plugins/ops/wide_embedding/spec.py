@@ -21,5 +21,5 @@ kernel refuses others.""",
     attributes=(ROWS,),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
-    in_stretches=True,
+    in_fused_regions=True,
 )

@@ -57,5 +57,5 @@ only on its own row of x, experts and scores. A row with an expert that does not
     ),
     check_dims=_check_dims,
     cpu_cases=cpu_cases,
-    in_stretches=True,
+    in_fused_regions=True,
 )

@@ -35,5 +35,5 @@ function body adds in another order.""",
     attributes=(ROWS,),
     check_dims=check_packed,
     cpu_cases=cpu_cases,
-    in_stretches=True,
+    in_fused_regions=True,
 )

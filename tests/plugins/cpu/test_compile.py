@@ -236,7 +236,7 @@ def rerun_tests_of_ops(settings: dict[str, str]) -> None:
     """The tests of every kernel, in a process of its own with these variables."""
     folders = {op.folder: TESTS / "plugins/ops" / op.folder for op in cpu_ops()}
     files = [path if path.exists() else TESTS / f"plugins/ops/test_{op}.py" for op, path in folders.items()]
-    files += [TESTS / "plugins/cpu/stretch"]
+    files += [TESTS / "plugins/cpu/fused_region"]
     tests = [str(path) for path in [*files, TESTS / "scenarios/test_chains_on_cpu.py"]]
     command = [sys.executable, "-m", "pytest", "-x", *tests, "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)

@@ -32,7 +32,7 @@ def test_a_profile_has_every_round_with_the_nodes_of_both_graphs(
     for (phase, _), each in found.items():
         assert sum(each.seconds) <= sum(profile.phases[phase])
         kinds = {kind for kind, *_ in each.kinds()}
-        assert kinds & {"MatMul", "Stretch"}
+        assert kinds & {"MatMul", "FusedRegion"}
         spent = sum(sum(layer.milliseconds) for layer in each.layers.values())
         assert 0 < spent <= 1000 * sum(each.seconds) + 0.001 * len(each.layers)
         assert {len(layer.milliseconds) for layer in each.layers.values()} <= {*range(1, len(each.seconds) + 1)}

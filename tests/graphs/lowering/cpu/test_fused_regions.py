@@ -62,8 +62,8 @@ def test_fused_region_is_one_node_with_the_same_results(cpu_library: Path) -> No
     made = model("next = Identity(inner)")
     bodies, nodes = run(made, None), run(made, cpu_library)
     joined = join(made)
-    assert kinds(made) == ["Stretch"]
-    assert (joined.stretches, joined.nodes, joined.outside) == (1, 12, {})
+    assert kinds(made) == ["FusedRegion"]
+    assert (joined.regions, joined.nodes, joined.outside) == (1, 12, {})
     for ours, theirs in zip(run(made, None), bodies, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(run(made, cpu_library), nodes, strict=True):
@@ -96,7 +96,7 @@ def test_ancestors_are_an_input_of_a_fused_region(cpu_library: Path) -> None:
 
     nodes, bodies = results(cpu_library), results(None)
     assert join(made).outside == {}
-    assert kinds(made) == ["Stretch"]
+    assert kinds(made) == ["FusedRegion"]
     for ours, theirs in ((results(cpu_library, threads=2), nodes), (results(None), bodies), (nodes, bodies)):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
@@ -106,7 +106,7 @@ def test_unsupported_node_ends_a_region_and_is_named(cpu_library: Path) -> None:
     made = model("axis = Constant<value = int64 {1}>()\n next = CumSum(inner, axis)")
     nodes = run(made, cpu_library)
     joined = join(made)
-    assert sorted(kinds(made)) == ["Constant", "CumSum", "Stretch", "Stretch"]
+    assert sorted(kinds(made)) == ["Constant", "CumSum", "FusedRegion", "FusedRegion"]
     assert joined.outside["CumSum"] == "there is no step for this op"
     for ours, theirs in zip(run(made, cpu_library), nodes, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)

@@ -158,7 +158,7 @@ void answer_all() {
     } else if (!output || output->sizes != wanted) {
       int type = context->op->output_type(context->op, context->op->output_kind(context->op, 0) == 2 ? 0 : at);
       for (std::size_t i = 0; type == kAnyType && i < context->inputs.size(); i++) {
-        if (context->op->input_kind(context->op, 0) == 2) type = kFloat32;  // a Stretch gives nothing else
+        if (context->op->input_kind(context->op, 0) == 2) type = kFloat32;  // a FusedRegion gives nothing else
         else if (context->op->input_type(context->op, i) == kAnyType) type = context->inputs[i]->type;
       }
       output = std::make_shared<Value>(type, wanted);

@@ -1,4 +1,4 @@
-"""Programs of a Stretch: written with names, run on ONNX Runtime as one node, or step by step."""
+"""Programs of a FusedRegion: written with names, run on ONNX Runtime as one node, or step by step."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from peagle.plugins.cpu.one_node_model import one_node_model
 from tests.plugins.cpu.sessions import session
 
 
-def stretch(
+def fused_region(
     library: Path, program: str, inputs: Mapping[str, Any], outputs: int, path: str = "portable", threads: int = 1
 ) -> Any:
     """``run(**fed) -> outputs``: an input is fed (its dtype) or a constant (the array); outputs are float32."""
     results: dict[str, str | None] = {f"y{at}": "float32" for at in range(outputs)}
-    model = one_node_model("Stretch", inputs, results, {"program": program, "inputs": len(inputs)})
+    model = one_node_model("FusedRegion", inputs, results, {"program": program, "inputs": len(inputs)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEAGLE_CPU_INSTRUCTIONS", path)
         made = session(library, model, threads)
     return lambda **fed: made.run(None, fed)
 
 
-class BoundStretch:
+class BoundRegion:
     """A program over arrays that stay where they are: what is fed is written into them, and so are the results."""
 
     def __init__(
         self, library: Path, program: str, inputs: Mapping[str, Any], bound: dict[str, Any], outputs: int, threads: int
     ) -> None:
         results: dict[str, str | None] = {f"y{at}": "float32" for at in range(outputs)}
-        model = one_node_model("Stretch", inputs, results, {"program": program, "inputs": len(inputs)})
+        model = one_node_model("FusedRegion", inputs, results, {"program": program, "inputs": len(inputs)})
         self._session, self._bound = session(library, model, threads), bound
         self._binding = self._session.io_binding()
         self._outputs = [np.empty_like(each) for each in self._session.run(None, bound)]
@@ -101,7 +101,7 @@ class Writer:
                 alone = Writer({name: self.inputs.get(name, "float32") for name in given if name})
                 alone.steps = [(op, given, made, attributes)]
                 wanted = [name for name in made if name in read]  # of a norm, not mean and deviation: it makes none
-                run = stretch(library, alone.text(wanted), alone.inputs, len(wanted))
+                run = fused_region(library, alone.text(wanted), alone.inputs, len(wanted))
                 dense = {
                     n: np.ascontiguousarray(values[n]) for n, each in alone.inputs.items() if isinstance(each, str)
                 }

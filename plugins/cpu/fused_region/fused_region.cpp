@@ -20,9 +20,9 @@ class DenseCopy : public steps::TokenRun {
   const std::int64_t count_;
 };
 
-class Stretch : public Kernel {
+class FusedRegion : public Kernel {
  public:
-  Stretch(const StretchAttributes& attributes, const Node& node) : program_(attributes.program, int(attributes.inputs)) {
+  FusedRegion(const FusedRegionAttributes& attributes, const Node& node) : program_(attributes.program, int(attributes.inputs)) {
     for (const StepText& text : program_.steps) {
       LoadedStep step{text, nullptr, nullptr, 0};
       if (!is_view_step(text.op)) {
@@ -83,13 +83,13 @@ class Stretch : public Kernel {
       SharedScratch::keep(std::move(scratch));
     }
 
-    void begin(const Stretch& stretch, const Inputs& inputs, const Outputs& outputs) {
+    void begin(const FusedRegion& region, const Inputs& inputs, const Outputs& outputs) {
       for (const Plan::Alias& alias : plan->aliases) {
         const Tensor& from = inputs[std::size_t(alias.input)];
         const Tensor to = outputs[std::size_t(alias.output - plan->output_buffer(0))];
         if (from.address != to.address) std::memcpy(to.address, from.address, from.bytes());
       }
-      if (!again(inputs, outputs)) anew(stretch, inputs, outputs);
+      if (!again(inputs, outputs)) anew(region, inputs, outputs);
       walk.ready();
     }
 
@@ -113,20 +113,20 @@ class Stretch : public Kernel {
       return true;
     }
 
-    void anew(const Stretch& stretch, const Inputs& inputs, const Outputs& outputs) {
+    void anew(const FusedRegion& region, const Inputs& inputs, const Outputs& outputs) {
       runs.clear();
       steered.clear();
       walk.clear();
       if (numbers == nullptr) numbers = SharedScratch::taken(plan->bytes);
       Schedule schedule{*this, inputs, outputs};
       std::size_t copy = 0;
-      for (int i = 0; i <= int(stretch.steps_.size()); i++) {
+      for (int i = 0; i <= int(region.steps_.size()); i++) {
         for (; copy < plan->copies.size() && plan->copies[copy].before == i; copy++) {
           const Plan::Copy& each = plan->copies[copy];
           const Tensor from = schedule.tensor(each.from), to = schedule.tensor(each.to);
           schedule.add(new DenseCopy(from, to), {from}, {to}, true);
         }
-        if (i < int(stretch.steps_.size())) schedule.add(stretch.steps_[std::size_t(i)], i);
+        if (i < int(region.steps_.size())) schedule.add(region.steps_[std::size_t(i)], i);
       }
       if (scratch == nullptr || scratch->bytes() < schedule.scratch_bytes()) {
         scratch = SharedScratch::taken(schedule.scratch_bytes());
@@ -297,9 +297,9 @@ class Stretch : public Kernel {
 
   class Walkers : public Run {
    public:
-    Walkers(const Stretch& stretch, std::unique_ptr<Workspace> workspace)
-        : stretch_(stretch), workspace_(std::move(workspace)) {}
-    ~Walkers() override { stretch_.keep(std::move(workspace_)); }
+    Walkers(const FusedRegion& region, std::unique_ptr<Workspace> workspace)
+        : region_(region), workspace_(std::move(workspace)) {}
+    ~Walkers() override { region_.keep(std::move(workspace_)); }
     int phases() const override { return 1; }
     // More than there are threads: those that come when all is done go at once.
     std::size_t pieces(int) const override { return kMostThreads; }
@@ -307,7 +307,7 @@ class Stretch : public Kernel {
 
    private:
     static constexpr std::size_t kMostThreads = 64;
-    const Stretch& stretch_;
+    const FusedRegion& region_;
     std::unique_ptr<Workspace> workspace_;
   };
 

@@ -1,4 +1,4 @@
-"""The small steps of a stretch: what NumPy says, the same bits on every path, a token's from that token alone."""
+"""The small steps of a fused region: what NumPy says, the same bits on every path, a token's from that token alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.plugins.cpu.fused_region.programs import fused_region, same_bits
 from tests.plugins.cpu.sessions import paths_here
-from tests.plugins.cpu.stretch.programs import same_bits, stretch
 
 few = settings(max_examples=12, deadline=None, derandomize=True)
 EPSILON = 1e-5
@@ -49,11 +49,11 @@ def numbers(rng: Any, *shape: int) -> Any:
 
 def held(library: Path, program: str, inputs: dict[str, Any], fed: dict[str, Any], expected: list[Any]) -> None:
     """Against NumPy, on every path to the bit, and token by token."""
-    first = stretch(library, program, inputs, len(expected))(**fed)
+    first = fused_region(library, program, inputs, len(expected))(**fed)
     for ours, theirs in zip(first, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)
     for path in paths_here(library):
-        run = stretch(library, program, inputs, len(expected), path, threads=2)
+        run = fused_region(library, program, inputs, len(expected), path, threads=2)
         for ours, theirs in zip(run(**fed), first, strict=True):
             same_bits(ours, theirs)
         columns = next(iter(fed.values())).shape[1]
@@ -86,7 +86,7 @@ def test_residual_stream_and_branches(cpu_library: Path, shape: tuple[int, ...],
     x, other = numbers(rng, 2, 3, 40), numbers(rng, *shape).reshape(shape)
     order = "1,0" if is_first else "0,1"
     expected = other - x if is_first else x - other
-    (y,) = stretch(cpu_library, f"Sub {order} > 2\noutputs 2", {"x": "float32", "c": other}, 1)(x=x)
+    (y,) = fused_region(cpu_library, f"Sub {order} > 2\noutputs 2", {"x": "float32", "c": other}, 1)(x=x)
     np.testing.assert_array_equal(y, expected)
 
 
@@ -114,7 +114,7 @@ def test_rotations(cpu_library: Path, heads: int, sizes: tuple[int, int], seed: 
     expected = np.concatenate([c * first - s * second, s * first + c * second, x[..., 2 * half :]], axis=-1)
     inputs = {"x": "float32", "cos": cos, "sin": sin, "at": "int64"}
     for path in paths_here(cpu_library):
-        run = stretch(cpu_library, "RotaryEmbedding 0,1,2,3 > 4\noutputs 4", inputs, 1, path, threads=2)
+        run = fused_region(cpu_library, "RotaryEmbedding 0,1,2,3 > 4\noutputs 4", inputs, 1, path, threads=2)
         same_bits(run(x=x, at=at)[0], expected)
     with pytest.raises(Exception, match="position 20 is not one of 20"):
         run(x=x, at=np.full((2, 5), 20))
@@ -132,7 +132,7 @@ def test_rows_are_joined(cpu_library: Path, widths: list[int], seed: int) -> Non
 def test_gather_returns_rows_and_rejects_missing_ones(cpu_library: Path) -> None:
     x, at = numbers(np.random.default_rng(0), 7, 20), np.array([[6, 0, -7], [-1, 3, 3]])
     inputs = {"x": "float32", "at": "int64"}
-    run = stretch(cpu_library, "Tanh 0 > 2\nGather 2,1 > 3\nTanh 3 > 4\noutputs 4", inputs, 1, threads=2)
+    run = fused_region(cpu_library, "Tanh 0 > 2\nGather 2,1 > 3\nTanh 3 > 4\noutputs 4", inputs, 1, threads=2)
     np.testing.assert_allclose(run(x=x, at=at)[0], np.tanh(np.tanh(x[at])), rtol=2e-6)
     for wild in (7, -8):
         with pytest.raises(Exception, match=f"row {wild} is not one of 7"):
@@ -142,7 +142,7 @@ def test_gather_returns_rows_and_rejects_missing_ones(cpu_library: Path) -> None
 def test_non_finite_numbers_stay_in_their_row(cpu_library: Path) -> None:
     x = numbers(np.random.default_rng(1), 1, 3, 40)
     program = f"RMSNormalization 0,1 > 2 epsilon={BITS}\nSigmoid 2 > 3\noutputs 3"
-    run = stretch(cpu_library, program, {"x": "float32", "w": np.ones(40, np.float32)}, 1)
+    run = fused_region(cpu_library, program, {"x": "float32", "w": np.ones(40, np.float32)}, 1)
     expected = run(x=x)[0]
     wild = x.copy()
     wild[0, 1, 7] = np.nan

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.plugins.cpu.fused_region.programs import BoundRegion, Writer, fused_region, same_bits
+from tests.plugins.cpu.fused_region.test_steps import BITS
 from tests.plugins.cpu.sessions import paths_here
-from tests.plugins.cpu.stretch.programs import BoundStretch, Writer, same_bits, stretch
-from tests.plugins.cpu.stretch.test_steps import BITS
 from tests.plugins.ops.packed_cases import matrix
 
 WIDTH, HEADS, SIZE, INNER, LENGTH = 64, 4, 16, 96, 80
@@ -104,7 +104,7 @@ def test_program_gives_the_bits_of_its_steps(
     fed |= {"ancestors": ancestors(rng, batch, columns)} if forks else {}
     expected = writer.step_by_step(cpu_library, fed, results)
     for path in paths_here(cpu_library):
-        run = stretch(cpu_library, writer.text(results), writer.inputs, len(results), path, threads=2)
+        run = fused_region(cpu_library, writer.text(results), writer.inputs, len(results), path, threads=2)
         for _ in range(2):  # the second has the memory of the first
             for ours, theirs in zip(run(**fed), expected, strict=True):
                 same_bits(ours, theirs)
@@ -122,9 +122,9 @@ def test_windows_neighbours_and_threads_change_no_bit(
     writer, results = decoder(seed)
     rng, text = np.random.default_rng(seed), writer.text(results)
     x, start, there = rng.normal(size=(3, 8, WIDTH)).astype(np.float32), rng.integers(0, 60, 3), caches(rng, 3)
-    whole = stretch(cpu_library, text, writer.inputs, len(results))(**window(x, start), **there)
+    whole = fused_region(cpu_library, text, writer.inputs, len(results))(**window(x, start), **there)
     for path in paths_here(cpu_library):
-        run = stretch(cpu_library, text, writer.inputs, len(results), path, threads)
+        run = fused_region(cpu_library, text, writer.inputs, len(results), path, threads)
         row = int(rng.integers(0, 3))
         held, begin = {name: cache[row : row + 1] for name, cache in there.items()}, 0
         for columns in windows:
@@ -144,18 +144,18 @@ def test_a_run_over_the_memory_of_the_last_one_gives_the_bits_of_a_new_session(c
     rng, text = np.random.default_rng(1), writer.text(results)
     bound = window(np.empty((2, 3, WIDTH), np.float32), np.zeros(2, np.int64)) | caches(rng, 2)
     bound["ancestors"] = ancestors(rng, 2, 3)
-    runner = BoundStretch(cpu_library, text, writer.inputs, bound, len(results), threads)
+    runner = BoundRegion(cpu_library, text, writer.inputs, bound, len(results), threads)
     for start in ((3, 9), (62, 5), (4, 11), (76, 77), (10, 61)):  # one chunk of positions, two, and fewer again
         fed = window(rng.normal(size=(2, 3, WIDTH)).astype(np.float32), np.array(start)) | caches(rng, 2)
         fed["ancestors"] = ancestors(rng, 2, 3)
-        expected = stretch(cpu_library, text, writer.inputs, len(results))(**fed)
+        expected = fused_region(cpu_library, text, writer.inputs, len(results))(**fed)
         for ours, theirs in zip(runner.run(fed), expected, strict=True):
             same_bits(ours, theirs)
 
 
 def test_empty_window_gives_empty_results(cpu_library: Path) -> None:
     writer, results = decoder(0)
-    run = stretch(cpu_library, writer.text(results), writer.inputs, len(results), threads=2)
+    run = fused_region(cpu_library, writer.text(results), writer.inputs, len(results), threads=2)
     there = caches(np.random.default_rng(0), 2)
     outputs = run(**window(np.zeros((2, 0, WIDTH), np.float32), np.array([3, 5])), **there)
     assert outputs[0].shape == (2, 0, WIDTH)
@@ -164,7 +164,7 @@ def test_empty_window_gives_empty_results(cpu_library: Path) -> None:
 
 def test_control_values_are_read_every_run(cpu_library: Path) -> None:
     writer, results = decoder(0)
-    run = stretch(cpu_library, writer.text(results), writer.inputs, len(results))
+    run = fused_region(cpu_library, writer.text(results), writer.inputs, len(results))
     rng = np.random.default_rng(0)
     fed = window(rng.normal(size=(1, 2, WIDTH)).astype(np.float32), np.array([3])) | caches(rng, 1)
     run(**fed)
@@ -202,7 +202,7 @@ REFUSED = {
 def test_programs_that_are_none_are_refused(cpu_library: Path, what: str) -> None:
     program, complaint = REFUSED[what]
     with pytest.raises(Exception, match=complaint):
-        stretch(cpu_library, program, {"x": "float32"}, 1)(x=np.ones((1, 2, 4), np.float32))
+        fused_region(cpu_library, program, {"x": "float32"}, 1)(x=np.ones((1, 2, 4), np.float32))
 
 
 def test_large_memory_of_many_regions_is_needed_once(cpu_library: Path) -> None:
@@ -211,7 +211,7 @@ def test_large_memory_of_many_regions_is_needed_once(cpu_library: Path) -> None:
     x, at = rng.normal(size=(4096, 1024)).astype(np.float32), np.array([7, 4095])
     program = Writer({"x": "float32", "at": "int64"})
     result = program.step("Gather", program.step("Tanh", program.step("Sigmoid", "x")), "at")
-    runs = [stretch(cpu_library, program.text([result]), program.inputs, 1) for _ in range(12)]
+    runs = [fused_region(cpu_library, program.text([result]), program.inputs, 1) for _ in range(12)]
     expected = runs[0](x=x, at=at)[0]
     same_bits(expected, runs[1](x=x[[7, 4095]], at=np.array([0, 1]))[0])
     before = _anonymous_bytes()

@@ -2,7 +2,7 @@
 //
 // Each is made token by token, in operations that give the same bits in portable code, AVX2 and AVX-512: sums in 16 lanes
 // that are added in one order, explicit fused multiply-adds, and the functions of elementary.h.  They are steps of a
-// Stretch, and no operators of their own.
+// FusedRegion, and no operators of their own.
 
 #include "elementary.h"
 #include "instructions.h"

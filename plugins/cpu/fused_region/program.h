@@ -1,4 +1,4 @@
-// The program of a Stretch: steps over numbered values, as the lowering wrote them (graphs/lowering/cpu/).
+// The program of a FusedRegion: steps over numbered values, as the lowering wrote them (graphs/lowering/cpu/).
 //
 // Values 0 .. inputs - 1 are the node's inputs.
 //
