@@ -1,9 +1,9 @@
 """P-EAGLE with draft trees: the K most likely paths through the candidates of one drafter pass form a tree.
 
-    y at every node   = target(newest, node_1 .. node_K)       each node attends to its own path y_0 .. y_a        = the
-    path on which every node equals its parent's y, and the last y candidates        = drafter(y_0 .. y_a, [mask] * (K -
-    1))  several per position, all in one pass newest, nodes     = y_a, the K likeliest paths             the next
-    window
+    y at every node = target(newest, node_1 .. node_K)       each node attends to its own path
+    y_0 .. y_a      = the longest path of nodes that equal their parents' y, then the y of its last node
+    candidates      = drafter(y_0 .. y_a, [mask] * (K - 1))  several per position, all in one pass
+    newest, nodes   = y_a, the K likeliest paths             the next window
 
 A chain of K drafts is one of the trees of K nodes, and usually not the best: the second choice for the first position
 is more likely than the fourth draft in a row. The y of each node is sampled exactly as plain decoding would at its
