@@ -1,12 +1,12 @@
-// A run of nodes as one: their kernels, step by step, in one parallel loop.
+// FusedRegion: executes a sequence of graph nodes as one node, inside a single parallel loop.
 
 #include "plan.h"
-#include "schedule.h"
+#include "stage_scheduler.h"
 #include "shared_scratch.h"
 
 namespace peagle {
 
-// A view becomes dense.
+// Copies a strided view to a dense tensor.
 class DenseCopy : public steps::TokenRun {
  public:
   DenseCopy(const Tensor& from, const Tensor& to)
@@ -22,21 +22,23 @@ class DenseCopy : public steps::TokenRun {
 
 class FusedRegion : public Kernel {
  public:
-  FusedRegion(const FusedRegionAttributes& attributes, const Node& node) : program_(attributes.program, int(attributes.inputs)) {
+  FusedRegion(const FusedRegionAttributes& attributes, const Node& node)
+      : program_(attributes.program, int(attributes.inputs)) {
     for (const StepText& text : program_.steps) {
       LoadedStep step{text, nullptr, nullptr, 0};
-      if (!is_view_step(text.op)) {
-        step.op = &op_of_step(text.op);
+      if (!is_view(text.op)) {
+        step.op = &find_op(text.op);
         step.kernel = step.op->make(StepNode(text, node, program_.inputs));
       }
       if (text.op == "Reshape" && text.inputs.size() > 1) {
-        if (text.inputs[1] < 0 || text.inputs[1] >= program_.inputs) refuse("a Reshape to sizes that a step makes");
-        sizes_.push_back(text.inputs[1]);
+        if (text.inputs[1] < 0 || text.inputs[1] >= program_.inputs)
+          refuse("the target shape of a Reshape must be an input");
+        shape_inputs_.push_back(text.inputs[1]);
       }
       steps_.push_back(std::move(step));
     }
     for (int i = 0; i < program_.inputs; i++) {
-      if (!node.constant_or_none(std::size_t(i)).is_there()) changing_.push_back(i);
+      if (!node.constant_or_none(std::size_t(i)).is_there()) varying_inputs_.push_back(i);
     }
     int end = int(steps_.size()) - 1;
     for (int i = end; i >= 0; i--) {
@@ -47,40 +49,40 @@ class FusedRegion : public Kernel {
   }
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {
-    std::unique_ptr<Workspace> workspace = workspace_of(inputs);
+    std::unique_ptr<Workspace> workspace = acquire_workspace(inputs);
     for (std::size_t i = 0; i < program_.outputs.size(); i++) {
       outputs[i] = workspace->plan->value(program_.outputs[i]).tensor.shape;
     }
-    keep(std::move(workspace));
+    release_workspace(std::move(workspace));
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    std::unique_ptr<Workspace> workspace = workspace_of(inputs);
+    std::unique_ptr<Workspace> workspace = acquire_workspace(inputs);
     workspace->begin(*this, inputs, outputs);
-    return std::unique_ptr<Run>(new Walkers(*this, std::move(workspace)));
+    return std::unique_ptr<Run>(new RegionRun(*this, std::move(workspace)));
   }
 
  private:
-  // All that a run has, kept for the next one: its memory, where what lies for inputs of some shapes, and the runs of
-  // steps over what lies where it did.
+  // The state of one execution, reused by the next one with the same input shapes: the memory plan, the memory, and the
+  // steps' runs, which are valid as long as the inputs and outputs keep their addresses.
   struct Workspace {
-    std::vector<std::int64_t> known;  // what the plan is for
+    std::vector<std::int64_t> key;  // input types and shapes that the plan was made for
     std::unique_ptr<Plan> plan;
-    std::unique_ptr<Scratch> numbers, scratch;
-    std::size_t shared_bytes = 0;  // of what steps have one after the other
-    std::vector<void*> addresses;                     // what the runs are over
+    std::unique_ptr<Scratch> value_memory, scratch;
+    std::size_t shared_bytes = 0;   // of the scratch region that steps use in turn
+    std::vector<void*> addresses;   // of the inputs and outputs that `runs` refer to
     std::vector<std::unique_ptr<Run>> runs;
-    std::vector<std::pair<Run*, int>> steered;  // those that may be of other phases and scratch next time
-    Walk walk;
+    std::vector<std::pair<Run*, int>> dynamic_runs;  // whose phases (and scratch) depend on control values
+    StageScheduler scheduler;
 
     std::size_t bytes() const {
-      return (numbers != nullptr ? numbers->bytes() : 0) + (scratch != nullptr ? scratch->bytes() : 0);
+      return (value_memory != nullptr ? value_memory->bytes() : 0) + (scratch != nullptr ? scratch->bytes() : 0);
     }
-    // Others may use its memory, and its runs are made anew next time.
-    void lend() {
+    // Gives the memory to other regions. The next execution must rebuild the runs.
+    void release_memory() {
       addresses.clear();
       runs.clear();
-      SharedScratch::keep(std::move(numbers));
-      SharedScratch::keep(std::move(scratch));
+      SharedScratch::release(std::move(value_memory));
+      SharedScratch::release(std::move(scratch));
     }
 
     void begin(const FusedRegion& region, const Inputs& inputs, const Outputs& outputs) {
@@ -89,13 +91,13 @@ class FusedRegion : public Kernel {
         const Tensor to = outputs[std::size_t(alias.output - plan->output_buffer(0))];
         if (from.address != to.address) std::memcpy(to.address, from.address, from.bytes());
       }
-      if (!again(inputs, outputs)) anew(region, inputs, outputs);
-      walk.ready();
+      if (!reuse_runs(inputs, outputs)) make_runs(region, inputs, outputs);
+      scheduler.reset();
     }
 
    private:
-    // Whether the runs of last time do.
-    bool again(const Inputs& inputs, const Outputs& outputs) {
+    // Prepares the existing runs for another execution; returns false if they must be rebuilt.
+    bool reuse_runs(const Inputs& inputs, const Outputs& outputs) {
       std::size_t at = 0;
       bool same = addresses.size() == inputs.size() + outputs.size();
       addresses.resize(inputs.size() + outputs.size());
@@ -107,104 +109,107 @@ class FusedRegion : public Kernel {
       }
       if (!same) return false;
       for (const auto& each : runs) each->steer();
-      for (const auto& each : steered) {
+      for (const auto& each : dynamic_runs) {
         if (each.first->phases() != each.second || each.first->scratch_bytes() > shared_bytes) return false;
       }
       return true;
     }
 
-    void anew(const FusedRegion& region, const Inputs& inputs, const Outputs& outputs) {
+    void make_runs(const FusedRegion& region, const Inputs& inputs, const Outputs& outputs) {
       runs.clear();
-      steered.clear();
-      walk.clear();
-      if (numbers == nullptr) numbers = SharedScratch::taken(plan->bytes);
-      Schedule schedule{*this, inputs, outputs};
+      dynamic_runs.clear();
+      scheduler.clear();
+      if (value_memory == nullptr) value_memory = SharedScratch::acquire(plan->bytes);
+      StageBuilder builder{*this, inputs, outputs};
       std::size_t copy = 0;
       for (int i = 0; i <= int(region.steps_.size()); i++) {
         for (; copy < plan->copies.size() && plan->copies[copy].before == i; copy++) {
           const Plan::Copy& each = plan->copies[copy];
-          const Tensor from = schedule.tensor(each.from), to = schedule.tensor(each.to);
-          schedule.add(new DenseCopy(from, to), {from}, {to}, true);
+          const Tensor from = builder.tensor(each.from), to = builder.tensor(each.to);
+          builder.add(new DenseCopy(from, to), {from}, {to}, true);
         }
-        if (i < int(region.steps_.size())) schedule.add(region.steps_[std::size_t(i)], i);
+        if (i < int(region.steps_.size())) builder.add(region.steps_[std::size_t(i)], i);
       }
-      if (scratch == nullptr || scratch->bytes() < schedule.scratch_bytes()) {
-        scratch = SharedScratch::taken(schedule.scratch_bytes());
+      if (scratch == nullptr || scratch->bytes() < builder.scratch_bytes()) {
+        scratch = SharedScratch::acquire(builder.scratch_bytes());
       }
-      schedule.place_scratch();
+      builder.place_scratch();
     }
   };
 
-  // Workspaces that nobody uses, for any thread.  Rounds take turns among a few shapes (a drafter is given what was accepted,
-  // requests come and go), and a plan takes as long as a small graph.  Of the large ones only the last is kept, and that
-  // without its memory: a model with experts is a region a layer.
-  class Spares {
+  // A lock-free pool of idle workspaces. Decoding rounds alternate between a few shapes (the drafter's input depends on
+  // the number of accepted tokens; requests start and finish), and planning takes as long as running a small graph.
+  // Slot 0 holds the last large workspace, without its memory: a model with experts has one region per layer, and
+  // regions share large memory (SharedScratch).
+  class WorkspacePool {
    public:
-    Spares() { SharedScratch::users()++; }
-    ~Spares() {
-      for (auto& each : places_) delete each.load();
-      if (--SharedScratch::users() == 0) SharedScratch::clear();
+    WorkspacePool() { SharedScratch::num_users()++; }
+    ~WorkspacePool() {
+      for (auto& each : slots_) delete each.load();
+      if (--SharedScratch::num_users() == 0) SharedScratch::clear();
     }
-    Spares(const Spares&) = delete;
-    // The one for these shapes, or none.
-    std::unique_ptr<Workspace> taken(const std::vector<std::int64_t>& known) {
-      for (auto& each : places_) {
-        std::unique_ptr<Workspace> found(each.exchange(nullptr));
-        if (found == nullptr) continue;
-        if (found->known == known) return found;
-        Workspace* none = nullptr;
-        if (each.compare_exchange_strong(none, found.get())) found.release();
+    WorkspacePool(const WorkspacePool&) = delete;
+    // Returns a workspace with this key, or null.
+    std::unique_ptr<Workspace> acquire(const std::vector<std::int64_t>& key) {
+      for (auto& each : slots_) {
+        std::unique_ptr<Workspace> candidate(each.exchange(nullptr));
+        if (candidate == nullptr) continue;
+        if (candidate->key == key) return candidate;
+        Workspace* expected = nullptr;
+        if (each.compare_exchange_strong(expected, candidate.get())) candidate.release();
       }
       return nullptr;
     }
-    void keep(std::unique_ptr<Workspace> workspace) {
+    void release(std::unique_ptr<Workspace> workspace) {
       if (workspace->bytes() > kLarge) {
-        workspace->lend();
-        delete places_[0].exchange(workspace.release());
+        workspace->release_memory();
+        delete slots_[0].exchange(workspace.release());
         return;
       }
-      for (std::size_t i = 1; i < kPlaces; i++) {
-        Workspace* none = nullptr;
-        if (places_[i].compare_exchange_strong(none, workspace.get())) {
+      for (std::size_t i = 1; i < kSlots; i++) {
+        Workspace* expected = nullptr;
+        if (slots_[i].compare_exchange_strong(expected, workspace.get())) {
           workspace.release();
           return;
         }
       }
-      delete places_[1 + oldest_.fetch_add(1) % (kPlaces - 1)].exchange(workspace.release());
+      delete slots_[1 + next_victim_.fetch_add(1) % (kSlots - 1)].exchange(workspace.release());
     }
 
    private:
-    static constexpr std::size_t kPlaces = 17, kLarge = 2 << 20;
-    std::atomic<Workspace*> places_[kPlaces] = {};
-    std::atomic<std::size_t> oldest_{0};
+    static constexpr std::size_t kSlots = 17, kLarge = 2 << 20;
+    std::atomic<Workspace*> slots_[kSlots] = {};
+    std::atomic<std::size_t> next_victim_{0};
   };
 
-  // Runs become stages.  Scratch of steps that do not only look at their token lies in one place: between two of them
-  // everybody waits.  That of the others lies behind it, until a group ends.
-  struct Schedule {
-    Workspace& space;
+  // Turns the phases of the steps' runs into stages, and assigns scratch memory. Steps that are not token-wise share
+  // one region at offset 0, because a barrier separates them. The scratch of token-wise steps follows this region; its
+  // space is reused after each group (plan.h).
+  struct StageBuilder {
+    Workspace& workspace;
     const Inputs& inputs;
     const Outputs& outputs;
-    Tokens open = Tokens::kNotAlone;  // of the last stage: what may join it
-    std::size_t pieces = 0;
-    std::vector<Tensor> written{};  // in the last stage
-    std::vector<std::pair<Run*, std::size_t>> placed{};
-    std::size_t most = 0, behind = 0, most_behind = 0;
+    Tokens last_tokens = Tokens::kNotAlone;  // how the last stage splits into pieces; kNotAlone: nothing may join it
+    std::size_t pieces = 0;                  // of the last stage
+    std::vector<Tensor> written{};           // outputs of the last stage
+    std::vector<std::pair<Run*, std::size_t>> scratch_users{};  // offset + 1 in the token-wise region; 0: shared region
+    std::size_t shared_bytes = 0, token_wise_bytes = 0, max_token_wise_bytes = 0;
 
     Tensor tensor(int value) const {
       Tensor result;
       if (value < 0) return result;
-      const Value& known = space.plan->value(value);
-      result = known.tensor;
+      const Value& placement = workspace.plan->value(value);
+      result = placement.tensor;
       char* base = nullptr;
-      if (known.buffer < int(inputs.size())) {
-        base = inputs[std::size_t(known.buffer)].data<char>();
-      } else if (known.buffer < int(inputs.size() + outputs.size())) {
-        base = outputs[std::size_t(known.buffer) - inputs.size()].data<char>();
+      if (placement.buffer < int(inputs.size())) {
+        base = inputs[std::size_t(placement.buffer)].data<char>();
+      } else if (placement.buffer < int(inputs.size() + outputs.size())) {
+        base = outputs[std::size_t(placement.buffer) - inputs.size()].data<char>();
       } else {
-        base = static_cast<char*>(space.numbers->get()) + space.plan->buffers[std::size_t(known.buffer)].offset;
+        base = static_cast<char*>(workspace.value_memory->get()) +
+               workspace.plan->buffers[std::size_t(placement.buffer)].offset;
       }
-      result.address = base + std::size_t(known.offset) * ort::size_of(result.type);
+      result.address = base + std::size_t(placement.offset) * ort::size_of(result.type);
       return result;
     }
 
@@ -212,41 +217,42 @@ class FusedRegion : public Kernel {
       if (step.kernel == nullptr) return;
       Inputs from(step.op->inputs.size());
       Outputs to(step.op->outputs.size());
-      const std::vector<int>& given = space.plan->inputs_of(at);
+      const std::vector<int>& given = workspace.plan->inputs_of(at);
       for (std::size_t i = 0; i < given.size(); i++) from[i] = tensor(given[i]);
-      for (std::size_t i = 0; i < to.size(); i++) to[i] = tensor(space.plan->outputs_of(at)[i]);
+      for (std::size_t i = 0; i < to.size(); i++) to[i] = tensor(workspace.plan->outputs_of(at)[i]);
       add(step.kernel->start(from, to).release(), from, to, step.kernel->is_token_wise());
     }
 
     void add(Run* owned, const std::vector<Tensor>& from, const std::vector<Tensor>& to, bool is_token_wise) {
-      space.runs.emplace_back(owned);
+      workspace.runs.emplace_back(owned);
       Run& run = *owned;
       run.steer();
       const int phases = run.phases();
-      if (!is_token_wise) space.steered.emplace_back(&run, phases);
+      if (!is_token_wise) workspace.dynamic_runs.emplace_back(&run, phases);
       for (int phase = 0; phase < phases; phase++) {
         const Tokens order = run.tokens(phase);
         const bool is_alone = order == Tokens::kNotAlone || (!is_token_wise && phase + 1 == phases);
-        const bool joins = !is_alone && open == order && run.pieces(phase) == pieces && (phase > 0 || fits(from));
-        space.walk.add(&run, phase, joins);
+        const bool joins =
+            !is_alone && last_tokens == order && run.pieces(phase) == pieces && (phase > 0 || fits(from));
+        workspace.scheduler.add(&run, phase, joins);
         if (!joins) written.clear();
         written.insert(written.end(), to.begin(), to.end());
-        open = is_alone ? Tokens::kNotAlone : order;
+        last_tokens = is_alone ? Tokens::kNotAlone : order;
         pieces = run.pieces(phase);
       }
       constexpr std::size_t kLine = 64;
       const std::size_t bytes = (run.scratch_bytes() + kLine - 1) / kLine * kLine;
-      placed.emplace_back(&run, is_token_wise ? behind + 1 : 0);
+      scratch_users.emplace_back(&run, is_token_wise ? token_wise_bytes + 1 : 0);
       if (is_token_wise) {
-        behind += bytes;
-        most_behind = std::max(most_behind, behind);
+        token_wise_bytes += bytes;
+        max_token_wise_bytes = std::max(max_token_wise_bytes, token_wise_bytes);
       } else {
-        most = std::max(most, bytes);
-        behind = 0;
+        shared_bytes = std::max(shared_bytes, bytes);
+        token_wise_bytes = 0;
       }
     }
 
-    // Whether what a token of these reads of the last stage is what the same token wrote.
+    // Returns true if each piece that reads `from` depends only on the piece with the same number of the last stage.
     bool fits(const std::vector<Tensor>& from) const {
       if (pieces <= 1) return true;
       for (const Tensor& read : from) {
@@ -258,9 +264,9 @@ class FusedRegion : public Kernel {
     }
     static bool overlap(const Tensor& read, const Tensor& wrote) {
       const char *a = read.data<const char>(), *b = wrote.data<const char>();
-      return a < b + wrote.bytes() && b < a + extent(read);
+      return a < b + wrote.bytes() && b < a + extent_bytes(read);
     }
-    static std::size_t extent(const Tensor& tensor) {
+    static std::size_t extent_bytes(const Tensor& tensor) {
       std::int64_t last = 0;
       for (int i = 0; i < tensor.shape.rank; i++) last += (tensor.shape.sizes[i] - 1) * tensor.strides[i];
       return std::size_t(last + 1) * ort::size_of(tensor.type);
@@ -268,8 +274,8 @@ class FusedRegion : public Kernel {
     bool is_same_token(const Tensor& read, const Tensor& wrote) const {
       if (!is_dense(wrote)) return false;
       if (read.address == wrote.address && read.shape == wrote.shape && is_dense(read)) return true;
-      if (open != Tokens::kRows) return false;
-      // Rows that lie one behind the other, and views that stay within them.
+      if (last_tokens != Tokens::kRows) return false;
+      // Contiguous rows, one per piece, and views into them that do not cross rows.
       const std::int64_t row = wrote.shape.count() / std::int64_t(pieces);
       std::int64_t within = read.data<const float>() - wrote.data<const float>(), rows = 1;
       if (within < 0) return false;
@@ -287,66 +293,68 @@ class FusedRegion : public Kernel {
       return within < row && rows == std::int64_t(pieces);
     }
 
-    std::size_t scratch_bytes() const { return most + most_behind; }
+    std::size_t scratch_bytes() const { return shared_bytes + max_token_wise_bytes; }
     void place_scratch() const {
-      space.shared_bytes = most;
-      char* base = static_cast<char*>(space.scratch->get());
-      for (const auto& each : placed) each.first->use_scratch(each.second == 0 ? base : base + most + each.second - 1);
+      workspace.shared_bytes = shared_bytes;
+      char* base = static_cast<char*>(workspace.scratch->get());
+      for (const auto& each : scratch_users)
+        each.first->use_scratch(each.second == 0 ? base : base + shared_bytes + each.second - 1);
     }
   };
 
-  class Walkers : public Run {
+  class RegionRun : public Run {
    public:
-    Walkers(const FusedRegion& region, std::unique_ptr<Workspace> workspace)
+    RegionRun(const FusedRegion& region, std::unique_ptr<Workspace> workspace)
         : region_(region), workspace_(std::move(workspace)) {}
-    ~Walkers() override { region_.keep(std::move(workspace_)); }
+    ~RegionRun() override { region_.release_workspace(std::move(workspace_)); }
     int phases() const override { return 1; }
-    // More than there are threads: those that come when all is done go at once.
-    std::size_t pieces(int) const override { return kMostThreads; }
-    void work(int, std::size_t) override { workspace_->walk.walk(); }
+    // At least one per thread: each piece is one thread's participation. A thread that arrives late returns at once.
+    std::size_t pieces(int) const override { return kMaxThreads; }
+    void work(int, std::size_t) override { workspace_->scheduler.participate(); }
 
    private:
-    static constexpr std::size_t kMostThreads = 64;
+    static constexpr std::size_t kMaxThreads = 64;
     const FusedRegion& region_;
     std::unique_ptr<Workspace> workspace_;
   };
 
-  static const Op& op_of_step(const std::string& name) {
-    for (const Op& each : steps::all()) {
+  static const Op& find_op(const std::string& name) {
+    for (const Op& each : steps::step_ops()) {
       if (name == each.name) return each;
     }
     return op_named(name);
   }
 
-  // One that was used for the same shapes, if it is still there, else a new one.
-  std::unique_ptr<Workspace> workspace_of(const Inputs& inputs) const {
-    if (int(inputs.size()) != program_.inputs) refuse("a program of %d inputs has %d", program_.inputs, int(inputs.size()));
-    std::vector<std::int64_t> known;
-    for (int at : changing_) {
+  // Returns a pooled workspace for these types and shapes, or a new one.
+  std::unique_ptr<Workspace> acquire_workspace(const Inputs& inputs) const {
+    if (int(inputs.size()) != program_.inputs)
+      refuse("the program needs %d inputs, but the node has %d", program_.inputs, int(inputs.size()));
+    std::vector<std::int64_t> key;
+    for (int at : varying_inputs_) {
       const Tensor& each = inputs[std::size_t(at)];
-      known.push_back(each.type * (kMaxRank + 1) + each.shape.rank);
-      known.insert(known.end(), each.shape.sizes, each.shape.sizes + each.shape.rank);
+      key.push_back(each.type * (kMaxRank + 1) + each.shape.rank);
+      key.insert(key.end(), each.shape.sizes, each.shape.sizes + each.shape.rank);
     }
-    for (int each : sizes_) {
+    for (int each : shape_inputs_) {
       const Tensor& sizes = inputs[std::size_t(each)];
-      if (sizes.type != ort::kInt64) refuse("a Reshape to no list of sizes");
-      known.insert(known.end(), sizes.data<const std::int64_t>(), sizes.data<const std::int64_t>() + sizes.shape.count());
+      if (sizes.type != ort::kInt64) refuse("the target shape of a Reshape must be int64");
+      key.insert(key.end(), sizes.data<const std::int64_t>(), sizes.data<const std::int64_t>() + sizes.shape.count());
     }
-    std::unique_ptr<Workspace> workspace = spares_.taken(known);
+    std::unique_ptr<Workspace> workspace = pool_.acquire(key);
     if (workspace == nullptr) {
       workspace.reset(new Workspace);
       workspace->plan.reset(new Plan(program_, steps_, inputs));
-      workspace->known = std::move(known);
+      workspace->key = std::move(key);
     }
     return workspace;
   }
-  void keep(std::unique_ptr<Workspace> workspace) const { spares_.keep(std::move(workspace)); }
+  void release_workspace(std::unique_ptr<Workspace> workspace) const { pool_.release(std::move(workspace)); }
 
   const Program program_;
   std::vector<LoadedStep> steps_;
-  std::vector<int> sizes_;     // inputs that a Reshape reads
-  std::vector<int> changing_;  // inputs that are no constants
-  mutable Spares spares_;
+  std::vector<int> shape_inputs_;    // inputs that are the target shape of a Reshape
+  std::vector<int> varying_inputs_;  // inputs that are not constants
+  mutable WorkspacePool pool_;
 };
 
 }  // namespace peagle

@@ -1,8 +1,8 @@
-// The program of a FusedRegion: steps over numbered values, as the lowering wrote them (graphs/lowering/cpu/).
+// The program of a FusedRegion: steps over numbered values, one a line, as written by graphs/lowering/cpu/.
 //
 // Values 0 .. inputs - 1 are the node's inputs.
 //
-//   OP VALUES > VALUES NAME=ATTRIBUTE ...     a step; "-" is an operand that is absent; floats are # and their bits
+//   OP INPUTS > OUTPUTS NAME=ATTRIBUTE ...     a step; "-" is an absent operand; a float is "#" and its bits in hex
 //   outputs VALUES
 
 #include "steps.h"
@@ -43,11 +43,11 @@ struct Program {
   std::vector<StepText> steps;
   std::vector<int> outputs;
 
-  // Refuses a text that names values before they are made.
+  // Throws if a step reads a value that no earlier step defines.
   Program(const std::string& text, int inputs_of_node) : inputs(inputs_of_node), values(inputs_of_node) {
     for (const std::string& line : split(text, '\n')) {
       const std::vector<std::string> words = split(line, ' ');
-      if (words.size() < 2) refuse("a line of a program is '%s'", line.c_str());
+      if (words.size() < 2) refuse("invalid program line '%s'", line.c_str());
       if (words[0] == "outputs") {
         outputs = values_of(words[1]);
       } else {
@@ -55,47 +55,47 @@ struct Program {
       }
     }
     for (int each : outputs) {
-      known(each);
-      if (each < inputs) refuse("a program hands on an input");
+      check_defined(each);
+      if (each < inputs) refuse("an input of the program must not be its output");
     }
-    if (outputs.empty() || inputs < 1) refuse("a program has no inputs, or no outputs");
+    if (outputs.empty() || inputs < 1) refuse("the program has no inputs or no outputs");
   }
 
  private:
   StepText step(const std::vector<std::string>& words, const std::string& line) {
-    if (words.size() < 4 || words[2] != ">") refuse("a step of a program is '%s'", line.c_str());
+    if (words.size() < 4 || words[2] != ">") refuse("invalid step '%s'", line.c_str());
     StepText result{words[0], values_of(words[1]), values_of(words[3]), {}};
-    for (int each : result.inputs) known(each);
+    for (int each : result.inputs) check_defined(each);
     for (int each : result.outputs) {
-      if (each >= 0 && each != values++) refuse("values of a program are not in order: '%s'", line.c_str());
+      if (each >= 0 && each != values++) refuse("step '%s' does not number its outputs in order", line.c_str());
     }
     for (std::size_t i = 4; i < words.size(); i++) {
       const std::size_t at = words[i].find('=');
-      if (at == std::string::npos) refuse("an attribute of a step is '%s'", words[i].c_str());
+      if (at == std::string::npos) refuse("invalid attribute '%s'", words[i].c_str());
       result.attributes.emplace_back(words[i].substr(0, at), words[i].substr(at + 1));
     }
     return result;
   }
-  void known(int value) const {
-    if (value < -1 || value >= values) refuse("a program reads value %d before it is made", value);
+  void check_defined(int value) const {
+    if (value < -1 || value >= values) refuse("the program reads value %d before it is defined", value);
   }
 };
 
-// A step as the node that a kernel is made with.
+// Presents a step as a node, so that its kernel can be made.
 class StepNode : public Node {
  public:
   StepNode(const StepText& step, const Node& whole, int inputs) : step_(step), whole_(whole), inputs_(inputs) {}
-  std::string text(const char* name, const char* otherwise) const override {
+  std::string text(const char* name, const char* fallback) const override {
     const std::string* value = step_.find(name);
-    return value != nullptr ? *value : otherwise;
+    return value != nullptr ? *value : fallback;
   }
-  std::int64_t whole(const char* name, std::int64_t otherwise) const override {
+  std::int64_t whole(const char* name, std::int64_t fallback) const override {
     const std::string* value = step_.find(name);
-    return value != nullptr ? std::strtoll(value->c_str(), nullptr, 10) : otherwise;
+    return value != nullptr ? std::strtoll(value->c_str(), nullptr, 10) : fallback;
   }
-  float number(const char* name, float otherwise) const override {
+  float number(const char* name, float fallback) const override {
     const std::string* value = step_.find(name);
-    if (value == nullptr) return otherwise;
+    if (value == nullptr) return fallback;
     if (value->empty() || (*value)[0] != '#') refuse("attribute %s is '%s'", name, value->c_str());
     return number_of(std::uint32_t(std::strtoul(value->c_str() + 1, nullptr, 16)));
   }

@@ -1,8 +1,9 @@
-// Kernels of standard operators that stand between products: norms, activations, sums, rotations.
+// Kernels of the standard operators between matrix products: norms, activations, element-wise arithmetic, rotary
+// embeddings, Concat and Gather.
 //
-// Each is made token by token, in operations that give the same bits in portable code, AVX2 and AVX-512: sums in 16 lanes
-// that are added in one order, explicit fused multiply-adds, and the functions of elementary.h.  They are steps of a
-// FusedRegion, and no operators of their own.
+// They process one token at a time, with operations that give bit-identical results in portable code, AVX2 and AVX-512:
+// sums in 16 lanes that are reduced in a fixed order, explicit fused multiply-adds, and the functions of elementary.h.
+// They run only as steps of a FusedRegion; they are not registered as operators.
 
 #include "elementary.h"
 #include "instructions.h"
@@ -13,7 +14,7 @@ namespace steps {
 
 constexpr int kLanes = 16;
 
-// A body for each path through the kernels; `Body::work` is always inlined.
+// `Body::work`, which is always inlined, compiled for each instruction set.
 template <class Body, class... Arguments>
 void portable(Arguments... arguments) {
   Body::work(arguments...);
@@ -29,7 +30,7 @@ PEAGLE_AVX512_VNNI void avx512(Arguments... arguments) {
 }
 #endif
 template <class Body, class... Arguments>
-void choose(void (**function)(Arguments...)) {
+void select_path(void (**function)(Arguments...)) {
   *function = portable<Body, Arguments...>;
 #ifdef PEAGLE_X86_64
   const Instructions best = instructions();
@@ -38,21 +39,22 @@ void choose(void (**function)(Arguments...)) {
 #endif
 }
 
-// The numbers of a place of all dimensions but the last; of a dimension of size 1 that others have more of, always its one.
+// The rows (along the last dimension) of a tensor, broadcast to the shape `whole`.
 class Rows {
  public:
   Rows(const Tensor& tensor, const Shape& whole) : base_(tensor.data<float>()), rank_(whole.rank) {
-    const int more = whole.rank - tensor.shape.rank;
-    if (more < 0) refuse("an operand has more dimensions than the result");
+    const int missing = whole.rank - tensor.shape.rank;
+    if (missing < 0) refuse("an operand has more dimensions than the result");
     for (int i = 0; i < whole.rank; i++) {
-      const std::int64_t size = i < more ? 1 : tensor.shape.sizes[i - more];
+      const std::int64_t size = i < missing ? 1 : tensor.shape.sizes[i - missing];
       if (size != whole.sizes[i] && size != 1) {
-        refuse("%lld numbers meet %lld", static_cast<long long>(size), static_cast<long long>(whole.sizes[i]));
+        refuse("cannot broadcast a dimension of %lld to %lld", static_cast<long long>(size),
+               static_cast<long long>(whole.sizes[i]));
       }
-      strides_[i] = size == 1 ? 0 : tensor.strides[i - more];
+      strides_[i] = size == 1 ? 0 : tensor.strides[i - missing];
       sizes_[i] = whole.sizes[i];
     }
-    is_one_ = whole.rank == 0 || (strides_[whole.rank - 1] == 0 && whole.last() != 1);
+    is_scalar_ = whole.rank == 0 || (strides_[whole.rank - 1] == 0 && whole.last() != 1);
   }
   float* at(std::int64_t row) const {
     std::int64_t offset = 0;
@@ -62,19 +64,19 @@ class Rows {
     }
     return base_ + offset;
   }
-  // Whether one number meets all of the last dimension.
-  bool is_one() const { return is_one_; }
+  // Returns true if a row has one element, which is broadcast along the last dimension.
+  bool is_scalar() const { return is_scalar_; }
 
  private:
   float* base_;
   int rank_;
   std::int64_t strides_[kMaxRank] = {}, sizes_[kMaxRank] = {};
-  bool is_one_;
+  bool is_scalar_;
 };
 
 inline std::int64_t rows_of(const Shape& shape) { return shape.last() == 0 ? 0 : shape.count() / shape.last(); }
 
-// A run of one phase, with a piece for every token.
+// A run with one phase and one piece per token.
 class TokenRun : public Run {
  public:
   explicit TokenRun(std::int64_t tokens, Tokens order = Tokens::kRows) : count_(tokens), order_(order) {}
@@ -95,7 +97,7 @@ class Step : public Kernel {
   bool is_token_wise() const override { return true; }
 };
 
-// ------------------------------------------------------------------------------------------------ one number by another
+// ------------------------------------------------------------------------------------------------ element-wise, binary
 
 struct Sum {
   static float of(float a, float b) { return a + b; }
@@ -121,12 +123,12 @@ inline Shape broadcast(const Shape& a, const Shape& b) {
 }
 
 template <class Function>
-class OfTwo : public Step {
+class BinaryOp : public Step {
  public:
-  explicit OfTwo(const Node&) { choose<Body>(&function_); }
+  explicit BinaryOp(const Node&) { select_path<Body>(&function_); }
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     outputs[0] = broadcast(inputs[0].shape, inputs[1].shape);
-    Rows(inputs[0], outputs[0]), Rows(inputs[1], outputs[0]);  // refuse what does not fit
+    Rows(inputs[0], outputs[0]), Rows(inputs[1], outputs[0]);  // throw if the shapes do not broadcast
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
     return std::unique_ptr<Run>(new Made(*this, inputs, outputs[0]));
@@ -134,10 +136,10 @@ class OfTwo : public Step {
 
  private:
   struct Body {
-    __attribute__((always_inline)) static inline void work(const float* a, bool is_one_a, const float* b,
-                                                           bool is_one_b, float* y, std::int64_t n) {
-      if (is_one_a || is_one_b) {
-        for (std::int64_t i = 0; i < n; i++) y[i] = Function::of(a[is_one_a ? 0 : i], b[is_one_b ? 0 : i]);
+    __attribute__((always_inline)) static inline void work(const float* a, bool is_scalar_a, const float* b,
+                                                           bool is_scalar_b, float* y, std::int64_t n) {
+      if (is_scalar_a || is_scalar_b) {
+        for (std::int64_t i = 0; i < n; i++) y[i] = Function::of(a[is_scalar_a ? 0 : i], b[is_scalar_b ? 0 : i]);
         return;
       }
       const float* __restrict first = a;
@@ -148,13 +150,13 @@ class OfTwo : public Step {
   };
 
   struct Made : TokenRun {
-    Made(const OfTwo& step, const Inputs& inputs, const Tensor& y)
+    Made(const BinaryOp& step, const Inputs& inputs, const Tensor& y)
         : TokenRun(rows_of(y.shape)), step(step), a(inputs[0], y.shape), b(inputs[1], y.shape), y(y, y.shape),
           n(y.shape.last()) {}
     void token(std::int64_t at) override {
-      step.function_(a.at(at), a.is_one(), b.at(at), b.is_one(), y.at(at), n);
+      step.function_(a.at(at), a.is_scalar(), b.at(at), b.is_scalar(), y.at(at), n);
     }
-    const OfTwo& step;
+    const BinaryOp& step;
     const Rows a, b, y;
     const std::int64_t n;
   };
@@ -162,7 +164,7 @@ class OfTwo : public Step {
   void (*function_)(const float*, bool, const float*, bool, float*, std::int64_t);
 };
 
-// ------------------------------------------------------------------------------------------------------- of one number
+// ------------------------------------------------------------------------------------------------- element-wise, unary
 
 struct Sigmoid {
   __attribute__((always_inline)) static inline float of(float x) { return 1.0f / (1.0f + exponential(-x)); }
@@ -178,9 +180,9 @@ struct GeluByTanh {
 };
 
 template <class Function>
-class OfOne : public Step {
+class UnaryOp : public Step {
  public:
-  explicit OfOne(const Node&) { choose<Body>(&function_); }
+  explicit UnaryOp(const Node&) { select_path<Body>(&function_); }
   void shapes(const Inputs& inputs, Shape* outputs) const override { outputs[0] = inputs[0].shape; }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
     return std::unique_ptr<Run>(new Made(*this, inputs[0], outputs[0]));
@@ -194,10 +196,10 @@ class OfOne : public Step {
     }
   };
   struct Made : TokenRun {
-    Made(const OfOne& step, const Tensor& x, const Tensor& y)
+    Made(const UnaryOp& step, const Tensor& x, const Tensor& y)
         : TokenRun(rows_of(y.shape)), step(step), x(x, y.shape), y(y, y.shape), n(y.shape.last()) {}
     void token(std::int64_t at) override { step.function_(x.at(at), y.at(at), n); }
-    const OfOne& step;
+    const UnaryOp& step;
     const Rows x, y;
     const std::int64_t n;
   };
@@ -205,10 +207,10 @@ class OfOne : public Step {
   void (*function_)(const float*, float*, std::int64_t);
 };
 
-// -------------------------------------------------------------------------------------------------------------- norms
+// --------------------------------------------------------------------------------------------------------------- norms
 
 struct NormBody {
-  // sum, where there is one, is a + b and what is normalised.
+  // With `b`, normalizes a + b, which is also written to `sum`.
   __attribute__((always_inline)) static inline void work(const float* a, const float* b, const float* weight,
                                                          float epsilon, float* sum, float* y, std::int64_t n) {
     const float* x = a;
@@ -232,35 +234,36 @@ struct NormBody {
   }
 };
 
-// RMSNormalization over the last dimension, and the same of a sum that is handed on.
-template <bool kIsOfSum>
+// RMSNormalization over the last dimension; with kAddsResidual, SkipSimplifiedLayerNormalization, which normalizes the
+// sum of two inputs and also outputs the sum.
+template <bool kAddsResidual>
 class Norm : public Step {
  public:
-  explicit Norm(const Node& node) : epsilon_(node.number("epsilon", 1e-5f)) { choose<NormBody>(&function_); }
+  explicit Norm(const Node& node) : epsilon_(node.number("epsilon", 1e-5f)) { select_path<NormBody>(&function_); }
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape& x = inputs[0].shape;
-    if (x.rank < 1 || inputs[kWeight].shape.count() != x.last()) refuse("a norm of %lld numbers has %lld weights",
+    if (x.rank < 1 || inputs[kWeight].shape.count() != x.last()) refuse("a norm over %lld elements has %lld weights",
         static_cast<long long>(x.last()), static_cast<long long>(inputs[kWeight].shape.count()));
-    if (kIsOfSum && inputs[1].shape != x) refuse("a norm is of the sum of two shapes");
+    if (kAddsResidual && inputs[1].shape != x) refuse("a norm adds two different shapes");
     outputs[0] = x;
-    if (kIsOfSum) outputs[kSum] = x;
+    if (kAddsResidual) outputs[kSum] = x;
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
     return std::unique_ptr<Run>(new Made(*this, inputs, outputs));
   }
 
  private:
-  static constexpr int kWeight = kIsOfSum ? 2 : 1, kSum = 3;
+  static constexpr int kWeight = kAddsResidual ? 2 : 1, kSum = 3;
 
   struct Made : TokenRun {
     Made(const Norm& step, const Inputs& inputs, const Outputs& outputs)
         : TokenRun(rows_of(outputs[0].shape)), step(step), a(inputs[0], outputs[0].shape),
-          b(inputs[kIsOfSum ? 1 : 0], outputs[0].shape), sum(outputs[kIsOfSum ? kSum : 0], outputs[0].shape),
+          b(inputs[kAddsResidual ? 1 : 0], outputs[0].shape), sum(outputs[kAddsResidual ? kSum : 0], outputs[0].shape),
           y(outputs[0], outputs[0].shape), weight(inputs[kWeight].template data<const float>()),
           n(outputs[0].shape.last()) {}
     void token(std::int64_t at) override {
-      step.function_(a.at(at), kIsOfSum ? b.at(at) : nullptr, weight, step.epsilon_,
-                     kIsOfSum ? sum.at(at) : nullptr, y.at(at), n);
+      step.function_(a.at(at), kAddsResidual ? b.at(at) : nullptr, weight, step.epsilon_,
+                     kAddsResidual ? sum.at(at) : nullptr, y.at(at), n);
     }
     const Norm& step;
     const Rows a, b, sum, y;
@@ -272,9 +275,9 @@ class Norm : public Step {
   void (*function_)(const float*, const float*, const float*, float, float*, float*, std::int64_t);
 };
 
-// ---------------------------------------------------------------------------------------------------------- rotation
+// ---------------------------------------------------------------------------------------------------- rotary embedding
 
-struct RotationBody {
+struct RotaryBody {
   __attribute__((always_inline)) static inline void work(const float* __restrict x, const float* __restrict cosine,
                                                          const float* __restrict sine, float* __restrict y,
                                                          std::int64_t half) {
@@ -285,15 +288,16 @@ struct RotationBody {
   }
 };
 
-// RotaryEmbedding of [B, H, S, D] at positions [B, S], from tables [T, D / 2] or of fewer columns: the rest is copied.
-class Rotation : public Step {
+// RotaryEmbedding of x [B, H, S, D] at positions [B, S], with cosine and sine tables [T, R / 2]. Only the first R <= D
+// elements of a head are rotated; the others are copied.
+class RotaryEmbedding : public Step {
  public:
-  explicit Rotation(const Node&) { choose<RotationBody>(&function_); }
+  explicit RotaryEmbedding(const Node&) { select_path<RotaryBody>(&function_); }
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape &x = inputs[0].shape, &table = inputs[1].shape, &at = inputs[3].shape;
     if (x.rank != 4 || table.rank != 2 || inputs[2].shape != table || at.rank != 2 || at.sizes[0] != x.sizes[0] ||
         at.sizes[1] != x.sizes[2] || 2 * table.sizes[1] > x.sizes[3]) {
-      refuse("heads, tables and positions of a rotation do not fit each other");
+      refuse("the shapes of heads, tables and positions of a RotaryEmbedding do not match");
     }
     outputs[0] = x;
   }
@@ -303,7 +307,7 @@ class Rotation : public Step {
 
  private:
   struct Made : TokenRun {
-    Made(const Rotation& step, const Inputs& inputs, const Tensor& y)
+    Made(const RotaryEmbedding& step, const Inputs& inputs, const Tensor& y)
         : TokenRun(y.shape.sizes[0] * y.shape.sizes[2], Tokens::kHeadsFirst), step(step), inputs(inputs), y(y) {}
     void steer() override {
       const std::int64_t *positions = inputs[3].data<const std::int64_t>(), rows = inputs[1].shape.sizes[0];
@@ -325,7 +329,7 @@ class Rotation : public Step {
     static float* heads(const Tensor& tensor, std::int64_t b, std::int64_t head, std::int64_t s) {
       return tensor.data<float>() + b * tensor.strides[0] + head * tensor.strides[1] + s * tensor.strides[2];
     }
-    const Rotation& step;
+    const RotaryEmbedding& step;
     const Inputs inputs;
     const Tensor y;
   };
@@ -333,18 +337,18 @@ class Rotation : public Step {
   void (*function_)(const float*, const float*, const float*, float*, std::int64_t);
 };
 
-// ------------------------------------------------------------------------------------------------------- rows moved
+// ------------------------------------------------------------------------------------------------------ copies of rows
 
 // Concat along the last dimension.
-class Joined : public Step {
+class Concat : public Step {
  public:
-  explicit Joined(const Node&) {}
+  explicit Concat(const Node&) {}
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     std::int64_t width = 0;
     for (const Tensor& each : inputs) {
       if (!each.is_there()) continue;
       if (each.shape.rank < 1 || each.shape.with_last(1) != inputs[0].shape.with_last(1)) {
-        refuse("rows of a Concat are not of the same places");
+        refuse("the inputs of a Concat differ in another dimension than the last");
       }
       width += each.shape.last();
     }
@@ -378,12 +382,12 @@ class Joined : public Step {
 };
 
 // Gather along the first dimension.
-class Gathered : public Kernel {
+class Gather : public Kernel {
  public:
-  explicit Gathered(const Node&) {}
+  explicit Gather(const Node&) {}
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape& x = inputs[0].shape;
-    if (x.rank < 1) refuse("a Gather of one number");
+    if (x.rank < 1) refuse("the data of a Gather is a scalar");
     Shape y = inputs[1].shape;
     for (int i = 1; i < x.rank; i++) y = y.with(x.sizes[i]);
     outputs[0] = y;
@@ -410,7 +414,8 @@ class Gathered : public Kernel {
     void work(int, std::size_t piece) override {
       std::int64_t row = at.data<const std::int64_t>()[piece];
       if (row < 0) row += x.shape.sizes[0];
-      std::memcpy(y + std::int64_t(piece) * width, x.data<const float>() + row * width, std::size_t(width) * sizeof(float));
+      std::memcpy(y + std::int64_t(piece) * width, x.data<const float>() + row * width,
+                  std::size_t(width) * sizeof(float));
     }
     const Tensor x, at;
     float* y;
@@ -423,24 +428,24 @@ std::unique_ptr<Kernel> make(const Node& node) {
   return std::unique_ptr<Kernel>(new Made(node));
 }
 
-// By the names of ONNX, and of ONNX Runtime's own.
-inline const std::vector<Op>& all() {
-  const Operand number{ort::kFloat32, false, -1, -1}, unwanted{ort::kFloat32, true, -1, -1};
+// The kernels by the operator names of ONNX and ONNX Runtime.
+inline const std::vector<Op>& step_ops() {
+  const Operand number{ort::kFloat32, false, -1, -1}, optional{ort::kFloat32, true, -1, -1};
   const Operand position{ort::kInt64, false, -1, -1};
   static const std::vector<Op> ops = {
-      {"Add", {number, number}, {number}, make<OfTwo<Sum>>},
-      {"Sub", {number, number}, {number}, make<OfTwo<Difference>>},
-      {"Mul", {number, number}, {number}, make<OfTwo<Product>>},
-      {"Div", {number, number}, {number}, make<OfTwo<Quotient>>},
-      {"Sigmoid", {number}, {number}, make<OfOne<Sigmoid>>},
-      {"Tanh", {number}, {number}, make<OfOne<Tanh>>},
-      {"Gelu", {number}, {number}, make<OfOne<GeluByTanh>>},
+      {"Add", {number, number}, {number}, make<BinaryOp<Sum>>},
+      {"Sub", {number, number}, {number}, make<BinaryOp<Difference>>},
+      {"Mul", {number, number}, {number}, make<BinaryOp<Product>>},
+      {"Div", {number, number}, {number}, make<BinaryOp<Quotient>>},
+      {"Sigmoid", {number}, {number}, make<UnaryOp<Sigmoid>>},
+      {"Tanh", {number}, {number}, make<UnaryOp<Tanh>>},
+      {"Gelu", {number}, {number}, make<UnaryOp<GeluByTanh>>},
       {"RMSNormalization", {number, number}, {number}, make<Norm<false>>},
-      {"SkipSimplifiedLayerNormalization", {number, number, number}, {number, unwanted, unwanted, number},
+      {"SkipSimplifiedLayerNormalization", {number, number, number}, {number, optional, optional, number},
        make<Norm<true>>},
-      {"Concat", {number, number, unwanted, unwanted, unwanted, unwanted, unwanted, unwanted}, {number}, make<Joined>},
-      {"Gather", {number, position}, {number}, make<Gathered>},
-      {"RotaryEmbedding", {number, number, number, position}, {number}, make<Rotation>},
+      {"Concat", {number, number, optional, optional, optional, optional, optional, optional}, {number}, make<Concat>},
+      {"Gather", {number, position}, {number}, make<Gather>},
+      {"RotaryEmbedding", {number, number, number, position}, {number}, make<RotaryEmbedding>},
   };
   return ops;
 }

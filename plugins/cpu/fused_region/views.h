@@ -1,18 +1,18 @@
-// Steps that move nothing: Split, Reshape, Transpose and Identity give other shapes and strides to the same numbers.
+// Views: Split, Reshape, Transpose and Identity give the same data another shape and strides, without copying.
 
 #include "program.h"
 
 namespace peagle {
 
-// Where a value of a program lies: in one of its buffers, from some number on.  Its address is of no use yet, but of those
-// that come from outside.
+// A value of a program and its location: `offset` elements into a buffer. Until memory is assigned, only inputs of the
+// node have a valid address.
 struct Value {
   Tensor tensor;
   int buffer = -1;
   std::int64_t offset = 0;
 };
 
-inline bool is_view_step(const std::string& op) {
+inline bool is_view(const std::string& op) {
   return op == "Split" || op == "Reshape" || op == "Transpose" || op == "Identity";
 }
 
@@ -24,7 +24,7 @@ inline bool is_dense(const Tensor& tensor) {
   return true;
 }
 
-// The strides of the same numbers in another shape of as many; false where there are none, or the last is not dense.
+// Reshapes a view in place. Returns false if no strides describe the new shape, or its last dimension is not dense.
 inline bool reshape(Tensor* tensor, const Shape& shape) {
   Tensor result(shape, tensor->type, tensor->address);
   if (is_dense(*tensor) || shape.count() == 0) {
@@ -33,7 +33,7 @@ inline bool reshape(Tensor* tensor, const Shape& shape) {
   }
   const Shape& old = tensor->shape;
   int from = 0, to = 0;
-  while (from < old.rank && to < shape.rank) {  // a group of dimensions becomes another of as many numbers
+  while (from < old.rank && to < shape.rank) {  // match groups of dimensions with equal element counts
     int end_from = from + 1, end_to = to + 1;
     std::int64_t count_from = old.sizes[from], count_to = shape.sizes[to];
     while (count_from != count_to) {
@@ -65,9 +65,9 @@ inline bool reshape(Tensor* tensor, const Shape& shape) {
   return true;
 }
 
-// The shape that Reshape makes of another: 0 copies a size unless told, -1 is what is left.
+// Returns the output shape of Reshape: 0 copies the input's size unless `zero_is_zero`, -1 is inferred.
 inline Shape shape_of_reshape(const Shape& old, const std::int64_t* sizes, int rank, bool zero_is_zero) {
-  if (rank > kMaxRank) refuse("a Reshape has %d dimensions", rank);
+  if (rank > kMaxRank) refuse("a Reshape to %d dimensions is not supported", rank);
   Shape result;
   std::int64_t known = 1;
   int inferred = -1;
@@ -79,13 +79,13 @@ inline Shape shape_of_reshape(const Shape& old, const std::int64_t* sizes, int r
       inferred = i;
       size = 1;
     }
-    if (size < 0) refuse("a Reshape to a size of %lld", static_cast<long long>(size));
+    if (size < 0) refuse("a Reshape has size %lld", static_cast<long long>(size));
     result.sizes[i] = size;
     known *= size;
   }
   if (inferred >= 0) result.sizes[inferred] = known == 0 ? 0 : old.count() / known;
   if (result.count() != old.count()) {
-    refuse("a Reshape of %lld numbers to %lld", static_cast<long long>(old.count()),
+    refuse("a Reshape of %lld elements to %lld elements", static_cast<long long>(old.count()),
            static_cast<long long>(result.count()));
   }
   return result;
@@ -99,37 +99,38 @@ inline std::vector<std::int64_t> sizes_of(const StepText& step, const char* name
   return sizes;
 }
 
-// What a view step makes of a value: an output each.  False where the numbers must be moved first.
-inline bool viewed(const StepText& step, const Value& x, const std::vector<Value>& values, std::vector<Value>* outputs) {
+// Computes the outputs of a view step. Returns false if `x` must be made dense first.
+inline bool make_view(const StepText& step, const Value& x, const std::vector<Value>& values,
+                      std::vector<Value>* outputs) {
   const Shape& shape = x.tensor.shape;
   Value result = x;
   if (step.op == "Reshape") {
     const std::string* zero = step.find("allowzero");
-    std::vector<std::int64_t> given;
+    std::vector<std::int64_t> sizes;
     if (step.inputs.size() > 1) {
-      const Tensor& wanted = values[std::size_t(step.inputs[1])].tensor;
-      if (wanted.type != ort::kInt64 || wanted.shape.rank != 1) refuse("a Reshape to no list of sizes");
-      given.assign(wanted.data<const std::int64_t>(), wanted.data<const std::int64_t>() + wanted.shape.count());
+      const Tensor& target = values[std::size_t(step.inputs[1])].tensor;
+      if (target.type != ort::kInt64 || target.shape.rank != 1) refuse("the target shape of a Reshape must be int64");
+      sizes.assign(target.data<const std::int64_t>(), target.data<const std::int64_t>() + target.shape.count());
     } else {
-      given = sizes_of(step, "shape");
+      sizes = sizes_of(step, "shape");
     }
-    if (!reshape(&result.tensor, shape_of_reshape(shape, given.data(), int(given.size()), zero && *zero == "1"))) {
+    if (!reshape(&result.tensor, shape_of_reshape(shape, sizes.data(), int(sizes.size()), zero && *zero == "1"))) {
       return false;
     }
   } else if (step.op == "Transpose") {
     const std::vector<std::int64_t> order = sizes_of(step, "perm");
-    if (int(order.size()) != shape.rank) refuse("a Transpose of %d dimensions", shape.rank);
+    if (int(order.size()) != shape.rank) refuse("a Transpose must permute %d dimensions", shape.rank);
     for (int i = 0; i < shape.rank; i++) {
       const std::int64_t from = order[std::size_t(i)];
-      if (from < 0 || from >= shape.rank) refuse("a Transpose of dimension %lld", static_cast<long long>(from));
+      if (from < 0 || from >= shape.rank) refuse("a Transpose has no dimension %lld", static_cast<long long>(from));
       result.tensor.shape.sizes[i] = shape.sizes[from];
       result.tensor.strides[i] = x.tensor.strides[from];
     }
-    if (order.back() != shape.rank - 1) refuse("a Transpose moves the last dimension");
+    if (order.back() != shape.rank - 1) refuse("a Transpose must not move the last dimension");
   } else if (step.op == "Split") {
     std::int64_t at = 0;
     const std::vector<std::int64_t> sizes = sizes_of(step, "sizes");
-    if (sizes.size() != step.outputs.size()) refuse("a Split into %d", int(sizes.size()));
+    if (sizes.size() != step.outputs.size()) refuse("a Split does not have %d outputs", int(sizes.size()));
     for (std::int64_t size : sizes) {
       Value part = x;
       part.tensor.shape = shape.with_last(size);
@@ -137,7 +138,7 @@ inline bool viewed(const StepText& step, const Value& x, const std::vector<Value
       outputs->push_back(part);
       at += size;
     }
-    if (at != shape.last()) refuse("a Split of %lld numbers", static_cast<long long>(shape.last()));
+    if (at != shape.last()) refuse("the sizes of a Split do not add up to %lld", static_cast<long long>(shape.last()));
     return true;
   }
   outputs->push_back(result);

@@ -172,7 +172,7 @@ def test_control_values_are_read_every_run(cpu_library: Path) -> None:
         run(**fed | {"start": np.array([79])})
     with pytest.raises(Exception, match="position 80 is not one of 80"):
         run(**fed | {"at": np.array([[79, 80]])})
-    with pytest.raises(Exception, match="a Reshape of 128 numbers"):
+    with pytest.raises(Exception, match="a Reshape of 128 elements"):
         run(**fed | {"heads": np.array([1, 2, HEADS, SIZE + 1])})
 
 
@@ -180,17 +180,17 @@ REFUSED = {
     "no program": ("", "no outputs"),
     "an unknown step": ("Cosine 0 > 1\noutputs 1", "there is no kernel of Cosine"),
     "a value that nobody made": ("Tanh 7 > 1\noutputs 1", "reads value 7 before"),
-    "values out of order": ("Tanh 0 > 5\noutputs 5", "not in order"),
-    "an input that is handed on": ("Tanh 0 > 1\noutputs 0", "hands on an input"),
-    "half a line": ("Tanh 0\noutputs 0", "a step of a program is"),
-    "an attribute without a value": ("Tanh 0 > 1 x\noutputs 1", "an attribute of a step"),
+    "values out of order": ("Tanh 0 > 5\noutputs 5", "does not number its outputs in order"),
+    "an input that is handed on": ("Tanh 0 > 1\noutputs 0", "an input of the program must not be its output"),
+    "half a line": ("Tanh 0\noutputs 0", "invalid step"),
+    "an attribute without a value": ("Tanh 0 > 1 x\noutputs 1", "invalid attribute"),
     "a float that is none": ("RMSNormalization 0,0 > 1 epsilon=0.5\noutputs 1", "attribute epsilon is"),
     "too many inputs": ("Tanh 0,0 > 1\noutputs 1", "too many inputs"),
-    "too few inputs": ("Add 0 > 1\noutputs 1", "needs is absent"),
-    "sizes that a step makes": ("Tanh 0 > 1\nReshape 1,1 > 2\noutputs 2", "sizes that a step makes"),
-    "another type": ("Reshape 0,0 > 1\noutputs 1", "no list of sizes"),
-    "a Split that does not fit": ("Split 0 > 1,2 sizes=3,3\noutputs 1", "a Split of 4 numbers"),
-    "a Transpose of the last": ("Transpose 0 > 1 perm=0,2,1\noutputs 1", "moves the last dimension"),
+    "too few inputs": ("Add 0 > 1\noutputs 1", "lacks a required input"),
+    "sizes that a step makes": ("Tanh 0 > 1\nReshape 1,1 > 2\noutputs 2", "target shape of a Reshape must be an input"),
+    "another type": ("Reshape 0,0 > 1\noutputs 1", "must be int64"),
+    "a Split that does not fit": ("Split 0 > 1,2 sizes=3,3\noutputs 1", "do not add up to 4"),
+    "a Transpose of the last": ("Transpose 0 > 1 perm=0,2,1\noutputs 1", "must not move the last dimension"),
     "a weight that does not fit": (
         "Tanh 0 > 1\nSplit 1 > 2,3 sizes=1,3\nRMSNormalization 0,2 > 4\noutputs 4",
         "weights",
