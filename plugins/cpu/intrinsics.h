@@ -1,4 +1,4 @@
-// The names of vector instructions.  A unit that does not write them itself compiles faster without.
+// Vector intrinsics. Separate from instructions.h, because translation units without intrinsics compile faster.
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,24 +1,24 @@
-// What an op's kernel.cpp is written against.
+// The interface that each op's kernel.cpp implements.
 //
-// A kernel is a class that is called like its op and derives from Kernel.  Its constructor takes the op's attributes (a
-// struct that is made from the spec) and the node.  A run of it is a list of phases, a phase has pieces; any thread does
-// any piece, in any order, each once; a phase begins when the one before is done.  No thread of a kernel's own, no lock:
-// so that the same kernel runs as a node, and among others inside of one.
+// A kernel is a class with the name of its op that derives from Kernel. Its constructor takes the op's attributes (a
+// struct generated from the spec) and the node. A run consists of phases, and a phase of pieces. Any thread may execute
+// any piece, in any order, each exactly once; a phase starts when the previous one is done. A kernel starts no threads
+// and takes no locks, so it can run as a node, or as one of many steps of a fused node.
 
 #include "tensor.h"
 
 namespace peagle {
 
-// A node, while its kernel is made.
+// A graph node, available while its kernel is constructed.
 class Node {
  public:
   virtual ~Node() = default;
-  // Attributes; one that is absent has the default of the spec.
-  virtual std::string text(const char* name, const char* otherwise) const = 0;
-  virtual std::int64_t whole(const char* name, std::int64_t otherwise) const = 0;
-  virtual float number(const char* name, float otherwise) const = 0;
-  // An input that is a constant of the graph, which stays where it is for as long as the kernel lives; else one that is
-  // not there.
+  // Attribute values; `fallback` is the default for an absent attribute.
+  virtual std::string text(const char* name, const char* fallback) const = 0;
+  virtual std::int64_t integer(const char* name, std::int64_t fallback) const = 0;
+  virtual float number(const char* name, float fallback) const = 0;
+  // Returns an input that is a constant of the graph; its memory outlives the kernel. For other inputs, returns an
+  // absent tensor.
   virtual Tensor constant_or_none(std::size_t at) const = 0;
 
   Tensor constant(std::size_t at, const char* name) const {
@@ -28,67 +28,69 @@ class Node {
   }
 };
 
-// By position in the spec; what is optional and absent is not there.  Constants are among the inputs, too.
+// By position in the spec, including constants. An absent optional operand is a tensor for which is_there() is false.
 using Inputs = std::vector<Tensor>;
 using Outputs = std::vector<Tensor>;
 
+// How the pieces of a phase map to tokens: not at all, one per row of all dimensions but the last, or one per [B, S] of
+// [B, H, S, D].
 enum class Tokens { kNotAlone, kRows, kHeadsFirst };
 
-// One run of a kernel: inputs, outputs and scratch of its own.  It may be done again, over the same memory.
+// One execution of a kernel, with its inputs, outputs and scratch memory. It may be repeated over the same memory.
 class Run {
  public:
   virtual ~Run() = default;
-  // Reads the numbers of inputs that steer (ids, positions, lengths), and refuses them by throwing: before each time that
-  // the run is done, and before anything else is asked of it.
+  // Reads the control inputs (ids, positions, lengths), and throws if they are invalid. Called before each execution,
+  // before any other function.
   virtual void steer() {}
-  // Known from the shapes, the attributes and what steers.
+  // May depend on the shapes, the attributes and the control inputs.
   virtual int phases() const = 0;
   virtual std::size_t pieces(int phase) const = 0;
-  // Whether a phase has a piece for every token, that is for every place of all dimensions but the last, or for [B, S] of
-  // [B, H, S, D], and a piece reads of its inputs, and of what other phases made, its own token alone.  Inside of a larger
-  // node such a phase needs not wait for all pieces of the one before.
+  // Returns other than kNotAlone if the phase has one piece per token, and a piece reads only its own token of the
+  // inputs and of the results of other phases. A fused node then needs no barrier before the phase.
   virtual Tokens tokens(int) const { return Tokens::kNotAlone; }
-  // Memory that is there, and not cleared, from before the first phase until the last is done; 64 bytes are a cache line.
+  // The size of the scratch buffer: uninitialized, aligned to a cache line of 64 bytes, and valid for all phases.
   virtual std::size_t scratch_bytes() const { return 0; }
   virtual void use_scratch(void*) {}
-  // Never throws, and is called by several threads at once.
+  // Called concurrently; must not throw.
   virtual void work(int phase, std::size_t piece) = 0;
 };
 
-// Immutable once it is made: several threads may run it at once.
+// Immutable after construction: threads may run it concurrently.
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  // Whether inputs may be views: see Tensor::strides.
+  // Returns true if inputs may be strided views (Tensor::strides).
   virtual bool takes_views() const { return false; }
-  // Whether every phase of every run has a piece for each token: see Run::tokens.
+  // Returns true if every phase of every run has one piece per token (Run::tokens).
   virtual bool is_token_wise() const { return false; }
-  // The shape of every output, by position; those that alias an input have its shape already.  Refuses shapes and types
-  // that the kernel cannot take, by throwing.  Is not asked again for inputs of the same shapes.
+  // Computes the shape of every output; outputs that alias an input already have its shape. Throws if the kernel does
+  // not support the inputs' shapes or types. Results may be cached per set of input shapes.
   virtual void shapes(const Inputs& inputs, Shape* outputs) const = 0;
-  // Makes a run, and reads no numbers: those that steer are there before `steer`, others before `work`.  An output that
-  // aliases an input holds what that held.
+  // Makes a run without reading data: control inputs are valid from `steer` on, other inputs from `work` on. An output
+  // that aliases an input initially contains the input's data.
   virtual std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const = 0;
 };
 
-// What a spec says of an input or an output.
+// An input or output, as described by the op's spec.
 struct Operand {
-  int type;  // ort::kAnyType: one of several
+  int type;  // ort::kAnyType if several types are allowed
   bool is_optional;
-  int alias;    // of an output: the input whose buffer it is written into, or -1
-  int same_as;  // of an output: the input whose type it has, or -1
+  int alias;    // outputs: the input that is updated in place, or -1
+  int same_as;  // outputs: the input with the same type, or -1
 };
 
-// An op that has a kernel; all of them are listed behind the kernels, by a text that is made from the specs.
+// An op with a kernel. sources.py generates the table of all ops.
 struct Op {
   const char* name;
   std::vector<Operand> inputs, outputs;
   std::unique_ptr<Kernel> (*make)(const Node&);
-  // Whether it has one input and one output of any number of tensors; the attribute "inputs" says how many are given.
+  // One variadic input and one variadic output; the attribute "inputs" is the number of inputs.
   bool is_variadic = false;
 };
-const Op& op_named(const std::string& name);  // refuses; one of its forms where there are several
-// Whether an op is there for inputs of these types, which need not be those of the form that `op_named` gives.
+// Throws for an unknown name. An op may be registered with several sets of types; returns one of these entries.
+const Op& op_named(const std::string& name);
+// Returns true if any registered entry of an op accepts the types of these inputs.
 bool has_form(const char* name, const Inputs& inputs);
 
 inline bool fits(const Op& op, const Inputs& inputs) {

@@ -76,7 +76,7 @@ FUSED_REGION = OpSpec(
     attributes=(Attribute("program", str, ""), Attribute("inputs", int, 0)),
 )
 _OWN = {SELF_TEST.name: "cpu/binding/self_test.cpp", FUSED_REGION.name: "cpu/fused_region/fused_region.cpp"}
-_READERS = {str: ("std::string", "text"), int: ("std::int64_t", "whole"), float: ("float", "number")}
+_READERS = {str: ("std::string", "text"), int: ("std::int64_t", "integer"), float: ("float", "number")}
 _ANY_TYPE = 0
 
 

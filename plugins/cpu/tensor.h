@@ -1,4 +1,4 @@
-// Tensors, and refusals: errors that ONNX Runtime is told of.
+// Shapes, tensors, scratch memory, and the exception that is reported to ONNX Runtime.
 
 #include "interface.h"
 
@@ -48,10 +48,10 @@ struct Shape {
 
 struct Tensor {
   Shape shape;
-  // From one index of a dimension to the next, in numbers.  Dense, but for inputs of kernels that take views; the last
-  // dimension is always dense.
+  // Strides in elements. The last dimension is always dense; other strides are arbitrary only in inputs of kernels with
+  // takes_views().
   std::int64_t strides[kMaxRank] = {};
-  int type = 0;  // an ort::Type; 0: the operand is absent
+  int type = 0;  // ort::Type; 0 for an absent operand
   void* address = nullptr;
 
   Tensor() = default;
@@ -71,7 +71,7 @@ struct Tensor {
   std::size_t bytes() const { return std::size_t(shape.count()) * ort::size_of(type); }
 };
 
-// Memory that begins with a cache line.
+// Uninitialized memory, aligned to a cache line.
 class Scratch {
  public:
   explicit Scratch(std::size_t bytes) : bytes_(bytes), memory_(bytes == 0 ? nullptr : new char[bytes + kLine]) {}

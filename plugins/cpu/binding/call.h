@@ -1,10 +1,10 @@
-// A node and its runs as ONNX Runtime gives them.
+// Wrappers of ONNX Runtime's C interface: a node, and one call of its kernel.
 
 #include "kernel.h"
 
 namespace peagle {
 
-// Throws what ONNX Runtime complains of.
+// Throws a Refusal if `status` is an error.
 inline void check(ort::Status* status) {
   if (status == nullptr) return;
   Refusal refusal{ort::call(ort::kGetErrorMessage, status)};
@@ -30,25 +30,25 @@ inline Tensor tensor_of(const ort::Value* value) {
   return Tensor(shape, type, address);
 }
 
-class GivenNode : public Node {
+class OrtNode : public Node {
  public:
-  explicit GivenNode(const ort::KernelInfo* info) : info_(info) {}
+  explicit OrtNode(const ort::KernelInfo* info) : info_(info) {}
 
-  std::string text(const char* name, const char* otherwise) const override {
-    std::size_t size = 0;  // with the zero at the end
-    if (!found(ort::call(ort::kGetAttributeString, info_, name, nullptr, &size)) || size == 0) return otherwise;
+  std::string text(const char* name, const char* fallback) const override {
+    std::size_t size = 0;  // includes the terminating zero
+    if (!is_present(ort::call(ort::kGetAttributeString, info_, name, nullptr, &size)) || size == 0) return fallback;
     std::string buffer(size, '\0');
     check(ort::call(ort::kGetAttributeString, info_, name, &buffer[0], &size));
     buffer.resize(size - 1);
     return buffer;
   }
-  std::int64_t whole(const char* name, std::int64_t otherwise) const override {
+  std::int64_t integer(const char* name, std::int64_t fallback) const override {
     std::int64_t value = 0;
-    return found(ort::call(ort::kGetAttributeInt64, info_, name, &value)) ? value : otherwise;
+    return is_present(ort::call(ort::kGetAttributeInt64, info_, name, &value)) ? value : fallback;
   }
-  float number(const char* name, float otherwise) const override {
+  float number(const char* name, float fallback) const override {
     float value = 0;
-    return found(ort::call(ort::kGetAttributeFloat, info_, name, &value)) ? value : otherwise;
+    return is_present(ort::call(ort::kGetAttributeFloat, info_, name, &value)) ? value : fallback;
   }
   Tensor constant_or_none(std::size_t at) const override {
     int is_constant = 0;
@@ -58,8 +58,8 @@ class GivenNode : public Node {
   }
 
  private:
-  // Absent attributes have the spec's default; the compiler has checked the others.
-  static bool found(ort::Status* status) {
+  // Treats any error as an absent attribute: the build has already checked the attributes that are present.
+  static bool is_present(ort::Status* status) {
     if (status == nullptr) return true;
     ort::call(ort::kReleaseStatus, status);
     return false;
@@ -67,7 +67,7 @@ class GivenNode : public Node {
   const ort::KernelInfo* info_;
 };
 
-// One run of a node.
+// One call of a node's kernel.
 class Call {
  public:
   explicit Call(ort::KernelContext* context) : context_(context) {}
@@ -78,7 +78,7 @@ class Call {
     check(ort::call(ort::kGetInput, context_, at, &value));
     return value != nullptr ? tensor_of(value) : Tensor();
   }
-  // Not there where nobody wants it.
+  // Returns an absent tensor if the graph does not use the output.
   Tensor output(std::size_t at, const Shape& shape, int type) {
     ort::Value* value = nullptr;
     void* address = nullptr;
@@ -99,11 +99,11 @@ class Call {
     check(ort::call(ort::kGetOutputCount, context_, &count));
     return count;
   }
-  // work(0) .. work(pieces - 1), each once, by however many of the session's threads come; they must not throw.
+  // Calls work(0) .. work(pieces - 1), each once, on the session's thread pool. `work` must not throw.
   template <class Work>
   void parallel(std::size_t pieces, const Work& work) {
     if (pieces == 0) return;
-    if (pieces == 1) return work(0);  // waking a thread costs more
+    if (pieces == 1) return work(0);  // do not wake a thread
     const auto piece = [](void* user, std::size_t at) { (*static_cast<const Work*>(user))(at); };
     check(ort::call(ort::kParallelFor, context_, piece, pieces, std::size_t(0),
                     const_cast<void*>(static_cast<const void*>(&work))));

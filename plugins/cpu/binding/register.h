@@ -1,30 +1,31 @@
-// An op's kernel as an operator of ONNX Runtime.  Which ops there are is made from their specs, and stands behind this.
+// Registration of kernels as ONNX Runtime operators. sources.py appends the generated table of ops.
 
 #include "call.h"
 
 namespace peagle {
 
-// No exception leaves the library.
+// Runs `work`, and converts exceptions to a status: no exception may leave the library.
 template <class Work>
-ort::Status* told(const Work& work) noexcept {
+ort::Status* to_status(const Work& work) noexcept {
   try {
     work();
     return nullptr;
   } catch (const Refusal& refusal) {
     return ort::call(ort::kCreateStatus, 1, refusal.why.c_str());
-  } catch (const std::exception& error) {  // no memory
+  } catch (const std::exception& error) {  // std::bad_alloc
     return ort::call(ort::kCreateStatus, 1, error.what());
   }
 }
 
-// The kernel of a node, and those of its inputs that are the same in every run.
+// A node's kernel and its constant inputs.
 class LoadedNode {
  public:
   LoadedNode(const Op& op, const ort::KernelInfo* info) : op_(op) {
-    const GivenNode node(info);
-    const std::int64_t given = op.is_variadic ? node.whole("inputs", 0) : std::int64_t(op.inputs.size());
-    if (given < 0 || given > kMostOperands) refuse("a node of %lld inputs", static_cast<long long>(given));
-    constants_.resize(std::size_t(given));
+    const OrtNode node(info);
+    const std::int64_t num_inputs = op.is_variadic ? node.integer("inputs", 0) : std::int64_t(op.inputs.size());
+    if (num_inputs < 0 || num_inputs > kMaxOperands)
+      refuse("a node has %lld inputs", static_cast<long long>(num_inputs));
+    constants_.resize(std::size_t(num_inputs));
     for (std::size_t i = 0; i < constants_.size(); i++) constants_[i] = node.constant_or_none(i);
     kernel_ = op.make(node);
   }
@@ -35,7 +36,7 @@ class LoadedNode {
       if (inputs[i].is_there()) continue;
       inputs[i] = call.input(i);
       if (!inputs[i].is_there() && (op_.is_variadic || !op_.inputs[i].is_optional)) {
-        refuse("an input that the kernel needs is absent");
+        refuse("a required input is absent");
       }
     }
     std::vector<Shape> shapes(op_.is_variadic ? call.outputs() : op_.outputs.size());
@@ -55,7 +56,7 @@ class LoadedNode {
   }
 
  private:
-  static constexpr std::int64_t kMostOperands = 1 << 16;
+  static constexpr std::int64_t kMaxOperands = 1 << 16;
 
   Tensor output(Call& call, std::size_t at, const Shape& shape, const Inputs& inputs) const {
     const Operand& operand = op_.outputs[op_.is_variadic ? 0 : at];
@@ -63,16 +64,16 @@ class LoadedNode {
     const Tensor result = call.output(at, shape, type);
     if (operand.alias < 0 || !result.is_there()) return result;
     const Tensor& from = inputs[std::size_t(operand.alias)];
-    // One buffer on both sides, as caches are bound, is written in place.
+    // If the input and output share a buffer, as bound caches do, the kernel works in place without a copy.
     if (from.address != result.address) copy(call, from, result);
     return result;
   }
   static void copy(Call& call, const Tensor& from, const Tensor& to) {
-    constexpr std::size_t kPiece = 1 << 20;
+    constexpr std::size_t kChunk = 1 << 20;
     const std::size_t bytes = from.bytes();
-    call.parallel((bytes + kPiece - 1) / kPiece, [&](std::size_t piece) {
-      const std::size_t first = piece * kPiece;
-      std::memcpy(to.data<char>() + first, from.data<const char>() + first, std::min(kPiece, bytes - first));
+    call.parallel((bytes + kChunk - 1) / kChunk, [&](std::size_t piece) {
+      const std::size_t first = piece * kChunk;
+      std::memcpy(to.data<char>() + first, from.data<const char>() + first, std::min(kChunk, bytes - first));
     });
   }
 
@@ -95,14 +96,14 @@ class Operator : public ort::OperatorTable {
     input_kind = [](Table t, std::size_t i) { return of(t).is_variadic ? 2 : int(of(t).inputs[i].is_optional); };
     output_kind = [](Table t, std::size_t i) { return of(t).is_variadic ? 2 : int(of(t).outputs[i].is_optional); };
     input_memory = [](Table, std::size_t) { return 0; };
-    variadic_input_least = variadic_output_least = [](Table) { return 1; };
-    variadic_input_is_of_one_type = variadic_output_is_of_one_type = [](Table) { return 0; };
+    variadic_input_min = variadic_output_min = [](Table) { return 1; };
+    variadic_input_is_homogeneous = variadic_output_is_homogeneous = [](Table) { return 0; };
     create = [](Table t, const ort::Function*, const ort::KernelInfo* info, void** kernel) {
       *kernel = nullptr;
-      return told([&] { *kernel = new LoadedNode(of(t), info); });
+      return to_status([&] { *kernel = new LoadedNode(of(t), info); });
     };
     compute = [](void* kernel, ort::KernelContext* context) {
-      return told([&] { static_cast<const LoadedNode*>(kernel)->compute(Call(context)); });
+      return to_status([&] { static_cast<const LoadedNode*>(kernel)->compute(Call(context)); });
     };
     destroy = [](void* kernel) { delete static_cast<LoadedNode*>(kernel); };
   }
@@ -112,7 +113,8 @@ class Operator : public ort::OperatorTable {
   const Op& op_;
 };
 
-// Adds the operators to a session's options.  An ONNX Runtime that is not one we know gets none: bodies run there.
+// Adds the operators to a session's options. With an unknown version of ONNX Runtime, it adds none, and the nodes'
+// function bodies run instead.
 inline ort::Status* add_operators(ort::Options* options, const ort::Base* base, const char* domain_name,
                                   const std::vector<Operator>& operators) {
   const char* version = base->get_version_string();
@@ -121,8 +123,8 @@ inline ort::Status* add_operators(ort::Options* options, const ort::Base* base, 
   const ort::Function* table = base->get_api(ort::kVersion);
   if (table == nullptr) return nullptr;
   ort::table = table;
-  return told([&] {
-    ort::Domain* domain = nullptr;  // sessions go on reading it, and say to nobody when the last is gone
+  return to_status([&] {
+    ort::Domain* domain = nullptr;  // never freed: sessions keep using it, for an unknown time
     check(ort::call(ort::kCreateCustomOpDomain, domain_name, &domain));
     for (const Operator& each : operators) {
       check(ort::call(ort::kCustomOpDomainAdd, domain, static_cast<const ort::OperatorTable*>(&each)));

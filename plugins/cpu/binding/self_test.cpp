@@ -1,29 +1,29 @@
-// An operator that calls every function of the interface that a kernel may call, and tells what came of it.
+// An operator that calls every interface function that kernels may use, and reports the results.
 
 #include "call.h"
 
 namespace peagle {
 
-// See self_test.py for the operands.  facts, f32 [2, 6], are what it compares; a negative first x fails.
+// self_test.py defines the operands, and checks the output `facts` f32 [2, 6]. The call fails if x[0] is negative.
 class SelfTest : public Kernel {
  public:
   SelfTest(const SelfTestAttributes& attributes, const Node& node) : attributes_(attributes) {
     const Tensor constant = node.constant(1, "c");
     if (constant.type != ort::kInt32 || constant.shape.rank != 1 || constant.shape.count() != 3) {
-      refuse("a constant int32 [3] came as type %d of rank %d", constant.type, constant.shape.rank);
+      refuse("the constant int32 [3] has type %d and rank %d", constant.type, constant.shape.rank);
     }
     last_ = constant.data<const std::int32_t>()[2];
     ort::Status* status = ort::call(ort::kCreateStatus, 1, "probe");
     const bool same = ort::call(ort::kGetErrorCode, status) == 1 &&
                       std::strcmp(ort::call(ort::kGetErrorMessage, status), "probe") == 0;
     ort::call(ort::kReleaseStatus, status);
-    if (!same) refuse("an error came back as another");
+    if (!same) refuse("a status lost its code or message");
     if (attributes.text != "word" || attributes.absent_text != "default" || attributes.absent_whole != -5 ||
         attributes.absent_number != -0.5f) {
-      refuse("attributes came as %s, %s, %lld, %g", attributes.text.c_str(), attributes.absent_text.c_str(),
+      refuse("the attributes are %s, %s, %lld, %g", attributes.text.c_str(), attributes.absent_text.c_str(),
              static_cast<long long>(attributes.absent_whole), double(attributes.absent_number));
     }
-    if (node.constant_or_none(0).is_there()) refuse("an input came as a constant");
+    if (node.constant_or_none(0).is_there()) refuse("an input is a constant");
   }
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {

@@ -89,7 +89,7 @@ class StepNode : public Node {
     const std::string* value = step_.find(name);
     return value != nullptr ? *value : fallback;
   }
-  std::int64_t whole(const char* name, std::int64_t fallback) const override {
+  std::int64_t integer(const char* name, std::int64_t fallback) const override {
     const std::string* value = step_.find(name);
     return value != nullptr ? std::strtoll(value->c_str(), nullptr, 10) : fallback;
   }

@@ -41,7 +41,7 @@ def test_attributes_have_the_types_and_defaults_of_the_spec() -> None:
     text = attributes_of(OP)
     for line in ("float size;", "std::int64_t count;", "std::string kind;"):
         assert line in text
-    for reader in ('number("size", 1.5f)', 'whole("count", -1)', 'text("kind", "a")'):
+    for reader in ('number("size", 1.5f)', 'integer("count", -1)', 'text("kind", "a")'):
         assert reader in text
 
 

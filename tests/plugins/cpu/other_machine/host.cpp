@@ -86,8 +86,8 @@ std::vector<const OperatorTable*> operators;
 std::vector<Function> functions(400, +[] { std::abort(); });
 
 template <class Signature>
-void answer(At<Signature> function, Signature* with) {
-  functions[std::size_t(function.position)] = reinterpret_cast<Function>(with);
+void answer(ApiFunction<Signature> function, Signature* with) {
+  functions[std::size_t(function.index)] = reinterpret_cast<Function>(with);
 }
 
 Status* failed(const char* text) { return new Status{1, text}; }
