@@ -1,16 +1,17 @@
-// The inputs of an op that accepts drafts, and a run that decides columns, by any thread, and then emits.
+// The inputs of ops that accept drafts, and their run: threads decide the columns, then one thread writes the output.
 
-#include "drawing.h"
+#include "token_selector.h"
 #include "kernel.h"
 
 namespace peagle {
 namespace emission {
 
 enum Input {
-  kLogits, kInputIds, kWindowLen, kDraftLen, kForcedNext, kUniform, kTemperature, kTopK, kTopP, kMinP, kTolerance, kAncestors
+  kLogits, kInputIds, kWindowLen, kDraftLen, kForcedNext, kUniform, kTemperature, kTopK, kTopP, kMinP, kTolerance,
+  kAncestors
 };
 
-// Refuses inputs that do not fit each other; says the shapes of tokens and their number.
+// Throws if the inputs' shapes or types do not match; computes the shapes of `tokens` and `num_tokens`.
 inline void check_shapes(const Inputs& inputs, Shape* outputs) {
   const Shape &logits = inputs[kLogits].shape, &ids = inputs[kInputIds].shape, &uniform = inputs[kUniform].shape;
   if (logits.rank != 3 || ids.rank != 2 || uniform.rank != 2) {
@@ -18,9 +19,9 @@ inline void check_shapes(const Inputs& inputs, Shape* outputs) {
            uniform.rank);
   }
   const std::int64_t rows = logits.sizes[0], columns = logits.sizes[1], vocab = logits.sizes[2];
-  if (columns < 1 || vocab < 1 || vocab > kMostVocabulary) {
-    refuse("logits have %lld columns of %lld numbers, but need at least one column, and 1 to %lld numbers", static_cast<long long>(columns),
-           static_cast<long long>(vocab), static_cast<long long>(kMostVocabulary));
+  if (columns < 1 || vocab < 1 || vocab > kMaxVocabulary) {
+    refuse("logits have %lld columns of %lld numbers, but need at least one column, and 1 to %lld numbers",
+           static_cast<long long>(columns), static_cast<long long>(vocab), static_cast<long long>(kMaxVocabulary));
   }
   const int type = inputs[kLogits].type;
   if (type != ort::kFloat32 && type != ort::kFloat16 && type != kBFloat16) {
@@ -50,13 +51,13 @@ class Emission : public Run {
         outputs_(outputs),
         vocab_(inputs[kLogits].shape.sizes[2]),
         decisions_(new Decision[std::size_t(rows_ * columns_)]),
-        scratch_(new float[std::size_t(rows_ * columns_) * scratch_of(std::size_t(vocab_))]) {}
+        scratch_(new float[std::size_t(rows_ * columns_) * scratch_size(std::size_t(vocab_))]) {}
 
   int phases() const override { return 2; }
   std::size_t pieces(int phase) const override {
     if (phase == 1) return 1;
-    const std::int64_t all = rows_ * columns_, worth = all * vocab_ / kLogitsOfPiece;
-    return std::size_t(std::max(std::int64_t(1), std::min(all, worth)));
+    const std::int64_t all = rows_ * columns_, wanted = all * vocab_ / kLogitsPerPiece;
+    return std::size_t(std::max(std::int64_t(1), std::min(all, wanted)));
   }
   void work(int phase, std::size_t piece) override {
     if (phase == 1) {
@@ -66,33 +67,33 @@ class Emission : public Run {
     const std::int64_t all = rows_ * columns_, count = std::int64_t(pieces(0)), at = std::int64_t(piece);
     for (std::int64_t i = all * at / count; i < all * (at + 1) / count; i++) {
       const std::int64_t row = i / columns_, column = i % columns_;
-      if (is_drawn(row) && column <= drafts(row)) decide(row, column);
+      if (is_sampled(row) && column <= drafts(row)) decide(row, column);
     }
   }
 
  protected:
-  // Decides column `at` of a row, 0 .. drafts(row), unless the row cannot come there.
+  // Decides column `at`, 0 .. drafts(row), of a row. May skip a column that no accepted path can reach.
   virtual void decide(std::int64_t row, std::int64_t at) = 0;
-  // Writes what a row emits and the window column before each of it, of which columns_ numbers have room; returns how
-  // many.
-  virtual std::int64_t emit_decided(std::int64_t row, std::int32_t* tokens, std::int32_t* path) const = 0;
+  // Writes the tokens that a row emits and, in `path`, the window column that each token follows. Both arrays have
+  // columns_ elements. Returns the number of tokens.
+  virtual std::int64_t emit_tokens(std::int64_t row, std::int32_t* tokens, std::int32_t* path) const = 0;
 
   std::int64_t window(std::int64_t row) const {
-    return std::max<std::int64_t>(0, std::min<std::int64_t>(of_row<std::int32_t>(kWindowLen, row), width_));
+    return std::max<std::int64_t>(0, std::min<std::int64_t>(row_value<std::int32_t>(kWindowLen, row), width_));
   }
   std::int64_t drafts(std::int64_t row) const {
-    const std::int64_t most = std::min(columns_ - 1, window(row) - 1);
-    return std::max<std::int64_t>(0, std::min<std::int64_t>(of_row<std::int32_t>(kDraftLen, row), most));
+    const std::int64_t limit = std::min(columns_ - 1, window(row) - 1);
+    return std::max<std::int64_t>(0, std::min<std::int64_t>(row_value<std::int32_t>(kDraftLen, row), limit));
   }
-  // The window column of the newest token that is no draft; -1 of an idle row.
+  // The window column of the newest committed token; -1 for an idle row.
   std::int64_t newest(std::int64_t row) const { return window(row) - 1 - drafts(row); }
-  // Ids of the window from column newest(row) + 1 on: its drafts.
+  // The ids of the row's drafts, which are in window columns newest(row) + 1 and later.
   const std::int64_t* draft_ids(std::int64_t row) const {
     return inputs_[kInputIds].data<const std::int64_t>() + row * width_ + newest(row) + 1;
   }
 
-  // Decides a column that `count` drafts may follow.
-  Decision decided(std::int64_t row, std::int64_t at, const std::int64_t* drafts, int count) {
+  // Decides a column that may be followed by one of `count` drafts.
+  Decision decide_column(std::int64_t row, std::int64_t at, const std::int64_t* drafts, int count) {
     const std::int64_t index = row * columns_ + at;
     const Tensor& logits = inputs_[kLogits];
     const int size = logits.type == ort::kFloat32 ? 4 : 2;
@@ -101,29 +102,31 @@ class Emission : public Run {
     column.type = logits.type;
     column.vocab = int(vocab_);
     column.uniform = inputs_[kUniform].data<const float>()[index];
-    column.temperature = of_row<float>(kTemperature, row);
-    column.top_k = of_row<std::int32_t>(kTopK, row);
-    column.top_p = of_row<float>(kTopP, row);
-    column.min_p = of_row<float>(kMinP, row);
-    column.tolerance = of_row<float>(kTolerance, row);
+    column.temperature = row_value<float>(kTemperature, row);
+    column.top_k = row_value<std::int32_t>(kTopK, row);
+    column.top_p = row_value<float>(kTopP, row);
+    column.min_p = row_value<float>(kMinP, row);
+    column.tolerance = row_value<float>(kTolerance, row);
     column.drafts = drafts;
     column.draft_count = count;
-    column.scratch = scratch_.get() + std::size_t(index) * scratch_of(std::size_t(vocab_));
+    column.scratch = scratch_.get() + std::size_t(index) * scratch_size(std::size_t(vocab_));
     return decisions_[std::size_t(index)] = decide_(column);
   }
-  const Decision& decision(std::int64_t row, std::int64_t at) const { return decisions_[std::size_t(row * columns_ + at)]; }
+  const Decision& decision(std::int64_t row, std::int64_t at) const {
+    return decisions_[std::size_t(row * columns_ + at)];
+  }
 
   const std::int64_t rows_, columns_, width_;
   const Inputs inputs_;
 
  private:
-  static constexpr std::int64_t kLogitsOfPiece = 24 << 10;  // waking a thread costs as much
+  static constexpr std::int64_t kLogitsPerPiece = 24 << 10;  // about as expensive as waking a thread
 
   template <class Number>
-  Number of_row(Input input, std::int64_t row) const {
+  Number row_value(Input input, std::int64_t row) const {
     return inputs_[input].data<const Number>()[row];
   }
-  bool is_drawn(std::int64_t row) const { return window(row) > 0 && of_row<std::int64_t>(kForcedNext, row) < 0; }
+  bool is_sampled(std::int64_t row) const { return window(row) > 0 && row_value<std::int64_t>(kForcedNext, row) < 0; }
 
   void emit(std::int64_t row) const {
     std::int32_t* tokens = outputs_[0].data<std::int32_t>() + row * columns_;
@@ -131,10 +134,10 @@ class Emission : public Run {
     std::fill(tokens, tokens + columns_, -1);
     std::fill(path, path + columns_, -1);
     std::int64_t count = window(row) > 0;
-    if (is_drawn(row)) {
-      count = emit_decided(row, tokens, path);
+    if (is_sampled(row)) {
+      count = emit_tokens(row, tokens, path);
     } else if (count != 0) {
-      tokens[0] = std::int32_t(of_row<std::int64_t>(kForcedNext, row));
+      tokens[0] = std::int32_t(row_value<std::int64_t>(kForcedNext, row));
       path[0] = std::int32_t(window(row) - 1);
     }
     outputs_[1].data<std::int32_t>()[row] = std::int32_t(count);
@@ -144,7 +147,7 @@ class Emission : public Run {
   const Outputs outputs_;
   const std::int64_t vocab_;
   const std::unique_ptr<Decision[]> decisions_;
-  const std::unique_ptr<float[]> scratch_;  // of every column; most of it is never touched
+  const std::unique_ptr<float[]> scratch_;  // for every column; most of it is never touched
 };
 
 }  // namespace emission

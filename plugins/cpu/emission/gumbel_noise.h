@@ -1,4 +1,4 @@
-// Noise of Gumbel's distribution: a function of a column's number and of a token's id alone.
+// Gumbel noise as a pure function of a column's random number and a token id.
 
 #include "elementary.h"
 
@@ -8,9 +8,9 @@ namespace emission {
 #define PEAGLE_INLINE __attribute__((always_inline)) inline
 
 constexpr float kLargestBelow1 = 0x0.ffffffp0f;
-constexpr float kWidestNoise = 16.7f;  // -ln(-ln(1 - 2^-24)) is 16.64
+constexpr float kMaxNoise = 16.7f;  // -ln(-ln(1 - 2^-24)) is 16.64
 
-// T. Mueller's integer hash, of one number or of a vector.
+// T. Mueller's integer hash, for a scalar or a vector.
 template <class Numbers>
 PEAGLE_INLINE void scramble(Numbers& x) {
   x = ((x >> 16) ^ x) * 0x45d9f3bu;
@@ -19,8 +19,8 @@ PEAGLE_INLINE void scramble(Numbers& x) {
 }
 
 inline std::uint32_t key_of(float uniform) {
-  const float inside = uniform > 0 ? std::min(uniform, kLargestBelow1) : 0;  // NaN is 0
-  std::uint32_t key = std::uint32_t(inside * 16777216.0f);
+  const float clamped = uniform > 0 ? std::min(uniform, kLargestBelow1) : 0;  // NaN gives 0
+  std::uint32_t key = std::uint32_t(clamped * 16777216.0f);
   scramble(key);
   return key;
 }

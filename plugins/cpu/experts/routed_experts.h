@@ -1,17 +1,17 @@
-// Routed experts over packed matrices.  A run groups its tokens by expert, so that the matrices of an expert are read
-// once, however many tokens chose it.
+// Routed experts (mixture of experts) over packed matrices. Tokens are grouped by expert, so the matrices of an expert
+// are read once, regardless of how many tokens chose it.
 //
-// A token meets the same operations in the same order, whoever else is in the window: its products are those of its
-// stacks, its experts are added in the order in which the router names them.  So the bits of a row of y depend on that
-// row of x, its experts and its scores, and on nothing else.
+// The operations for a token and their order do not depend on the other tokens in the window; the outputs of its
+// experts are added in the router's order. A row of y therefore depends, bit for bit, only on its row of x, its experts
+// and its scores.
 //
-// A stack has one matrix for every expert, as tiles, one expert behind the other:
-//   experts, rows, tiles   rows and tiles of one expert
+// A stack holds the tiles of one matrix per expert, contiguously. Its interface:
+//   experts, rows, tiles   number of experts; rows and tiles of each
 //   columns(), tile_bytes()
-//   Rows, Number, width()  the rows that are multiplied, and how many numbers one has
-//   take(x, rows, at)      makes row `at` of a row of float32
+//   Rows, Number, width()  type of the left operand, of its elements, and elements per row
+//   load_row(x, rows, at)  converts a float32 row to row `at`
 //   multiply(tile, columns, rows, first, last, y, stride)
-//                          rows first .. last - 1; y, of `columns` numbers, is of the first
+//                          multiplies rows first .. last - 1 with a tile; y [last - first, columns]
 
 #include "elementary.h"
 #include "instructions.h"
@@ -25,8 +25,8 @@ int columns_of_tile(const Stack& stack, std::int64_t tile) {
   return int(std::min<std::int64_t>(kTile, stack.rows - tile * kTile));
 }
 
-// The tensor [experts, tiles, ...] of a stack as that of one matrix [experts * tiles, ...].
-inline Tensor one_matrix(const Tensor& tensor) {
+// Reinterprets a stack [experts, tiles, ...] as one matrix [experts * tiles, ...].
+inline Tensor flatten_stack(const Tensor& tensor) {
   const Shape& shape = tensor.shape;
   if (shape.rank != 4) refuse("stacks of experts must have 4 dimensions, not %d", shape.rank);
   Shape result;
@@ -38,27 +38,27 @@ inline Tensor one_matrix(const Tensor& tensor) {
 }
 inline void require_tiles(std::int64_t tiles, std::int64_t rows) {
   if (rows < 1 || tiles != (rows + kTile - 1) / kTile) {
-    refuse("%lld tiles of an expert are not %lld rows", static_cast<long long>(tiles), static_cast<long long>(rows));
+    refuse("%lld tiles per expert do not match %lld rows", static_cast<long long>(tiles), static_cast<long long>(rows));
   }
 }
 
-// inner = (up + beta) * gate * sigmoid(alpha * (gate + cubic * gate^3)) of gate and up that alternate.
+// inner = (up + beta) * gate * sigmoid(alpha * (gate + cubic * gate^3)); gate and up are interleaved.
 struct Gate {
-  float alpha, beta, limit, cubic;  // limit: infinity is none
+  float alpha, beta, limit, cubic;  // limit: infinity for none
 
-  // No branch and no memory but the rows': compilers turn this into vectors.  Without a cube none is computed: 0 times
-  // infinity would be NaN.
+  // Branch-free, so that compilers vectorize it. The cubic term is a template parameter, because 0 times infinity would
+  // give NaN.
   template <bool kCubic>
   __attribute__((always_inline)) static inline void work(const Gate& gate, const float* __restrict pairs,
                                                          float* __restrict inner, int count) {
     const float alpha = gate.alpha, beta = gate.beta, limit = gate.limit, cubic = gate.cubic;
     for (int i = 0; i < count; i++) {
-      float of_gate = pairs[2 * i], up = pairs[2 * i + 1];
-      of_gate = of_gate > limit ? limit : of_gate;  // a comparison with NaN is false, and leaves it
+      float g = pairs[2 * i], up = pairs[2 * i + 1];
+      g = g > limit ? limit : g;  // keeps NaN, because the comparison is false
       up = up > limit ? limit : up;
       up = up < -limit ? -limit : up;
-      const float bent = kCubic ? of_gate + cubic * of_gate * of_gate * of_gate : of_gate;
-      inner[i] = (up + beta) * (of_gate / (1.0f + exponential(-(alpha * bent))));
+      const float cubed = kCubic ? g + cubic * g * g * g : g;
+      inner[i] = (up + beta) * (g / (1.0f + exponential(-(alpha * cubed))));
     }
   }
 };
@@ -90,7 +90,7 @@ GateFunction gate_function(Instructions instructions) {
 template <class Stack>
 class RoutedExperts : public Kernel {
  public:
-  // A bias, if it is there, is the input at `bias_at`; that of down is the next one.
+  // `bias_at` is the index of the optional input gate_up_bias; down_bias follows.
   RoutedExperts(Stack gate_up, Stack down, std::int64_t inner, Gate gate, std::size_t bias_at)
       : gate_up_(std::move(gate_up)),
         down_(std::move(down)),
@@ -119,7 +119,7 @@ class RoutedExperts : public Kernel {
     outputs[0] = x.with_last(down_.rows);
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    return std::unique_ptr<Run>(new Window(*this, inputs, outputs[0]));
+    return std::unique_ptr<Run>(new Execution(*this, inputs, outputs[0]));
   }
 
  private:
@@ -131,11 +131,11 @@ class RoutedExperts : public Kernel {
     }
   }
 
-  // A choice is a pair of a token and one of its experts; they are numbered token by token.  Sorted by expert, each choice
-  // has a place.  An expert that was chosen has a slot: its choices are at places first[slot] .. first[slot + 1] - 1.
-  class Window : public Run {
+  // A choice is a pair of a token and one of its experts, numbered token by token. Its place is its position after
+  // sorting by expert. Each chosen expert has a slot; its choices have the places first[slot] .. first[slot + 1] - 1.
+  class Execution : public Run {
    public:
-    Window(const RoutedExperts& op, const Inputs& inputs, const Tensor& y)
+    Execution(const RoutedExperts& op, const Inputs& inputs, const Tensor& y)
         : op_(op),
           x_(inputs[0].data<const float>()),
           experts_(inputs[1].data<const std::int64_t>()),
@@ -144,18 +144,18 @@ class RoutedExperts : public Kernel {
           down_bias_(bias(inputs[op.bias_at_ + 1])),
           y_(y.data<float>()),
           tokens_(inputs[0].shape.sizes[0]),
-          per_token_(inputs[1].shape.sizes[1]),
-          choices_(tokens_ * per_token_),
+          experts_per_token_(inputs[1].shape.sizes[1]),
+          choices_(tokens_ * experts_per_token_),
           slots_(std::min(op.gate_up_.experts, choices_)),
-          of_gate_up_(op.gate_up_),
-          of_down_(op.down_) {}
+          gate_up_chunks_(op.gate_up_),
+          down_chunks_(op.down_) {}
 
     int phases() const override { return 6; }
     std::size_t pieces(int phase) const override {
       switch (phase) {
-        case kTake: return std::size_t(tokens_ + 1);
-        case kGateUp: return std::size_t(slots_ * of_gate_up_.count);  // as if every slot were used
-        case kDown: return std::size_t(slots_ * of_down_.count);
+        case kLoad: return std::size_t(tokens_ + 1);
+        case kGateUp: return std::size_t(slots_ * gate_up_chunks_.count);  // upper bound: as if every slot were used
+        case kDown: return std::size_t(slots_ * down_chunks_.count);
         case kCombine: return std::size_t(tokens_);
         default: return std::size_t(choices_);
       }
@@ -167,14 +167,15 @@ class RoutedExperts : public Kernel {
     void use_scratch(void* memory) override { place(static_cast<char*>(memory), &at_); }
 
     void work(int phase, std::size_t piece) override {
-      const auto number = std::int64_t(piece);
+      const auto index = std::int64_t(piece);
       switch (phase) {
-        case kTake: return number == 0 ? group() : take_token(number - 1);
-        case kSort: return sort_choice(number);
-        case kGateUp: return share(of_gate_up_, number, [this](auto slot, auto part) { gate_up(slot, part); });
-        case kTakeInner: return take_inner(number);
-        case kDown: return share(of_down_, number, [this](auto slot, auto part) { down(slot, part); });
-        default: return combine(number);
+        case kLoad: return index == 0 ? group() : load_token(index - 1);
+        case kGather: return gather_row(index);
+        case kGateUp:
+          return for_each_chunk(gate_up_chunks_, index, [this](auto slot, auto chunk) { gate_up(slot, chunk); });
+        case kLoadInner: return load_inner(index);
+        case kDown: return for_each_chunk(down_chunks_, index, [this](auto slot, auto chunk) { down(slot, chunk); });
+        default: return combine(index);
       }
     }
 
@@ -186,15 +187,15 @@ class RoutedExperts : public Kernel {
       return tensor.is_there() ? tensor.data<const float>() : nullptr;
     }
 
-    enum Phase { kTake, kSort, kGateUp, kTakeInner, kDown, kCombine };
+    enum Phase { kLoad, kGather, kGateUp, kLoadInner, kDown, kCombine };
 
-    struct Pieces {  // of one expert's tiles
+    struct Chunks {  // the tiles of one expert, in chunks of about kBytes
       static constexpr std::int64_t kBytes = 32 << 10;
-      std::int64_t tiles, tiles_at_once, count;
-      explicit Pieces(const Stack& stack)
+      std::int64_t tiles, tiles_per_chunk, count;
+      explicit Chunks(const Stack& stack)
           : tiles(stack.tiles),
-            tiles_at_once(std::max<std::int64_t>(1, kBytes / stack.tile_bytes())),
-            count((tiles + tiles_at_once - 1) / tiles_at_once) {}
+            tiles_per_chunk(std::max<std::int64_t>(1, kBytes / stack.tile_bytes())),
+            count((tiles + tiles_per_chunk - 1) / tiles_per_chunk) {}
     };
 
     struct Arrays {
@@ -204,37 +205,37 @@ class RoutedExperts : public Kernel {
     };
     std::size_t place(char* memory, Arrays* arrays) const {
       std::size_t bytes = 0;
-      const auto take = [&](auto** array, std::int64_t count) {
+      const auto allocate = [&](auto** array, std::int64_t count) {
         constexpr std::size_t kLine = 64;
         *array = reinterpret_cast<typename std::remove_reference<decltype(*array)>::type>(memory + bytes);
         bytes += (std::size_t(count) * sizeof(**array) + kLine - 1) / kLine * kLine;
       };
       const std::int64_t x_width = op_.gate_up_.width(), inner_width = op_.down_.width();
-      take(&arrays->counts, op_.gate_up_.experts);
-      take(&arrays->first, slots_ + 1);
-      take(&arrays->expert_of_slot, slots_);
-      take(&arrays->slot_of_place, choices_);
-      take(&arrays->choice_of_place, choices_);
-      take(&arrays->place_of_choice, choices_);
-      take(&arrays->x_rows, tokens_ * x_width);
-      take(&arrays->sorted_rows, choices_ * x_width);
-      take(&arrays->inner, choices_ * op_.inner_);
-      take(&arrays->inner_rows, choices_ * inner_width);
-      take(&arrays->out, choices_ * op_.down_.rows);
+      allocate(&arrays->counts, op_.gate_up_.experts);
+      allocate(&arrays->first, slots_ + 1);
+      allocate(&arrays->expert_of_slot, slots_);
+      allocate(&arrays->slot_of_place, choices_);
+      allocate(&arrays->choice_of_place, choices_);
+      allocate(&arrays->place_of_choice, choices_);
+      allocate(&arrays->x_rows, tokens_ * x_width);
+      allocate(&arrays->sorted_rows, choices_ * x_width);
+      allocate(&arrays->inner, choices_ * op_.inner_);
+      allocate(&arrays->inner_rows, choices_ * inner_width);
+      allocate(&arrays->out, choices_ * op_.down_.rows);
       return bytes;
     }
 
-    // A choice of an expert that does not exist has no place: -1.
+    // Sorts the choices by expert (counting sort). A choice of an invalid expert has place -1.
     void group() {
       const std::int64_t experts = op_.gate_up_.experts;
       std::fill(at_.counts, at_.counts + experts, 0);
       for (std::int64_t i = 0; i < choices_; i++) {
-        if (exists(experts_[i])) at_.counts[experts_[i]]++;
+        if (is_valid(experts_[i])) at_.counts[experts_[i]]++;
       }
       used_slots_ = used_places_ = 0;
       for (std::int64_t expert = 0; expert < experts; expert++) {
         const std::int64_t count = at_.counts[expert];
-        at_.counts[expert] = used_places_;  // the next place of the expert, from here on
+        at_.counts[expert] = used_places_;  // from here on: the expert's next free place
         if (count == 0) continue;
         at_.expert_of_slot[used_slots_] = expert;
         at_.first[used_slots_] = used_places_;
@@ -244,21 +245,21 @@ class RoutedExperts : public Kernel {
       }
       at_.first[used_slots_] = used_places_;
       for (std::int64_t i = 0; i < choices_; i++) {
-        at_.place_of_choice[i] = exists(experts_[i]) ? at_.counts[experts_[i]]++ : -1;
+        at_.place_of_choice[i] = is_valid(experts_[i]) ? at_.counts[experts_[i]]++ : -1;
         if (at_.place_of_choice[i] >= 0) at_.choice_of_place[at_.place_of_choice[i]] = i;
       }
     }
-    bool exists(std::int64_t expert) const { return expert >= 0 && expert < op_.gate_up_.experts; }
+    bool is_valid(std::int64_t expert) const { return expert >= 0 && expert < op_.gate_up_.experts; }
 
-    void take_token(std::int64_t token) {
-      op_.gate_up_.take(x_ + token * op_.gate_up_.columns(), all_tokens(), token);
+    void load_token(std::int64_t token) {
+      op_.gate_up_.load_row(x_ + token * op_.gate_up_.columns(), all_tokens(), token);
     }
     Rows all_tokens() const {
       Rows rows(tokens_, op_.gate_up_.width());
       rows.use(at_.x_rows);
       return rows;
     }
-    // The rows of a slot's choices, of all that are in `rows`.
+    // Returns the part of `rows`, an array over all places, that belongs to a slot.
     Rows of_slot(Number* rows, std::int64_t width, std::int64_t slot) const {
       Rows result(choices_of(slot), width);
       result.use(rows + at_.first[slot] * width);
@@ -266,9 +267,9 @@ class RoutedExperts : public Kernel {
     }
     std::int64_t choices_of(std::int64_t slot) const { return at_.first[slot + 1] - at_.first[slot]; }
 
-    void sort_choice(std::int64_t at) {
+    void gather_row(std::int64_t at) {
       if (at >= used_places_) return;
-      const std::int64_t width = op_.gate_up_.width(), token = at_.choice_of_place[at] / per_token_;
+      const std::int64_t width = op_.gate_up_.width(), token = at_.choice_of_place[at] / experts_per_token_;
       const std::int64_t slot = at_.slot_of_place[at], row = at - at_.first[slot];
       const Rows from = all_tokens(), to = of_slot(at_.sorted_rows, width, slot);
       const Number* source = from.row(token);
@@ -276,45 +277,47 @@ class RoutedExperts : public Kernel {
       for (std::int64_t i = 0; i < width; i++) target[i * to.stride(row)] = source[i * from.stride(token)];
     }
 
-    // Does what a piece has of all parts of all used slots.  Pieces are as many as if every slot were used; they share
-    // the parts evenly, by what these cost: so that threads end together, however few experts the tokens chose, and
-    // however unevenly.
-    template <class Do>
-    void share(const Pieces& parts, std::int64_t piece, Do each) const {
+    // Executes one piece's share of the chunks of all used slots. The number of pieces is fixed before the choices are
+    // known, as if every slot were used. Pieces split the chunks evenly by cost, so threads finish together however
+    // unevenly the tokens chose.
+    template <class Body>
+    void for_each_chunk(const Chunks& chunks, std::int64_t piece, Body each) const {
       if (used_slots_ == 0) return;
-      const std::int64_t pieces = slots_ * parts.count, all = parts.count * cost_before(used_slots_);
+      const std::int64_t pieces = slots_ * chunks.count, all = chunks.count * cost_before(used_slots_);
       const std::int64_t last = all * (piece + 1) / pieces;
-      for (Part at = first_part(parts, all * piece / pieces); at.slot < used_slots_ && at.cost < last;) {
-        each(at.slot, at.part);
+      for (Chunk at = first_chunk(chunks, all * piece / pieces); at.slot < used_slots_ && at.cost < last;) {
+        each(at.slot, at.index);
         at.cost += cost_before(at.slot + 1) - cost_before(at.slot);
-        if (++at.part == parts.count) at.slot++, at.part = 0;
+        if (++at.index == chunks.count) at.slot++, at.index = 0;
       }
     }
-    struct Part {
-      std::int64_t slot, part, cost;  // of all that is before it
+    struct Chunk {
+      std::int64_t slot, index, cost;  // cost: total of all earlier chunks
     };
-    // The first part before which there is this much or more.
-    Part first_part(const Pieces& parts, std::int64_t cost) const {
+    // Returns the first chunk whose earlier chunks cost at least `cost`.
+    Chunk first_chunk(const Chunks& chunks, std::int64_t cost) const {
       std::int64_t slot = 0, behind = used_slots_;
       while (behind - slot > 1) {
         const std::int64_t middle = (slot + behind) / 2;
-        (parts.count * cost_before(middle) <= cost ? slot : behind) = middle;
+        (chunks.count * cost_before(middle) <= cost ? slot : behind) = middle;
       }
-      const std::int64_t before = parts.count * cost_before(slot), one = cost_before(slot + 1) - cost_before(slot);
-      const std::int64_t part = (cost - before + one - 1) / one;
-      if (part < parts.count) return {slot, part, before + part * one};
-      return {slot + 1, 0, parts.count * cost_before(slot + 1)};
+      const std::int64_t before = chunks.count * cost_before(slot),
+                         slot_cost = cost_before(slot + 1) - cost_before(slot);
+      const std::int64_t index = (cost - before + slot_cost - 1) / slot_cost;
+      if (index < chunks.count) return {slot, index, before + index * slot_cost};
+      return {slot + 1, 0, chunks.count * cost_before(slot + 1)};
     }
-    // Of the slots before one, in rows: to read an expert costs as much as to multiply it with so many.
+    // The cost of one chunk in every earlier slot, in rows: reading an expert costs as much as multiplying kLoadCost
+    // rows.
     std::int64_t cost_before(std::int64_t slot) const {
-      constexpr std::int64_t kRead = 12;
-      return at_.first[slot] + slot * kRead;
+      constexpr std::int64_t kLoadCost = 12;
+      return at_.first[slot] + slot * kLoadCost;
     }
 
     void gate_up(std::int64_t slot, std::int64_t piece) {
       const Stack& stack = op_.gate_up_;
-      const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_gate_up_.tiles_at_once;
-      const std::int64_t last = std::min(tile + of_gate_up_.tiles_at_once, of_gate_up_.tiles);
+      const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * gate_up_chunks_.tiles_per_chunk;
+      const std::int64_t last = std::min(tile + gate_up_chunks_.tiles_per_chunk, gate_up_chunks_.tiles);
       const Rows rows = of_slot(at_.sorted_rows, stack.width(), slot);
       for (std::int64_t from = 0; from < choices_of(slot); from += kStrip) {
         const std::int64_t count = std::min(choices_of(slot) - from, kStrip);
@@ -335,17 +338,17 @@ class RoutedExperts : public Kernel {
       }
     }
 
-    void take_inner(std::int64_t at) {
+    void load_inner(std::int64_t at) {
       if (at >= used_places_) return;
       const std::int64_t slot = at_.slot_of_place[at];
-      op_.down_.take(at_.inner + at * op_.inner_, of_slot(at_.inner_rows, op_.down_.width(), slot),
+      op_.down_.load_row(at_.inner + at * op_.inner_, of_slot(at_.inner_rows, op_.down_.width(), slot),
                      at - at_.first[slot]);
     }
 
     void down(std::int64_t slot, std::int64_t piece) {
       const Stack& stack = op_.down_;
-      const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * of_down_.tiles_at_once;
-      const std::int64_t last = std::min(tile + of_down_.tiles_at_once, of_down_.tiles);
+      const std::int64_t expert = at_.expert_of_slot[slot], tile = piece * down_chunks_.tiles_per_chunk;
+      const std::int64_t last = std::min(tile + down_chunks_.tiles_per_chunk, down_chunks_.tiles);
       const Rows rows = of_slot(at_.inner_rows, stack.width(), slot);
       for (std::int64_t from = 0; from < choices_of(slot); from += kStrip) {
         const std::int64_t count = std::min(choices_of(slot) - from, kStrip);
@@ -366,12 +369,12 @@ class RoutedExperts : public Kernel {
       }
     }
 
-    // In the router's order, so that it does not matter where the choices are.
+    // Adds in the router's order, so the result does not depend on the places. An invalid expert gives NaN.
     void combine(std::int64_t token) {
       const std::int64_t width = op_.down_.rows;
       float* __restrict y = y_ + token * width;
       std::fill(y, y + width, 0.0f);
-      for (std::int64_t choice = token * per_token_; choice < (token + 1) * per_token_; choice++) {
+      for (std::int64_t choice = token * experts_per_token_; choice < (token + 1) * experts_per_token_; choice++) {
         if (at_.place_of_choice[choice] < 0) {
           std::fill(y, y + width, std::numeric_limits<float>::quiet_NaN());
           return;
@@ -387,8 +390,8 @@ class RoutedExperts : public Kernel {
     const std::int64_t* experts_;
     const float *scores_, *gate_up_bias_, *down_bias_;
     float* y_;
-    const std::int64_t tokens_, per_token_, choices_, slots_;
-    const Pieces of_gate_up_, of_down_;
+    const std::int64_t tokens_, experts_per_token_, choices_, slots_;
+    const Chunks gate_up_chunks_, down_chunks_;
     Arrays at_{};
     std::int64_t used_slots_ = 0, used_places_ = 0;
   };

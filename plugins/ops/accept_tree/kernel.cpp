@@ -1,4 +1,4 @@
-// AcceptTree: the token of every column that a row may come to, by any thread (drawing.h); then the walk from the root.
+// AcceptTree: threads select the token of every reachable column (token_selector.h); then one thread walks the tree.
 
 #include "emission.h"
 
@@ -18,24 +18,24 @@ class AcceptTree : public Kernel {
     }
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    return std::unique_ptr<Run>(new Tree(decide_, inputs, outputs));
+    return std::unique_ptr<Run>(new TreeRun(decide_, inputs, outputs));
   }
 
  private:
-  // Columns of a row are 0, which is no draft, and 1 .. drafts(row).
-  class Tree : public emission::Emission {
+  // Column 0 of a row is the newest committed token, the root; columns 1 .. drafts(row) are drafts.
+  class TreeRun : public emission::Emission {
    public:
-    Tree(emission::Decide decide, const Inputs& inputs, const Outputs& outputs)
+    TreeRun(emission::Decide decide, const Inputs& inputs, const Outputs& outputs)
         : Emission(decide, inputs, outputs),
           parents_(std::size_t(columns_)),
-          behind_(std::size_t(rows_ * columns_)),
+          children_end_(std::size_t(rows_ * columns_)),
           children_(std::size_t(rows_ * columns_)),
           ids_(std::size_t(rows_ * columns_)),
-          is_off_(new std::atomic<bool>[std::size_t(rows_ * columns_)]) {}
+          is_unreachable_(new std::atomic<bool>[std::size_t(rows_ * columns_)]) {}
 
     void steer() override {
       for (std::int64_t row = 0; row < rows_; row++) {
-        for (std::int64_t at = 0; at < columns_; at++) is_off_[std::size_t(row * columns_ + at)] = false;
+        for (std::int64_t at = 0; at < columns_; at++) is_unreachable_[std::size_t(row * columns_ + at)] = false;
         find_children(row);
       }
     }
@@ -47,45 +47,47 @@ class AcceptTree : public Kernel {
       int count;
     };
 
-    // The last earlier draft that the row of a draft names; 0 if it names none.
+    // Returns the parent of a draft: the last earlier draft that it sees, or 0.
     std::int32_t parent(std::int64_t row, std::int64_t at) const {
       const std::int64_t column = newest(row) + at;
-      const bool* names = inputs_[emission::kAncestors].data<const bool>() + (row * width_ + column) * width_ + newest(row);
+      const bool* is_ancestor =
+          inputs_[emission::kAncestors].data<const bool>() + (row * width_ + column) * width_ + newest(row);
       do at--;
-      while (at > 0 && !names[at]);
+      while (at > 0 && !is_ancestor[at]);
       return std::int32_t(at);
     }
 
-    // Drafts in the order of their parents, and of columns where that is the same.
+    // Sorts drafts by parent, then by column (counting sort).
     void find_children(std::int64_t row) {
-      std::int32_t* behind = behind_.data() + row * columns_;
-      std::fill(behind, behind + columns_, 0);
+      std::int32_t* children_end = children_end_.data() + row * columns_;
+      std::fill(children_end, children_end + columns_, 0);
       for (std::int64_t at = 1; at <= drafts(row); at++) {
         parents_[std::size_t(at)] = parent(row, at);
-        for (std::int64_t other = parents_[std::size_t(at)] + 1; other < columns_; other++) behind[other]++;
+        for (std::int64_t other = parents_[std::size_t(at)] + 1; other < columns_; other++) children_end[other]++;
       }
-      for (std::int64_t at = 1; at <= drafts(row); at++) {  // where children begin goes on to where they end
-        const auto place = std::size_t(row * columns_ + behind[parents_[std::size_t(at)]]++);
+      for (std::int64_t at = 1; at <= drafts(row); at++) {  // turns the start of each range into its end
+        const auto place = std::size_t(row * columns_ + children_end[parents_[std::size_t(at)]]++);
         children_[place] = std::int32_t(at);
         ids_[place] = draft_ids(row)[at - 1];
       }
     }
     Children children(std::int64_t row, std::int64_t at) const {
-      const std::int32_t* behind = behind_.data() + row * columns_;
-      const std::int64_t first = at > 0 ? behind[at - 1] : 0;
-      return {children_.data() + row * columns_ + first, ids_.data() + row * columns_ + first, int(behind[at] - first)};
+      const std::int32_t* children_end = children_end_.data() + row * columns_;
+      const std::int64_t first = at > 0 ? children_end[at - 1] : 0;
+      return {children_.data() + row * columns_ + first, ids_.data() + row * columns_ + first,
+              int(children_end[at] - first)};
     }
 
     void decide(std::int64_t row, std::int64_t at) override {
       const Children next = children(row, at);
-      std::atomic<bool>* is_off = is_off_.get() + row * columns_;
-      const int kept = is_off[at] ? -1 : decided(row, at, next.ids, next.count).kept;
+      std::atomic<bool>* is_unreachable = is_unreachable_.get() + row * columns_;
+      const int kept = is_unreachable[at] ? -1 : decide_column(row, at, next.ids, next.count).kept;
       for (int i = 0; i < next.count; i++) {
-        if (i != kept) is_off[next.columns[i]] = true;
+        if (i != kept) is_unreachable[next.columns[i]] = true;
       }
     }
 
-    std::int64_t emit_decided(std::int64_t row, std::int32_t* tokens, std::int32_t* path) const override {
+    std::int64_t emit_tokens(std::int64_t row, std::int32_t* tokens, std::int32_t* path) const override {
       std::int64_t at = 0, count = 0;
       for (;;) {
         path[count] = std::int32_t(newest(row) + at);
@@ -99,11 +101,11 @@ class AcceptTree : public Kernel {
       return count + 1;
     }
 
-    std::vector<std::int32_t> parents_;   // of the row that is looked at
-    std::vector<std::int32_t> behind_;    // of each column, where its children end in ..
-    std::vector<std::int32_t> children_;  // .. this
-    std::vector<std::int64_t> ids_;       // of children
-    const std::unique_ptr<std::atomic<bool>[]> is_off_;  // columns that no walk comes to, for all that is known
+    std::vector<std::int32_t> parents_;       // of the current row's drafts
+    std::vector<std::int32_t> children_end_;  // [rows, columns]: the end of a column's range in children_
+    std::vector<std::int32_t> children_;      // [rows, columns]
+    std::vector<std::int64_t> ids_;           // [rows, columns]: token ids of children_
+    const std::unique_ptr<std::atomic<bool>[]> is_unreachable_;  // set as soon as a column is known to be off the path
   };
 
   const emission::Decide decide_;

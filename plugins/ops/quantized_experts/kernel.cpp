@@ -17,7 +17,7 @@ class PackedStack {
       : experts(codes.shape.sizes[0]),
         rows(rows_of_one),
         tiles(codes.shape.rank == 4 ? codes.shape.sizes[1] : 0),
-        weights_(format, experts * tiles * kTile, one_matrix(codes), one_matrix(scales)),
+        weights_(format, experts * tiles * kTile, flatten_stack(codes), flatten_stack(scales)),
         form_(form_of(weights_.format, instructions())) {
     require_tiles(tiles, rows);
   }
@@ -25,7 +25,7 @@ class PackedStack {
   std::int64_t columns() const { return weights_.columns(); }
   std::int64_t tile_bytes() const { return weights_.tile_bytes(); }
   std::int64_t width() const { return weights_.blocks; }
-  void take(const float* x, const Rows& into, std::int64_t at) const {
+  void load_row(const float* x, const Rows& into, std::int64_t at) const {
     form_.round(x, weights_.blocks, middle(weights_.format), into.row(at), into.stride(at));
   }
   void multiply(std::int64_t tile, int columns, const Rows& with, std::int64_t first, std::int64_t last, float* y,

@@ -27,7 +27,7 @@ class WideStack {
       : experts(stack.shape.sizes[0]),
         rows(rows_of_one),
         tiles(stack.shape.rank == 4 ? stack.shape.sizes[1] : 0),
-        matrix_(experts * tiles * kTile, one_matrix(stack)),
+        matrix_(experts * tiles * kTile, flatten_stack(stack)),
         form_(wide_form(instructions())) {
     require_tiles(tiles, rows);
   }
@@ -35,7 +35,7 @@ class WideStack {
   std::int64_t columns() const { return matrix_.columns; }
   std::int64_t tile_bytes() const { return matrix_.tile_bytes(); }
   std::int64_t width() const { return matrix_.columns; }
-  void take(const float* x, const Rows& into, std::int64_t at) const {
+  void load_row(const float* x, const Rows& into, std::int64_t at) const {
     std::memcpy(into.row(at), x, std::size_t(matrix_.columns) * sizeof(float));
   }
   // The tile comes from memory for the first rows, and is near for the others.

@@ -91,8 +91,8 @@ def test_body_matches_the_reference_except_last_digits(run_body: Any, case: Any)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "more rows": ({"hidden": 60}, "3 tiles of an expert are not 60 rows"),
-    "another inner size": ({"inner": 30}, "3 tiles of an expert are not 60 rows"),
+    "more rows": ({"hidden": 60}, "3 tiles per expert do not match 60 rows"),
+    "another inner size": ({"inner": 30}, "3 tiles per expert do not match 60 rows"),
     "an inner size within the last tile": ({"inner": 21}, "5 experts of 20 columns"),
 }
 
