@@ -1,18 +1,18 @@
-// Products of rounded rows with one tile of a packed matrix, by ARM's dot products: see tile_products.h.
+// Products of quantized rows with one tile of a packed matrix, with ARM dot product instructions: see tile_products.h.
 
 #include "tile_rows.h"
 
 #ifdef PEAGLE_AARCH64
 namespace peagle {
 
-// The scales of one block after the other, for four rows of a tile from one on.
+// Iterates over the scales of a tile's blocks, for the four rows from `from` on.
 template <Format kFormat>
 struct DotProductScales {
   static constexpr PackedFormat kForm = record(kFormat);
-  static constexpr int kHalves = 2 * kTile;  // bytes of a number of float16 for each row
+  static constexpr int kHalves = 2 * kTile;  // bytes of one float16 per row
 
   float32x4_t scale, least, d, minus_dmin;
-  int32x4_t steps[2];  // of the halves of a block
+  int32x4_t steps[2];  // of each half of a block
 
   DotProductScales(const PackedWeights& weights, std::int64_t at, int from)
       : next_(weights.tile_scales<kFormat>(at)), from_(from) {}
@@ -67,7 +67,7 @@ struct DotProductScales {
   std::int64_t from_;
 };
 
-// A quarter of a tile at a time, whose codes of a block lie in registers while each row meets them.
+// Processes a quarter of a tile (four rows) at a time. The codes of a block stay in registers for all rows of x.
 template <Format kFormat, int kRows>
 struct DotProduct {
   static constexpr int kMost = 8;
@@ -79,9 +79,9 @@ struct DotProduct {
 
  private:
   static constexpr PackedFormat kForm = record(kFormat);
-  static constexpr bool kOfRows = kForm.scales == Scales::kRows;
+  static constexpr bool kHasRowScales = kForm.scales == Scales::kRows;
   static constexpr int kQuarter = kTile / 4;
-  // Whether codes keep their middle, which a row's correction takes off; else they lose it as they are loaded.
+  // True if codes are used unsigned, and the rows' corrections subtract the zero point; otherwise `load` subtracts it.
   static constexpr bool kCorrected =
       kForm.middle != 0 && kForm.bits < 8 && kForm.values == nullptr && kForm.parts() == 1;
 
@@ -96,69 +96,69 @@ struct DotProduct {
       scales.of_block(b);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         const int8x16_t first = vld1q_s8(x[row].codes), second = vld1q_s8(x[row].codes + kBlock / 2);
-        int32x4_t whole;
+        int32x4_t sum;
         if constexpr (kForm.parts() > 1) {
           const int32x4_t zero = vdupq_n_s32(0);
-          whole = vmulq_s32(sum_of_half(zero, codes, first), scales.steps[0]);
-          whole = vmlaq_s32(whole, sum_of_half(zero, codes + kGroups / 2, second), scales.steps[1]);
+          sum = vmulq_s32(sum_of_half(zero, codes, first), scales.steps[0]);
+          sum = vmlaq_s32(sum, sum_of_half(zero, codes + kGroups / 2, second), scales.steps[1]);
         } else {
-          int32x4_t other = vdupq_n_s32(0);
-          whole = vdupq_n_s32(kCorrected ? x[row].correction : 0);
-          whole = vdotq_laneq_s32(whole, codes[0], first, 0);  // two chains: one waits for itself
-          other = vdotq_laneq_s32(other, codes[1], first, 1);
-          whole = vdotq_laneq_s32(whole, codes[2], first, 2);
-          other = vdotq_laneq_s32(other, codes[3], first, 3);
-          whole = vdotq_laneq_s32(whole, codes[4], second, 0);
-          other = vdotq_laneq_s32(other, codes[5], second, 1);
-          whole = vdotq_laneq_s32(whole, codes[6], second, 2);
-          other = vdotq_laneq_s32(other, codes[7], second, 3);
-          whole = vaddq_s32(whole, other);
+          int32x4_t second_chain = vdupq_n_s32(0);
+          sum = vdupq_n_s32(kCorrected ? x[row].correction : 0);
+          sum = vdotq_laneq_s32(sum, codes[0], first, 0);  // two dependency chains hide the latency
+          second_chain = vdotq_laneq_s32(second_chain, codes[1], first, 1);
+          sum = vdotq_laneq_s32(sum, codes[2], first, 2);
+          second_chain = vdotq_laneq_s32(second_chain, codes[3], first, 3);
+          sum = vdotq_laneq_s32(sum, codes[4], second, 0);
+          second_chain = vdotq_laneq_s32(second_chain, codes[5], second, 1);
+          sum = vdotq_laneq_s32(sum, codes[6], second, 2);
+          second_chain = vdotq_laneq_s32(second_chain, codes[7], second, 3);
+          sum = vaddq_s32(sum, second_chain);
         }
-        float32x4_t value = vcvtq_f32_s32(whole);
-        if (!kOfRows) value = vmulq_f32(value, scales.scale);
+        float32x4_t value = vcvtq_f32_s32(sum);
+        if (!kHasRowScales) value = vmulq_f32(value, scales.scale);
         sums[row] = vfmaq_n_f32(sums[row], value, x[row].scale);
         if (kForm.has_least) sums[row] = vfmaq_n_f32(sums[row], scales.least, x[row].shift);
       }
     }
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      if (kOfRows) sums[row] = vmulq_f32(sums[row], vld1q_f32(weights.row_scales(at) + from));
+      if (kHasRowScales) sums[row] = vmulq_f32(sums[row], vld1q_f32(weights.row_scales(at) + from));
       float four[kQuarter];
       vst1q_f32(four, sums[row]);
       store(rows, row, four, from, kQuarter);
     }
   }
 
-  PEAGLE_DOT_PRODUCT static int32x4_t sum_of_half(int32x4_t begun, const int8x16_t* codes, int8x16_t x) {
-    begun = vdotq_laneq_s32(begun, codes[0], x, 0);
-    begun = vdotq_laneq_s32(begun, codes[1], x, 1);
-    begun = vdotq_laneq_s32(begun, codes[2], x, 2);
-    return vdotq_laneq_s32(begun, codes[3], x, 3);
+  PEAGLE_DOT_PRODUCT static int32x4_t sum_of_half(int32x4_t sum, const int8x16_t* codes, int8x16_t x) {
+    sum = vdotq_laneq_s32(sum, codes[0], x, 0);
+    sum = vdotq_laneq_s32(sum, codes[1], x, 1);
+    sum = vdotq_laneq_s32(sum, codes[2], x, 2);
+    return vdotq_laneq_s32(sum, codes[3], x, 3);
   }
 
-  // Signed: eight bits lose their middle here, fewer are small enough.
+  // Unpacks to int8. Subtracts the zero point of 8-bit codes; smaller codes fit in int8 without.
   PEAGLE_DOT_PRODUCT static void load(const std::uint8_t* packed, int8x16_t* codes) {
     if constexpr (kForm.bits == 8) {
       PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) {
         codes[i] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(packed + i * kGroupBytes), vdupq_n_u8(kForm.middle)));
       }
     } else {
-      constexpr int kUpper = kForm.upper_bits(), kTogether = kUpper > 0 ? 4 / kUpper : 1;
-      const uint8x16_t above = vdupq_n_u8(((1 << kUpper) - 1) << 4);
+      constexpr int kUpperBits = kForm.upper_bits(), kGroupsPerPlane = kUpperBits > 0 ? 4 / kUpperBits : 1;
+      const uint8x16_t above = vdupq_n_u8(((1 << kUpperBits) - 1) << 4);
       uint8x16_t upper = vdupq_n_u8(0);
       PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
         const uint8x16_t both = vld1q_u8(packed + i * kGroupBytes);
         uint8x16_t pair[2] = {vandq_u8(both, vdupq_n_u8(15)), vshrq_n_u8(both, 4)};
-        if constexpr (kUpper > 0) {
-          upper = i % kTogether == 0 ? vld1q_u8(packed + (kGroups / 2 + i / kTogether) * kGroupBytes)
-                                     : vshrq_n_u8(upper, kUpper);
+        if constexpr (kUpperBits > 0) {
+          upper = i % kGroupsPerPlane == 0 ? vld1q_u8(packed + (kGroups / 2 + i / kGroupsPerPlane) * kGroupBytes)
+                                     : vshrq_n_u8(upper, kUpperBits);
           pair[0] = vorrq_u8(pair[0], vandq_u8(upper, above));
           pair[1] = vorrq_u8(pair[1], vandq_u8(vshlq_n_u8(upper, 4), above));
         }
         PEAGLE_UNROLL for (int half = 0; half < 2; half++) {
-          int8x16_t& whole = codes[i + half * kGroups / 2];
-          whole = vreinterpretq_s8_u8(pair[half]);
-          if constexpr (kForm.values != nullptr) whole = vqtbl1q_s8(vld1q_s8(*kForm.values), pair[half]);
-          if (kForm.parts() > 1) whole = vsubq_s8(whole, vdupq_n_s8(kForm.middle));
+          int8x16_t& sum = codes[i + half * kGroups / 2];
+          sum = vreinterpretq_s8_u8(pair[half]);
+          if constexpr (kForm.values != nullptr) sum = vqtbl1q_s8(vld1q_s8(*kForm.values), pair[half]);
+          if (kForm.parts() > 1) sum = vsubq_s8(sum, vdupq_n_s8(kForm.middle));
         }
       }
     }

@@ -1,29 +1,30 @@
-// Products of rounded rows with one tile of a packed matrix, by AVX-512 VNNI: see tile_products.h.
+// Products of quantized rows with one tile of a packed matrix, with AVX-512 VNNI: see tile_products.h.
 
 #include "tile_rows.h"
 
 #ifdef PEAGLE_X86_64
 namespace peagle {
 
-constexpr int kAhead = 8192;  // bytes of codes fetched early: in a pass they come from memory, and once
+constexpr int kPrefetchBytes = 8192;  // prefetch distance in codes: a pass reads each code once, from memory
 
-// The scales of one block after the other of a tile.
+// Iterates over the scales of a tile's blocks.
 template <Format kFormat>
 struct Avx512Scales {
   static constexpr PackedFormat kForm = record(kFormat);
-  static constexpr int kHalves = 2 * kTile;  // bytes of a number of float16 for each row
+  static constexpr int kHalves = 2 * kTile;  // bytes of one float16 per row
 
   __m512 scale, least, d, minus_dmin;
-  __m512 steps[2];   // of the halves of a block
-  __m512i middles;   // for each row -middle * steps, of 16 bits
+  __m512 steps[2];   // of each half of a block
+  __m512i middles;   // -middle * steps in int16, for both halves of a block
 
   PEAGLE_AVX512_VNNI Avx512Scales(const PackedWeights& weights, std::int64_t at)
       : next_(weights.tile_scales<kFormat>(at)) {}
 
   PEAGLE_AVX512_VNNI void of_block(std::int64_t b) {
     if constexpr (kForm.scales != Scales::kRows) {
-      constexpr int kScalesAhead = kAhead / kForm.code_bytes() * kForm.scale_bytes() / kForm.shared();
-      _mm_prefetch(reinterpret_cast<const char*>(next_ + kScalesAhead), _MM_HINT_T0);
+      constexpr int kScalePrefetchBytes =
+          kPrefetchBytes / kForm.code_bytes() * kForm.scale_bytes() / kForm.blocks_per_entry();
+      _mm_prefetch(reinterpret_cast<const char*>(next_ + kScalePrefetchBytes), _MM_HINT_T0);
     }
     if constexpr (kForm.scales == Scales::kBlocks) {
       scale = halves(next_);
@@ -84,40 +85,41 @@ struct Avx512Vnni {
       scales.of_block(b);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         __m512 value = kForm.parts() > 1 ? sum_of_halves(codes, x[row], scales) : sum(codes, x[row]);
-        if (!kOfRows) value = _mm512_mul_ps(value, scales.scale);
+        if (!kHasRowScales) value = _mm512_mul_ps(value, scales.scale);
         sums[row] = _mm512_fmadd_ps(value, _mm512_set1_ps(x[row].scale), sums[row]);
         if (kForm.has_least) sums[row] = _mm512_fmadd_ps(scales.least, _mm512_set1_ps(x[row].shift), sums[row]);
       }
     }
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-      if (kOfRows) sums[row] = _mm512_mul_ps(sums[row], _mm512_loadu_ps(weights.row_scales(at)));
-      const __mmask16 wanted = __mmask16(rows.columns >= kTile ? 0xffff : (1u << rows.columns) - 1);
-      _mm512_mask_storeu_ps(rows.y + row * rows.stride, wanted, sums[row]);
+      if (kHasRowScales) sums[row] = _mm512_mul_ps(sums[row], _mm512_loadu_ps(weights.row_scales(at)));
+      const __mmask16 mask = __mmask16(rows.columns >= kTile ? 0xffff : (1u << rows.columns) - 1);
+      _mm512_mask_storeu_ps(rows.y + row * rows.stride, mask, sums[row]);
     }
   }
 
  private:
   static constexpr PackedFormat kForm = record(kFormat);
-  static constexpr bool kOfRows = kForm.scales == Scales::kRows;
+  static constexpr bool kHasRowScales = kForm.scales == Scales::kRows;
 
   PEAGLE_AVX512_VNNI static void load(const std::uint8_t* packed, __m512i* codes) {
-    constexpr int kUpper = kForm.upper_bits(), kTogether = kUpper > 0 ? 4 / kUpper : 1;
+    constexpr int kUpperBits = kForm.upper_bits(), kGroupsPerPlane = kUpperBits > 0 ? 4 / kUpperBits : 1;
     __m512i planes[kForm.bits];
     PEAGLE_UNROLL for (int i = 0; i < kForm.bits; i++) {
-      _mm_prefetch(reinterpret_cast<const char*>(packed + i * kGroupBytes + kAhead), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(packed + i * kGroupBytes + kPrefetchBytes), _MM_HINT_T0);
       planes[i] = _mm512_loadu_si512(packed + i * kGroupBytes);
     }
     if constexpr (kForm.bits == 8) {
       PEAGLE_UNROLL for (int i = 0; i < kGroups; i++) codes[i] = planes[i];
     } else {
-      const __m512i low = _mm512_set1_epi8(15), above = _mm512_set1_epi8(((1 << kUpper) - 1) << 4);
+      const __m512i low = _mm512_set1_epi8(15), above = _mm512_set1_epi8(((1 << kUpperBits) - 1) << 4);
       __m512i upper = _mm512_setzero_si512();
       PEAGLE_UNROLL for (int i = 0; i < kGroups / 2; i++) {
         codes[i] = _mm512_and_si512(planes[i], low);
         codes[i + kGroups / 2] = _mm512_and_si512(_mm512_srli_epi16(planes[i], 4), low);
-        if constexpr (kUpper > 0) {
+        if constexpr (kUpperBits > 0) {
           constexpr int kJoin = 0xf8;  // first | (second & third)
-          upper = i % kTogether == 0 ? planes[kGroups / 2 + i / kTogether] : _mm512_srli_epi16(upper, kUpper);
+          upper = i % kGroupsPerPlane == 0 ? planes[kGroups / 2 + i / kGroupsPerPlane]
+                                           : _mm512_srli_epi16(upper, kUpperBits);
           codes[i] = _mm512_ternarylogic_epi32(codes[i], upper, above, kJoin);
           codes[i + kGroups / 2] =
               _mm512_ternarylogic_epi32(codes[i + kGroups / 2], _mm512_slli_epi16(upper, 4), above, kJoin);
@@ -133,17 +135,18 @@ struct Avx512Vnni {
   }
 
   PEAGLE_AVX512_VNNI static __m512 sum(const __m512i* codes, const RoundedRows::Block& x) {
-    __m512i whole = _mm512_setzero_si512(), other = _mm512_setzero_si512();
-    if (kForm.middle != 0) whole = _mm512_set1_epi32(x.correction);
-    PEAGLE_UNROLL for (int i = 0; i < kGroups; i += 2) {  // two chains: one waits for itself
+    __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+    if (kForm.middle != 0) even = _mm512_set1_epi32(x.correction);
+    PEAGLE_UNROLL for (int i = 0; i < kGroups; i += 2) {  // two dependency chains hide the latency
       const std::int8_t* four = x.codes + i * kGroup;
-      whole = _mm512_dpbusd_epi32(whole, codes[i], _mm512_set1_epi32(four_codes(four)));
-      other = _mm512_dpbusd_epi32(other, codes[i + 1], _mm512_set1_epi32(four_codes(four + kGroup)));
+      even = _mm512_dpbusd_epi32(even, codes[i], _mm512_set1_epi32(four_codes(four)));
+      odd = _mm512_dpbusd_epi32(odd, codes[i + 1], _mm512_set1_epi32(four_codes(four + kGroup)));
     }
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(whole, other));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
   }
 
-  // In float32, where it is exact: no number on the way has more than 24 bits.  Begun with what is no -0, it is none.
+  // Adds in float32, which is exact: no intermediate value exceeds 24 bits. The result is never -0, because the first
+  // term is not.
   PEAGLE_AVX512_VNNI static __m512 sum_of_halves(const __m512i* codes, const RoundedRows::Block& x,
                                                  const Avx512Scales<kFormat>& scales) {
     __m512i first = _mm512_setzero_si512(), second = _mm512_setzero_si512();
@@ -156,8 +159,8 @@ struct Avx512Vnni {
     std::int32_t both;
     std::memcpy(&both, x.halves, sizeof both);
     const __m512i middles = _mm512_dpwssd_epi32(_mm512_setzero_si512(), scales.middles, _mm512_set1_epi32(both));
-    const __m512 begun = _mm512_fmadd_ps(_mm512_cvtepi32_ps(first), scales.steps[0], _mm512_cvtepi32_ps(middles));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scales.steps[1], begun);
+    const __m512 partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(first), scales.steps[0], _mm512_cvtepi32_ps(middles));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scales.steps[1], partial);
   }
 };
 

@@ -1,4 +1,4 @@
-// The formats of packed matrices: a record for each, as in plugins/ops/quantized_linear/packed_formats.py.
+// One record per format of packed matrices; the counterpart of plugins/ops/quantized_linear/packed_formats.py.
 
 #include "tensor.h"
 
@@ -10,49 +10,49 @@ constexpr int kSuperblock = 8;  // blocks
 
 enum class Format { kInt8, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4K, kQ5K, kQ6K, kIq4Nl, kMxfp4 };
 
-// What lies for a tile beside its codes.
+// The layout of a tile's scales; an entry has values for all 16 rows of the tile.
 enum class Scales {
-  kRows,        // float32 [tiles, 1, 16]: one for a row
-  kBlocks,      // float16 [tiles, blocks, 16], or 32 with least values behind the scales
-  kExponents,   // uint8 [tiles, blocks, 16]: half of 2^(exponent - 127)
-  kSteps,       // uint8 [tiles, superblocks, 320]: 16 d and 16 dmin of float16, for each block 16 scales, 16 minimums
-  kHalfSteps,   // uint8 [tiles, superblocks, 288]: 16 d of float16, for each half of a block 16 scales of int8
+  kRows,        // float32 [tiles, 1, 16]: one per row
+  kBlocks,      // float16 [tiles, blocks, 16], or [tiles, blocks, 32] with the minimums after the scales
+  kExponents,   // uint8 [tiles, blocks, 16]: the scale is 2^(exponent - 127) / 2
+  kSteps,       // uint8 [tiles, superblocks, 320]: float16 d[16], dmin[16]; per block, uint8 scales[16], minimums[16]
+  kHalfSteps,   // uint8 [tiles, superblocks, 288]: float16 d[16]; per half block, int8 scales[16]
 };
 
-// What a code of four bits stands for.
+// The values of the sixteen 4-bit codes.
 using Values = std::int8_t[16];
 constexpr Values kIq4Nl = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr Values kMxfp4 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 struct PackedFormat {
   const char* name;
-  int bits;    // of a code
-  int middle;  // what is taken off a code; of values: what is added to them, so that none is negative
+  int bits;    // per code
+  int middle;  // zero point, subtracted from codes; with `values`, an offset that makes all values nonnegative
   const Values* values;
   Scales scales;
-  bool has_least;
+  bool has_least;  // blocks have a minimum, which is added to their values
 
-  // Bits above four, which lie for themselves: as many vectors of a group's size.
+  // Bits of a code above the lower four. They are stored separately, one group-sized vector per bit.
   constexpr int upper_bits() const { return bits < 8 ? bits - 4 : 0; }
   constexpr int code_bytes() const { return bits * kGroupBytes; }
-  // The largest code, or value with the middle.
+  // The largest code, or the largest value + middle.
   constexpr int most() const {
     if (values == nullptr) return (1 << bits) - 1;
-    int found = 0;
-    for (int i = 0; i < 16; i++) found = (*values)[i] + middle > found ? (*values)[i] + middle : found;
-    return found;
+    int max = 0;
+    for (int i = 0; i < 16; i++) max = (*values)[i] + middle > max ? (*values)[i] + middle : max;
+    return max;
   }
-  // Parts of a block whose sums have steps of their own.
+  // Parts of a block that have separate scales.
   constexpr int parts() const { return scales == Scales::kHalfSteps ? 2 : 1; }
-  // Blocks that share an entry of the scales; 0: all of a row.
-  constexpr int shared() const {
+  // Blocks per entry of the scales; 0 if one entry applies to all blocks.
+  constexpr int blocks_per_entry() const {
     if (scales == Scales::kRows) return 0;
     return scales == Scales::kSteps || scales == Scales::kHalfSteps ? kSuperblock : 1;
   }
   constexpr int scale_type() const {
     return scales == Scales::kRows ? ort::kFloat32 : scales == Scales::kBlocks ? ort::kFloat16 : ort::kUint8;
   }
-  // Numbers of that type, or bytes, of an entry.
+  // Elements per entry of the scales, of type scale_type().
   constexpr int scale_numbers() const {
     switch (scales) {
       case Scales::kSteps: return kTile * (2 * 2 + kSuperblock * 2);
@@ -81,16 +81,16 @@ constexpr PackedFormat kFormats[] = {
 constexpr int kFormatCount = int(sizeof kFormats / sizeof *kFormats);
 
 constexpr const PackedFormat& record(Format format) { return kFormats[int(format)]; }
-// What is taken off a code before it is multiplied; least values do that in its place.
+// The zero point; 0 for formats with minimums.
 constexpr int middle(Format format) { return record(format).middle; }
 
 inline Format format_named(const std::string& name) {
-  std::string every;
+  std::string names;
   for (int i = 0; i < kFormatCount; i++) {
     if (name == kFormats[i].name) return Format(i);
-    every += (i > 0 ? ", " : "") + std::string(kFormats[i].name);
+    names += (i > 0 ? ", " : "") + std::string(kFormats[i].name);
   }
-  refuse("format is '%s', but must be one of %s", name.c_str(), every.c_str());
+  refuse("format is '%s', but must be one of %s", name.c_str(), names.c_str());
 }
 
 template <Format kFormat>
@@ -104,7 +104,7 @@ auto with_format(Format format, Make make, std::integer_sequence<int, kEach...>)
   return all[int(format)];
 }
 
-// make(FormatTag<format>()), for a format that is known when the program runs only.
+// Returns make(FormatTag<format>()) for a format known only at run time.
 template <class Make>
 auto with_format(Format format, Make make) {
   return with_format(format, make, std::make_integer_sequence<int, kFormatCount>());

@@ -1,6 +1,7 @@
-// Products of rounded rows with one tile of a packed matrix, on every machine: see tile_products.h.
+// Products of quantized rows with one tile of a packed matrix, in portable C++: see tile_products.h.
 //
-// One text for all formats: a block is unpacked by a function of its format, then multiplied.
+// One function serves all formats, to limit compile time: it unpacks a block through a function pointer, then
+// multiplies.
 
 #include "tile_rows.h"
 
@@ -9,10 +10,10 @@ namespace peagle {
 template <int kParts>
 void portable_tile(const PackedWeights& weights, std::int64_t at, const Rows& rows, int count) {
   constexpr int kPart = kBlock / kParts;
-  const PackedFormat& form = record(weights.format);
-  const bool is_of_rows = form.scales == Scales::kRows;
+  const PackedFormat& format = record(weights.format);
+  const bool has_row_scales = format.scales == Scales::kRows;
   const RowReader read = row_reader(weights.format);
-  float sums[kMostRows][kTile] = {};
+  float sums[kMaxRows][kTile] = {};
   for (std::int64_t b = 0; b < rows.blocks; b++) {
     const RoundedRows::Block* x = rows.first + b * rows.step;
     std::int8_t numbers[kTile][kBlock];
@@ -27,21 +28,21 @@ void portable_tile(const PackedWeights& weights, std::int64_t at, const Rows& ro
           for (int k = part * kPart; k < (part + 1) * kPart; k++) sum += numbers[n][k] * x[row].codes[k];
           whole += kParts > 1 ? sum * scale.steps[part] : sum;
         }
-        const float value = is_of_rows ? float(whole) : float(whole) * scale.scale;
+        const float value = has_row_scales ? float(whole) : float(whole) * scale.scale;
         sums[row][n] = __builtin_fmaf(value, x[row].scale, sums[row][n]);
-        if (form.has_least) sums[row][n] = __builtin_fmaf(scale.least, x[row].shift, sums[row][n]);
+        if (format.has_least) sums[row][n] = __builtin_fmaf(scale.least, x[row].shift, sums[row][n]);
       }
     }
   }
   for (int row = 0; row < count; row++) {
-    for (int n = 0; is_of_rows && n < kTile; n++) sums[row][n] = sums[row][n] * weights.row_scales(at)[n];
+    for (int n = 0; has_row_scales && n < kTile; n++) sums[row][n] = sums[row][n] * weights.row_scales(at)[n];
     store(rows, row, sums[row], 0, kTile);
   }
 }
 
 template <int kParts, int kRows>
 struct PortableRows {
-  static constexpr int kMost = kMostRows;
+  static constexpr int kMost = kMaxRows;
   static constexpr RoundFunction kRound = round_row_portable<kParts != 1>;
 
   static void tile(const PackedWeights& weights, std::int64_t at, const Rows& rows) {

@@ -1,90 +1,90 @@
-// Rows of float32, rounded to int8 with a scale for every 32 numbers: the input of products with packed matrices.
+// Rows of float32 quantized to int8 in blocks of 32: the left operand of products with packed matrices.
 
 #include "instructions.h"
 #include "packed_weights.h"
 
 namespace peagle {
 
-constexpr int kMostRows = 8;  // that are multiplied with a tile while it lies in registers
-constexpr std::int64_t kStrip = 48;  // rows that stay in a core's cache while tiles are read: whole groups of eight
+constexpr int kMaxRows = 8;          // register blocking: rows that are multiplied with a tile at once
+constexpr std::int64_t kStrip = 48;  // cache blocking: rows that stay in a core's cache; a multiple of kMaxRows
 
-// Rows of codes with one scale for every 32, kept for one run.  They lie as products read them: of a group of rows the
-// first block, then their second one, so that one address and constants lead to all of them.  Groups are of eight rows,
-// or, of up to a strip, of equal sizes: two of five cost less than one of eight and one of two.
+// Quantized rows, in the scratch memory of a run. The rows of a group are interleaved block by block: block 0 of each
+// row, then block 1 of each row, and so on, so products address all rows of a group with one register and constant
+// offsets. Groups have 8 rows; up to kStrip rows are split evenly, because 5 + 5 rows cost less than 8 + 2.
 class RoundedRows {
  public:
   struct Block {
     std::int8_t codes[kBlock];
-    float scale;              // largest magnitude / 127; NaN where a number of the block is not finite
-    std::int32_t correction;  // -middle * sum of the codes, which a sum over codes above their middle begins with
-    float shift;              // scale * sum of the codes, which a least value is multiplied with
-    std::int16_t halves[2];   // the sums of the first 16 codes and of the others, if they were asked for
-    // 48 bytes: no four codes lie in two cache lines
+    float scale;              // max |x| / 127; NaN if the block has a NaN or infinity
+    std::int32_t correction;  // -middle * sum(codes): compensates for the zero point of the weights
+    float shift;              // scale * sum(codes): the factor of the weights' minimum
+    std::int16_t halves[2];   // sums of the first 16 and the last 16 codes; only with kHalves
+    // 48 bytes, so no group of four codes crosses a cache line
   };
 
-  RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks), group_(group_of(rows)) {}
+  RoundedRows(std::int64_t rows, std::int64_t blocks) : rows_(rows), blocks_(blocks), group_(group_size(rows)) {}
   std::size_t bytes() const { return std::size_t(rows_ * blocks_) * sizeof(Block); }
   void use(void* memory) { first_ = static_cast<Block*>(memory); }
 
-  // The first block of a row, and how many blocks on the next one of the same row is.
+  // The first block of a row, and the distance in blocks to the row's next block.
   Block* row(std::int64_t at) const { return first_ + at / group_ * group_ * blocks_ + at % group_; }
   std::int64_t stride(std::int64_t at) const { return std::min(group_, rows_ - at / group_ * group_); }
-  // How many rows from a row on are of its group.
-  std::int64_t left_of_group(std::int64_t at) const { return stride(at) - at % group_; }
+  // The number of rows in the group from this row on.
+  std::int64_t rows_left_in_group(std::int64_t at) const { return stride(at) - at % group_; }
 
  private:
-  static std::int64_t group_of(std::int64_t rows) {
-    const std::int64_t groups = std::max<std::int64_t>(1, (rows + kMostRows - 1) / kMostRows);
-    return rows > kStrip ? kMostRows : std::max<std::int64_t>(1, (rows + groups - 1) / groups);
+  static std::int64_t group_size(std::int64_t rows) {
+    const std::int64_t groups = std::max<std::int64_t>(1, (rows + kMaxRows - 1) / kMaxRows);
+    return rows > kStrip ? kMaxRows : std::max<std::int64_t>(1, (rows + groups - 1) / groups);
   }
 
   std::int64_t rows_, blocks_, group_;
   Block* first_ = nullptr;
 };
 
-constexpr float kNegligible = 7.888609052210118e-31f;  // 2^-100: blocks without a larger number are zeros
-constexpr std::uint32_t kInfinity = 0x7f800000u;
+constexpr float kNegligible = 7.888609052210118e-31f;  // 2^-100: blocks with only smaller magnitudes become zero
+constexpr std::uint32_t kInfinityBits = 0x7f800000u;
 
-// One block, in operations that every compiler turns into vectors, and that are the same in each of them.
+// Quantizes one block. Compilers vectorize the loops, and every instruction set gives the same bits.
 template <bool kHalves>
 __attribute__((always_inline)) inline void round_block(const float* __restrict x, int middle_code,
                                                        RoundedRows::Block* __restrict block) {
   std::uint32_t bits[kBlock], largest_bits = 0;
   std::memcpy(bits, x, sizeof bits);
-  for (int i = 0; i < kBlock; i++) {  // magnitudes order as their bits do, NaN last
+  for (int i = 0; i < kBlock; i++) {  // the bits of magnitudes sort like the magnitudes, NaN last
     const std::uint32_t magnitude = bits[i] & 0x7fffffffu;
     largest_bits = largest_bits > magnitude ? largest_bits : magnitude;
   }
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof largest);
-  if (largest_bits >= kInfinity || largest < kNegligible) {
-    const float scale = largest_bits >= kInfinity ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+  if (largest_bits >= kInfinityBits || largest < kNegligible) {
+    const float scale = largest_bits >= kInfinityBits ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     *block = {{}, scale, 0, scale, {}};
     return;
   }
   const float inverse = 127.0f / largest, scale = largest / 127.0f;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number, ties to even
-  std::int32_t sum = 0, whole[kBlock];
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, ties to even
+  std::int32_t sum = 0, rounded[kBlock];
   for (int i = 0; i < kBlock; i++) {
     const float shifted = x[i] * inverse + kRounder;
     std::int32_t shifted_bits;
     std::memcpy(&shifted_bits, &shifted, sizeof shifted);
-    whole[i] = shifted_bits - 0x4b400000;
-    sum += whole[i];
+    rounded[i] = shifted_bits - 0x4b400000;
+    sum += rounded[i];
   }
-  for (int i = 0; i < kBlock; i++) block->codes[i] = std::int8_t(whole[i]);
+  for (int i = 0; i < kBlock; i++) block->codes[i] = std::int8_t(rounded[i]);
   block->scale = scale;
   block->correction = -middle_code * sum;
   block->shift = scale * float(sum);
   if (kHalves) {
     std::int32_t first = 0;
-    for (int i = 0; i < kBlock / 2; i++) first += whole[i];
+    for (int i = 0; i < kBlock / 2; i++) first += rounded[i];
     block->halves[0] = std::int16_t(first);
     block->halves[1] = std::int16_t(sum - first);
   }
 }
 
-// The blocks of one row; `stride` is from one to the next (RoundedRows::stride).
+// Quantizes one row; `stride` is the distance between its blocks (RoundedRows::stride).
 template <bool kHalves>
 __attribute__((always_inline)) inline void round_row(const float* x, std::int64_t blocks, int middle_code,
                                                      RoundedRows::Block* block, std::int64_t stride) {

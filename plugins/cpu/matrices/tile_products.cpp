@@ -1,19 +1,19 @@
-// The products of every path and format.
+// Instantiates the tile kernels of every instruction set and format in one translation unit.
 
 #include "tile_products.h"
 
 namespace peagle {
 
 #ifdef PEAGLE_X86_64
-template Form form_of<Avx512Vnni>(Format);
-template Form form_of<Avx2>(Format);
+template TileKernels tile_kernels<Avx512Vnni>(Format);
+template TileKernels tile_kernels<Avx2>(Format);
 #endif
 #ifdef PEAGLE_AVX_VNNI
-template Form form_of<AvxVnni>(Format);
+template TileKernels tile_kernels<AvxVnni>(Format);
 #endif
 #ifdef PEAGLE_AARCH64
-template Form form_of<DotProduct>(Format);
+template TileKernels tile_kernels<DotProduct>(Format);
 #endif
-template Form form_of<Portable>(Format);
+template TileKernels tile_kernels<Portable>(Format);
 
 }  // namespace peagle

@@ -1,9 +1,9 @@
-// Products of rounded rows with one tile of a packed matrix.
+// Products of quantized rows with one tile of a packed matrix.
 //
-// Whatever the instructions, the rows at once and the threads, an output is made by the same operations in the same
-// order: for each block the integer sum of codes times codes, which is exact, then a multiply-add of it, scaled, in
-// float32.  No operation sees two rows.  So a row's bits depend on that row and the weights, and on nothing else.
-// (-ffp-contract=off: a compiler must not fuse what is written as two operations.)
+// Every instruction set, register blocking and thread count performs the same operations in the same order for an
+// output: per block, an exact integer dot product of codes, which is scaled and accumulated with a fused multiply-add
+// in float32. No operation combines rows. An output row therefore depends, bit for bit, only on its input row and the
+// weights. (This requires -ffp-contract=off, so that compilers do not fuse other operations.)
 
 #include "arm_products.h"
 #include "avx2_products.h"
@@ -14,30 +14,29 @@
 namespace peagle {
 
 using TileFunction = void (*)(const PackedWeights&, std::int64_t at, const Rows&);
-struct Form {
-  int most;  // rows at once; a group of more goes in passes of similar sizes
+struct TileKernels {
+  int max_rows;  // per pass; larger groups take several passes of similar sizes
   RoundFunction round;
-  TileFunction tile[kMostRows];  // by rows - 1
+  TileFunction tile[kMaxRows];  // by rows - 1
 
-  // Multiplies rows first .. last - 1 with a tile; y, of `columns` numbers, is of the first, and `stride` from one to the
-  // next.
+  // Multiplies rows first .. last - 1 with a tile. y [last - first, columns], with `stride` elements between rows.
   void multiply(const PackedWeights& weights, std::int64_t at, int columns, const RoundedRows& rounded,
                 std::int64_t first, std::int64_t last, float* y, std::int64_t stride) const {
     Fetch fetch = Fetch::kFirstHalf;
     for (std::int64_t row = first; row < last;) {
-      const int left = int(std::min(last - row, rounded.left_of_group(row)));
-      const int together = left <= most ? left : left <= 2 * most ? (left + 1) / 2 : most;
-      if (row == first && row + together == last) fetch = Fetch::kAll;
+      const int rows_left = int(std::min(last - row, rounded.rows_left_in_group(row)));
+      const int count = rows_left <= max_rows ? rows_left : rows_left <= 2 * max_rows ? (rows_left + 1) / 2 : max_rows;
+      if (row == first && row + count == last) fetch = Fetch::kAll;
       const Rows rows{rounded.row(row), rounded.stride(row), weights.blocks, y, stride, columns, fetch};
-      tile[together - 1](weights, at, rows);
+      tile[count - 1](weights, at, rows);
       fetch = fetch == Fetch::kFirstHalf ? Fetch::kSecondHalf : Fetch::kNone;
-      row += together;
-      y += together * stride;
+      row += count;
+      y += count * stride;
     }
   }
 };
 
-// None for more rows than a path multiplies at once: each takes its time to compile.
+// Null for more rows than the path supports per pass: every instantiation costs compile time.
 template <template <Format, int> class Path, Format kFormat, int kRows>
 TileFunction tile_of() {
   if constexpr (kRows <= Path<kFormat, 1>::kMost) return Path<kFormat, kRows>::tile;
@@ -45,7 +44,7 @@ TileFunction tile_of() {
 }
 
 template <template <Format, int> class Path, Format kFormat>
-Form form_of() {
+TileKernels tile_kernels() {
   return {Path<kFormat, 1>::kMost,
           Path<kFormat, 1>::kRound,
           {tile_of<Path, kFormat, 1>(), tile_of<Path, kFormat, 2>(), tile_of<Path, kFormat, 3>(),
@@ -54,35 +53,35 @@ Form form_of() {
 }
 
 template <template <Format, int> class Path>
-Form form_of(Format format) {
-  return with_format(format, [](auto tag) { return form_of<Path, decltype(tag)::format>(); });
+TileKernels tile_kernels(Format format) {
+  return with_format(format, [](auto tag) { return tile_kernels<Path, decltype(tag)::format>(); });
 }
 
-// These take most of the time that the kernels take to compile: tile_products.cpp has them for all units.
+// These instantiations take most of the compile time; they are in tile_products.cpp, for all translation units.
 #ifdef PEAGLE_X86_64
-extern template Form form_of<Avx512Vnni>(Format);
-extern template Form form_of<Avx2>(Format);
+extern template TileKernels tile_kernels<Avx512Vnni>(Format);
+extern template TileKernels tile_kernels<Avx2>(Format);
 #endif
 #ifdef PEAGLE_AVX_VNNI
-extern template Form form_of<AvxVnni>(Format);
+extern template TileKernels tile_kernels<AvxVnni>(Format);
 #endif
 #ifdef PEAGLE_AARCH64
-extern template Form form_of<DotProduct>(Format);
+extern template TileKernels tile_kernels<DotProduct>(Format);
 #endif
-extern template Form form_of<Portable>(Format);
+extern template TileKernels tile_kernels<Portable>(Format);
 
-inline Form form_of(Format format, Instructions instructions) {
+inline TileKernels tile_kernels(Format format, Instructions instructions) {
 #ifdef PEAGLE_X86_64
-  if (instructions == Instructions::kAvx512Vnni) return form_of<Avx512Vnni>(format);
-  if (instructions == Instructions::kAvx2) return form_of<Avx2>(format);
+  if (instructions == Instructions::kAvx512Vnni) return tile_kernels<Avx512Vnni>(format);
+  if (instructions == Instructions::kAvx2) return tile_kernels<Avx2>(format);
 #endif
 #ifdef PEAGLE_AVX_VNNI
-  if (instructions == Instructions::kAvxVnni) return form_of<AvxVnni>(format);
+  if (instructions == Instructions::kAvxVnni) return tile_kernels<AvxVnni>(format);
 #endif
 #ifdef PEAGLE_AARCH64
-  if (instructions == Instructions::kDotProduct) return form_of<DotProduct>(format);
+  if (instructions == Instructions::kDotProduct) return tile_kernels<DotProduct>(format);
 #endif
-  return form_of<Portable>(format);
+  return tile_kernels<Portable>(format);
 }
 
 }  // namespace peagle

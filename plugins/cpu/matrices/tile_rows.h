@@ -1,4 +1,4 @@
-// Rows whose products with one tile of a packed matrix are made together: what all forms of tile_products.h share.
+// The arguments and helpers that the tile kernels of all instruction sets share (tile_products.h).
 
 #include "instructions.h"
 #include "intrinsics.h"
@@ -7,12 +7,12 @@
 
 namespace peagle {
 
-// How much of the next tile is brought near while these rows are multiplied with one.
+// Which part of the next tile's codes to prefetch.
 enum class Fetch { kAll, kFirstHalf, kSecondHalf, kNone };
 
-// Where the rows are, and where their products go: y[row, 0 .. columns - 1].
+// Quantized rows, and the output y [rows, columns], with `stride` elements between rows.
 struct Rows {
-  const RoundedRows::Block* first;  // block b of a row: first[b * step + row]
+  const RoundedRows::Block* first;  // block b of a row is first[b * step + row]
   std::int64_t step, blocks;
   float* y;
   std::int64_t stride;

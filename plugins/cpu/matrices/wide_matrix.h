@@ -1,6 +1,6 @@
-// A matrix of float32 as kernels read it, in place: packed by plugins/ops/wide_linear/packed_matrix.py.
+// A packed float32 matrix, which kernels read in place. plugins/ops/wide_linear/packed_matrix.py packs it.
 //
-// A matrix [N, K] is cut into tiles of 16 rows (the last is filled up with zeros): float32 [tiles, K, 16].
+// A matrix [N, K] is split into tiles of 16 rows (the last one is padded with zeros): float32 [tiles, K, 16].
 
 #include "packed_weights.h"
 #include "tensor.h"
@@ -8,12 +8,12 @@
 namespace peagle {
 
 struct WideMatrix {
-  std::int64_t rows, columns, tiles;  // rows as asked for, not filled up
+  std::int64_t rows, columns, tiles;  // rows: without padding
   const float* numbers;
 
-  // Refuses a tensor that is not of the form above.
-  WideMatrix(std::int64_t rows_asked, const Tensor& tensor)
-      : rows(rows_asked), columns(0), tiles(0), numbers(tensor.data<const float>()) {
+  // Throws if the tensor does not have the layout above.
+  WideMatrix(std::int64_t num_rows, const Tensor& tensor)
+      : rows(num_rows), columns(0), tiles(0), numbers(tensor.data<const float>()) {
     const Shape& s = tensor.shape;
     if (s.rank != 3 || tensor.type != ort::kFloat32) {
       refuse("matrix must be float32 of 3 dimensions, not type %d of %d", tensor.type, s.rank);

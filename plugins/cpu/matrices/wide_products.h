@@ -1,8 +1,8 @@
-// Products of rows with tiles of a packed matrix of float32.
+// Products of float32 rows with tiles of a packed float32 matrix.
 //
-// Whatever the instructions, the rows at once and the threads, an output begins with 0, and for each column, in order,
-// the product is added to it by one fused multiply-add.  A vector register holds the outputs of one row and one tile;
-// no operation sees two rows.  So a row's bits depend on that row and the matrix, and on nothing else.
+// Every instruction set, register blocking and thread count computes an output the same way: starting from 0, one fused
+// multiply-add per column, in order. No operation combines rows. An output row therefore depends, bit for bit, only on
+// its input row and the matrix.
 
 #include "instructions.h"
 #include "intrinsics.h"
@@ -10,7 +10,7 @@
 
 namespace peagle {
 
-// Rows x[0 .. kRows - 1], and where their products go: y[row, 0 .. columns - 1], of tiles side by side.
+// Rows x [kRows, depth] and the output y [kRows, columns], which may span several tiles. Strides are in elements.
 struct WideRows {
   const float* x;
   std::int64_t x_stride;
@@ -18,18 +18,18 @@ struct WideRows {
   std::int64_t y_stride, columns;
 };
 
-// a * b + c, rounded once.  Processors of x86 that have no such instruction do it in float64: the product is exact
-// there, and the sum is rounded to odd, so that rounding it again cannot tip over (Boldo and Melquiond, 2008).
+// a * b + c, rounded once. Portable code on x86 cannot use the FMA instruction and computes in float64: the product is
+// exact, and the sum is rounded to odd, which makes the second rounding correct (Boldo and Melquiond, 2008).
 inline float fused_multiply_add(float a, float b, float c) {
 #ifdef PEAGLE_X86_64
   const double product = double(a) * double(b), addend = c;
   double total = product + addend;
-  const double back = total - product;
-  const double lost = (product - (total - back)) + (addend - back);
+  const double rounded_addend = total - product;
+  const double error = (product - (total - rounded_addend)) + (addend - rounded_addend);
   std::int64_t bits;
   std::memcpy(&bits, &total, sizeof bits);
-  const std::int64_t away = (lost > 0) == (total > 0) ? 1 : -1;
-  bits += ((lost < 0) | (lost > 0)) & (~bits & 1) ? away : 0;  // NaN where the total is not finite: neither
+  const std::int64_t toward_odd = (error > 0) == (total > 0) ? 1 : -1;
+  bits += ((error < 0) | (error > 0)) & (~bits & 1) ? toward_odd : 0;  // neither if `error` is NaN (non-finite total)
   std::memcpy(&total, &bits, sizeof total);
   return float(total);
 #else
@@ -39,52 +39,53 @@ inline float fused_multiply_add(float a, float b, float c) {
 
 template <int kRows>
 struct WidePortable {
-  static void multiply_far(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
+  static void multiply_streaming(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
     multiply(tiles, count, depth, rows);
   }
   static void multiply(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
     for (std::int64_t tile = 0; tile < count; tile++) {
       const float* numbers = tiles + tile * depth * kTile;
-      const std::int64_t wanted = std::min<std::int64_t>(kTile, rows.columns - tile * kTile);
+      const std::int64_t columns = std::min<std::int64_t>(kTile, rows.columns - tile * kTile);
       for (int row = 0; row < kRows; row++) {
         const float* x = rows.x + row * rows.x_stride;
         float sums[kTile] = {};
         for (std::int64_t k = 0; k < depth; k++) {
           for (int n = 0; n < kTile; n++) sums[n] = fused_multiply_add(numbers[k * kTile + n], x[k], sums[n]);
         }
-        std::memcpy(rows.y + row * rows.y_stride + tile * kTile, sums, std::size_t(wanted) * sizeof(float));
+        std::memcpy(rows.y + row * rows.y_stride + tile * kTile, sums, std::size_t(columns) * sizeof(float));
       }
     }
   }
 };
 
 #ifdef PEAGLE_X86_64
-// Tiles that come from memory, for several rows: one behind the other, in one long run, which is fetched this many bytes
-// ahead.  Arithmetic is waited for there by nobody.  (Of four tiles side by side less is read ahead, as what a processor
-// has in flight fills up with sums; where a tile meets one row only, it does not.)
-constexpr int kWideAhead = 8192;
+// Prefetch distance for tiles that are streamed from memory. With several rows, tiles are processed one at a time, as
+// one sequential stream; memory, not arithmetic, is the bottleneck. (Four tiles side by side would read less far ahead,
+// because additions fill the reorder buffer. With a single row, this does not happen.)
+constexpr int kWidePrefetchBytes = 8192;
 
-// Tiles that are near go four at once: sums enough that none waits for the one before it, and fewer reads of x.  Seven or
-// eight rows have more of them than there are registers, which costs a little.
+// Cached tiles are processed four at a time: enough independent accumulators to hide the latency, and fewer loads of x.
+// With seven or eight rows, the accumulators exceed the registers, which costs little.
 template <int kRows>
 struct WideAvx512 {
   PEAGLE_AVX512_VNNI static void multiply(const float* tiles, std::int64_t count, std::int64_t depth,
                                           const WideRows& rows) {
     std::int64_t tile = 0;
-    for (; tile + kTogether <= count; tile += kTogether) some<kTogether, 0>(tiles, tile, depth, rows);
-    for (; tile < count; tile++) some<1, 0>(tiles, tile, depth, rows);
+    for (; tile + kTilesPerPass <= count; tile += kTilesPerPass)
+      multiply_tiles<kTilesPerPass, 0>(tiles, tile, depth, rows);
+    for (; tile < count; tile++) multiply_tiles<1, 0>(tiles, tile, depth, rows);
   }
-  PEAGLE_AVX512_VNNI static void multiply_far(const float* tiles, std::int64_t count, std::int64_t depth,
+  PEAGLE_AVX512_VNNI static void multiply_streaming(const float* tiles, std::int64_t count, std::int64_t depth,
                                               const WideRows& rows) {
     if (kRows == 1) return multiply(tiles, count, depth, rows);
-    for (std::int64_t tile = 0; tile < count; tile++) some<1, kWideAhead>(tiles, tile, depth, rows);
+    for (std::int64_t tile = 0; tile < count; tile++) multiply_tiles<1, kWidePrefetchBytes>(tiles, tile, depth, rows);
   }
 
  private:
-  static constexpr int kTogether = 4;
+  static constexpr int kTilesPerPass = 4;
 
-  template <int kTiles, int kAheadOf>
-  PEAGLE_AVX512_VNNI static void some(const float* tiles, std::int64_t first, std::int64_t depth,
+  template <int kTiles, int kPrefetch>
+  PEAGLE_AVX512_VNNI static void multiply_tiles(const float* tiles, std::int64_t first, std::int64_t depth,
                                       const WideRows& rows) {
     const float* numbers = tiles + first * depth * kTile;
     __m512 sums[kRows][kTiles];
@@ -95,7 +96,7 @@ struct WideAvx512 {
       __m512 column[kTiles];
       PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) {
         const float* at = numbers + (t * depth + k) * kTile;
-        if (kAheadOf > 0) _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadOf, _MM_HINT_T0);
+        if (kPrefetch > 0) _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetch, _MM_HINT_T0);
         column[t] = _mm512_loadu_ps(at);
       }
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
@@ -104,34 +105,36 @@ struct WideAvx512 {
       }
     }
     PEAGLE_UNROLL for (int t = 0; t < kTiles; t++) {
-      const std::int64_t left = rows.columns - (first + t) * kTile;
-      const __mmask16 wanted = __mmask16(left >= kTile ? 0xffff : (1u << left) - 1);
+      const std::int64_t columns_left = rows.columns - (first + t) * kTile;
+      const __mmask16 mask = __mmask16(columns_left >= kTile ? 0xffff : (1u << columns_left) - 1);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
-        _mm512_mask_storeu_ps(rows.y + row * rows.y_stride + (first + t) * kTile, wanted, sums[row][t]);
+        _mm512_mask_storeu_ps(rows.y + row * rows.y_stride + (first + t) * kTile, mask, sums[row][t]);
       }
     }
   }
 };
 
-// A tile is two registers here, and there are half as many.
+// A tile takes two registers, and there are 16 instead of 32.
 template <int kRows>
 struct WideAvx2 {
   PEAGLE_AVX2 static void multiply(const float* tiles, std::int64_t count, std::int64_t depth, const WideRows& rows) {
     std::int64_t tile = 0;
-    for (; tile + kTogether <= count; tile += kTogether) some<kTogether, 0>(tiles, tile, depth, rows);
-    for (; tile < count; tile++) some<1, 0>(tiles, tile, depth, rows);
+    for (; tile + kTilesPerPass <= count; tile += kTilesPerPass)
+      multiply_tiles<kTilesPerPass, 0>(tiles, tile, depth, rows);
+    for (; tile < count; tile++) multiply_tiles<1, 0>(tiles, tile, depth, rows);
   }
-  PEAGLE_AVX2 static void multiply_far(const float* tiles, std::int64_t count, std::int64_t depth,
+  PEAGLE_AVX2 static void multiply_streaming(const float* tiles, std::int64_t count, std::int64_t depth,
                                        const WideRows& rows) {
     if (kRows == 1) return multiply(tiles, count, depth, rows);
-    for (std::int64_t tile = 0; tile < count; tile++) some<1, kWideAhead>(tiles, tile, depth, rows);
+    for (std::int64_t tile = 0; tile < count; tile++) multiply_tiles<1, kWidePrefetchBytes>(tiles, tile, depth, rows);
   }
 
  private:
-  static constexpr int kTogether = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  static constexpr int kTilesPerPass = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
 
-  template <int kTiles, int kAheadOf>
-  PEAGLE_AVX2 static void some(const float* tiles, std::int64_t first, std::int64_t depth, const WideRows& rows) {
+  template <int kTiles, int kPrefetch>
+  PEAGLE_AVX2 static void multiply_tiles(const float* tiles, std::int64_t first, std::int64_t depth,
+                                         const WideRows& rows) {
     const float* numbers = tiles + first * depth * kTile;
     __m256 sums[kRows][2 * kTiles];
     PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
@@ -141,7 +144,7 @@ struct WideAvx2 {
       __m256 column[2 * kTiles];
       PEAGLE_UNROLL for (int h = 0; h < 2 * kTiles; h++) {
         const float* at = numbers + (h / 2 * depth + k) * kTile + h % 2 * (kTile / 2);
-        if (kAheadOf > 0 && h % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadOf, _MM_HINT_T0);
+        if (kPrefetch > 0 && h % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetch, _MM_HINT_T0);
         column[h] = _mm256_loadu_ps(at);
       }
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
@@ -150,13 +153,13 @@ struct WideAvx2 {
       }
     }
     PEAGLE_UNROLL for (int h = 0; h < 2 * kTiles; h++) {
-      const std::int64_t from = first * kTile + h * (kTile / 2), left = rows.columns - from;
-      if (left <= 0) continue;
-      const std::size_t wanted = std::size_t(std::min<std::int64_t>(left, kTile / 2)) * sizeof(float);
+      const std::int64_t from = first * kTile + h * (kTile / 2), columns_left = rows.columns - from;
+      if (columns_left <= 0) continue;
+      const std::size_t bytes = std::size_t(std::min<std::int64_t>(columns_left, kTile / 2)) * sizeof(float);
       PEAGLE_UNROLL for (int row = 0; row < kRows; row++) {
         float eight[kTile / 2];
         _mm256_storeu_ps(eight, sums[row][h]);
-        std::memcpy(rows.y + row * rows.y_stride + from, eight, wanted);
+        std::memcpy(rows.y + row * rows.y_stride + from, eight, bytes);
       }
     }
   }
@@ -164,26 +167,27 @@ struct WideAvx2 {
 #endif
 
 using WideProduct = void (*)(const float*, std::int64_t, std::int64_t, const WideRows&);
-struct WideForm {
-  int most;  // rows that are multiplied while tiles are read once
-  WideProduct multiply[8], multiply_far[8];  // by rows - 1; far: with tiles that come from memory
+struct WideKernels {
+  int max_rows;  // per pass over the tiles
+  WideProduct multiply[8], multiply_streaming[8];  // by rows - 1; streaming: for tiles that are not in the cache
 };
 
 template <template <int> class Path>
-WideForm wide_form(int most) {
-  return {most,
+WideKernels wide_kernels(int max_rows) {
+  return {max_rows,
           {Path<1>::multiply, Path<2>::multiply, Path<3>::multiply, Path<4>::multiply, Path<5>::multiply,
            Path<6>::multiply, Path<7>::multiply, Path<8>::multiply},
-          {Path<1>::multiply_far, Path<2>::multiply_far, Path<3>::multiply_far, Path<4>::multiply_far,
-           Path<5>::multiply_far, Path<6>::multiply_far, Path<7>::multiply_far, Path<8>::multiply_far}};
+          {Path<1>::multiply_streaming, Path<2>::multiply_streaming, Path<3>::multiply_streaming,
+           Path<4>::multiply_streaming, Path<5>::multiply_streaming, Path<6>::multiply_streaming,
+           Path<7>::multiply_streaming, Path<8>::multiply_streaming}};
 }
 
-inline WideForm wide_form(Instructions instructions) {
+inline WideKernels wide_kernels(Instructions instructions) {
 #ifdef PEAGLE_X86_64
-  if (instructions == Instructions::kAvx512Vnni) return wide_form<WideAvx512>(8);
-  if (instructions >= Instructions::kAvx2) return wide_form<WideAvx2>(6);
+  if (instructions == Instructions::kAvx512Vnni) return wide_kernels<WideAvx512>(8);
+  if (instructions >= Instructions::kAvx2) return wide_kernels<WideAvx2>(6);
 #endif
-  return wide_form<WidePortable>(8);
+  return wide_kernels<WidePortable>(8);
 }
 
 }  // namespace peagle

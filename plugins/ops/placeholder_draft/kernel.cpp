@@ -1,5 +1,4 @@
-// PlaceholderDraft: a row's columns, one after the other.  The meaning is that of reference.py in this folder: every
-// length is clamped to its tensor before anything is indexed by it.
+// PlaceholderDraft: see reference.py. Every length is clamped to its tensor before it is used as an index.
 
 #include "kernel.h"
 
@@ -7,7 +6,8 @@ namespace peagle {
 
 class PlaceholderDraft : public Kernel {
  public:
-  PlaceholderDraft(const PlaceholderDraftAttributes& attributes, const Node&) : mask_token_id_(attributes.mask_token_id) {}
+  PlaceholderDraft(const PlaceholderDraftAttributes& attributes, const Node&)
+      : mask_token_id_(attributes.mask_token_id) {}
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape &ids = inputs[kInputIds].shape, &tokens = inputs[kTokens].shape;
@@ -41,7 +41,7 @@ class PlaceholderDraft : public Kernel {
     Layout(std::int64_t mask_token_id, const Inputs& inputs, const Outputs& outputs)
         : mask_token_id_(mask_token_id), inputs_(inputs), outputs_(outputs) {}
     int phases() const override { return 1; }
-    std::size_t pieces(int) const override { return 1; }  // some hundred numbers
+    std::size_t pieces(int) const override { return 1; }  // only hundreds of elements
     void work(int, std::size_t) override {
       for (std::int64_t row = 0; row < inputs_[kInputIds].shape.sizes[0]; row++) lay_out(row);
     }
@@ -57,7 +57,7 @@ class PlaceholderDraft : public Kernel {
       const std::int64_t window = clamped(kWindowLen, row, width);
       const std::int64_t drafts = clamped(kDraftLen, row, std::min(k, window - 1));
       const std::int64_t emitted = clamped(kNumTokens, row, drafts + 1);
-      const std::int64_t c0 = window - 1 - drafts;  // window column of the newest token that the target was fed
+      const std::int64_t c0 = window - 1 - drafts;  // window column of the newest token in the target's input
       const std::int64_t real = window > 0 && emitted > 0 ? c0 + emitted : 0;
       const std::int64_t* ids = inputs_[kInputIds].data<const std::int64_t>() + row * width;
       const std::int32_t* tokens = inputs_[kTokens].data<const std::int32_t>() + row * (k + 1);
@@ -66,7 +66,8 @@ class PlaceholderDraft : public Kernel {
         put(outputs_[kRowIds], row * count + c, c >= real ? mask_token_id_ : c < c0 ? ids[c + 1] : tokens[c - c0]);
         put(outputs_[kRowIsReal], row * count + c, c < real);
       }
-      for (std::int64_t j = 0; j < k; j++) put(outputs_[kEmitRows], row * k + j, std::max<std::int64_t>(real - 1 + j, 0));
+      for (std::int64_t j = 0; j < k; j++)
+        put(outputs_[kEmitRows], row * k + j, std::max<std::int64_t>(real - 1 + j, 0));
       put<std::int64_t>(outputs_[kNewest], row, real > 0 ? tokens[emitted - 1] : 0);
       put<std::int64_t>(outputs_[kNextStart], row, inputs_[kStart].data<const std::int64_t>()[row] + real);
       put<std::int32_t>(outputs_[kNextWindowLen], row, real > 0 ? std::int32_t(k + 1) : 0);

@@ -1,4 +1,4 @@
-// Rows of a packed matrix, widened.
+// QuantizedEmbedding: gathers rows of a packed quantized matrix and dequantizes them to float32.
 
 #include "kernel.h"
 #include "packed_weights.h"
@@ -24,7 +24,7 @@ class QuantizedEmbedding : public Kernel {
   }
 
  private:
-  static constexpr std::int64_t kRowsAtOnce = 16;
+  static constexpr std::int64_t kRowsPerPiece = 16;
 
   class Lookup : public Run {
    public:
@@ -38,13 +38,13 @@ class QuantizedEmbedding : public Kernel {
       }
     }
     int phases() const override { return 1; }
-    std::size_t pieces(int) const override { return std::size_t((count_ + kRowsAtOnce - 1) / kRowsAtOnce); }
+    std::size_t pieces(int) const override { return std::size_t((count_ + kRowsPerPiece - 1) / kRowsPerPiece); }
     void work(int, std::size_t piece) override {
-      const std::int64_t first = std::int64_t(piece) * kRowsAtOnce, last = std::min(first + kRowsAtOnce, count_);
+      const std::int64_t first = std::int64_t(piece) * kRowsPerPiece, last = std::min(first + kRowsPerPiece, count_);
       const std::int64_t blocks = kernel_.weights_.blocks;
       for (std::int64_t i = first; i < last; i++) {
         for (std::int64_t b = 0; b < blocks; b++) {
-          kernel_.widen(ids_[i], b, y_ + (i * blocks + b) * kBlock);
+          kernel_.dequantize(ids_[i], b, y_ + (i * blocks + b) * kBlock);
         }
       }
     }
@@ -55,7 +55,7 @@ class QuantizedEmbedding : public Kernel {
     float* y_;
   };
 
-  void widen(std::int64_t id, std::int64_t block, float* y) const {
+  void dequantize(std::int64_t id, std::int64_t block, float* y) const {
     const PackedFormat& form = record(weights_.format);
     const std::int64_t tile = id / kTile;
     const int row = int(id % kTile), part_size = kBlock / form.parts();

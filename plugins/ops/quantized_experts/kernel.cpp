@@ -1,4 +1,4 @@
-// Routed experts over packed matrices of codes; their products are those of QuantizedLinear.
+// QuantizedExperts: routed experts over packed quantized matrices, with the products of QuantizedLinear.
 
 #include "packed_weights.h"
 #include "routed_experts.h"
@@ -11,14 +11,14 @@ class PackedStack {
   using Rows = RoundedRows;
   using Number = RoundedRows::Block;
 
-  const std::int64_t experts, rows, tiles;  // rows and tiles of one expert
+  const std::int64_t experts, rows, tiles;  // rows, tiles: per expert
 
-  PackedStack(const std::string& format, std::int64_t rows_of_one, const Tensor& codes, const Tensor& scales)
+  PackedStack(const std::string& format, std::int64_t num_rows, const Tensor& codes, const Tensor& scales)
       : experts(codes.shape.sizes[0]),
-        rows(rows_of_one),
+        rows(num_rows),
         tiles(codes.shape.rank == 4 ? codes.shape.sizes[1] : 0),
         weights_(format, experts * tiles * kTile, flatten_stack(codes), flatten_stack(scales)),
-        form_(form_of(weights_.format, instructions())) {
+        kernels_(tile_kernels(weights_.format, instructions())) {
     require_tiles(tiles, rows);
   }
 
@@ -26,16 +26,16 @@ class PackedStack {
   std::int64_t tile_bytes() const { return weights_.tile_bytes(); }
   std::int64_t width() const { return weights_.blocks; }
   void load_row(const float* x, const Rows& into, std::int64_t at) const {
-    form_.round(x, weights_.blocks, middle(weights_.format), into.row(at), into.stride(at));
+    kernels_.round(x, weights_.blocks, middle(weights_.format), into.row(at), into.stride(at));
   }
-  void multiply(std::int64_t tile, int columns, const Rows& with, std::int64_t first, std::int64_t last, float* y,
+  void multiply(std::int64_t tile, int columns, const Rows& x, std::int64_t first, std::int64_t last, float* y,
                 std::int64_t stride) const {
-    form_.multiply(weights_, tile, columns, with, first, last, y, stride);
+    kernels_.multiply(weights_, tile, columns, x, first, last, y, stride);
   }
 
  private:
   PackedWeights weights_;
-  Form form_;
+  TileKernels kernels_;
 };
 
 class QuantizedExperts : public RoutedExperts<PackedStack> {

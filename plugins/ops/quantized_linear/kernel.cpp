@@ -1,4 +1,4 @@
-// Products of rows, rounded to int8 block by block, with a packed matrix: see tile_products.h.
+// QuantizedLinear: quantizes rows to int8 in blocks, and multiplies them with a packed matrix (tile_products.h).
 
 #include "kernel.h"
 #include "packed_weights.h"
@@ -10,7 +10,7 @@ class QuantizedLinear : public Kernel {
  public:
   QuantizedLinear(const QuantizedLinearAttributes& attributes, const Node& node)
       : weights_(attributes.format, attributes.rows, node.constant(1, "codes"), node.constant(2, "scales")),
-        form_(form_of(weights_.format, instructions())) {}
+        kernels_(tile_kernels(weights_.format, instructions())) {}
 
   void shapes(const Inputs& inputs, Shape* outputs) const override {
     const Shape& x = inputs[0].shape;
@@ -21,27 +21,27 @@ class QuantizedLinear : public Kernel {
     outputs[0] = x.with_last(weights_.rows);
   }
   std::unique_ptr<Run> start(const Inputs& inputs, const Outputs& outputs) const override {
-    return std::unique_ptr<Run>(new Products(weights_, form_, inputs[0], outputs[0]));
+    return std::unique_ptr<Run>(new Products(weights_, kernels_, inputs[0], outputs[0]));
   }
 
  private:
-  // Rows are rounded, then multiplied: pieces of the matrix, times strips of rows that stay in a core's cache while a
-  // piece is walked through.
+  // Phase 0 quantizes rows. A piece of phase 1 multiplies one chunk of the matrix with one strip of rows, which stays
+  // in a core's cache while the chunk is read.
   class Products : public Run {
    public:
-    Products(const PackedWeights& weights, const Form& form, const Tensor& x, const Tensor& y)
+    Products(const PackedWeights& weights, const TileKernels& kernels, const Tensor& x, const Tensor& y)
         : weights_(weights),
-          form_(form),
+          kernels_(kernels),
           x_(x.data<const float>()),
           y_(y.data<float>()),
           rows_(x.shape.count() / weights.columns()),
-          tiles_at_once_(std::max<std::int64_t>(1, kPieceBytes / weights.tile_bytes())),
-          pieces_(parts(weights.tiles, tiles_at_once_)),
+          tiles_per_chunk_(std::max<std::int64_t>(1, kChunkBytes / weights.tile_bytes())),
+          chunks_(ceil_div(weights.tiles, tiles_per_chunk_)),
           rounded_(rows_, weights.blocks) {}
 
     int phases() const override { return 2; }
     std::size_t pieces(int phase) const override {
-      return std::size_t(phase == 0 ? rows_ : pieces_ * parts(rows_, kStrip));
+      return std::size_t(phase == 0 ? rows_ : chunks_ * ceil_div(rows_, kStrip));
     }
     Tokens tokens(int phase) const override { return phase == 0 ? Tokens::kRows : Tokens::kNotAlone; }
     std::size_t scratch_bytes() const override { return rounded_.bytes(); }
@@ -49,33 +49,33 @@ class QuantizedLinear : public Kernel {
     void work(int phase, std::size_t piece) override {
       const auto at = std::int64_t(piece);
       if (phase == 0) {
-        form_.round(x_ + at * weights_.columns(), weights_.blocks, middle(weights_.format), rounded_.row(at),
+        kernels_.round(x_ + at * weights_.columns(), weights_.blocks, middle(weights_.format), rounded_.row(at),
                     rounded_.stride(at));
         return;
       }
-      const std::int64_t row = at / pieces_ * kStrip, tile = at % pieces_ * tiles_at_once_;
-      for (std::int64_t each = tile; each < std::min(tile + tiles_at_once_, weights_.tiles); each++) {
+      const std::int64_t row = at / chunks_ * kStrip, tile = at % chunks_ * tiles_per_chunk_;
+      for (std::int64_t each = tile; each < std::min(tile + tiles_per_chunk_, weights_.tiles); each++) {
         const int columns = int(std::min<std::int64_t>(kTile, weights_.rows - each * kTile));
-        form_.multiply(weights_, each, columns, rounded_, row, std::min(row + kStrip, rows_),
+        kernels_.multiply(weights_, each, columns, rounded_, row, std::min(row + kStrip, rows_),
                        y_ + row * weights_.rows + each * kTile, weights_.rows);
       }
     }
 
    private:
-    static constexpr std::int64_t kPieceBytes = 32 << 10;
+    static constexpr std::int64_t kChunkBytes = 32 << 10;
 
-    static std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
+    static std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
     const PackedWeights& weights_;
-    const Form& form_;
+    const TileKernels& kernels_;
     const float* x_;
     float* y_;
-    const std::int64_t rows_, tiles_at_once_, pieces_;
+    const std::int64_t rows_, tiles_per_chunk_, chunks_;
     RoundedRows rounded_;
   };
 
   PackedWeights weights_;
-  Form form_;
+  TileKernels kernels_;
 };
 
 }  // namespace peagle

@@ -1,4 +1,4 @@
-// Rows of a packed matrix of float32.
+// WideEmbedding: gathers rows of a packed float32 matrix.
 
 #include "kernel.h"
 #include "wide_matrix.h"
@@ -25,13 +25,14 @@ class WideEmbedding : public Kernel {
     void steer() override {
       for (std::int64_t i = 0; i < count_; i++) {
         if (ids_[i] >= 0 && ids_[i] < matrix_.rows) continue;
-        refuse("id %lld is not one of %lld rows", static_cast<long long>(ids_[i]), static_cast<long long>(matrix_.rows));
+        refuse("id %lld is not one of %lld rows", static_cast<long long>(ids_[i]),
+               static_cast<long long>(matrix_.rows));
       }
     }
     int phases() const override { return 1; }
-    std::size_t pieces(int) const override { return std::size_t((count_ + kIdsAtOnce - 1) / kIdsAtOnce); }
+    std::size_t pieces(int) const override { return std::size_t((count_ + kIdsPerPiece - 1) / kIdsPerPiece); }
     void work(int, std::size_t piece) override {
-      const std::int64_t first = std::int64_t(piece) * kIdsAtOnce, last = std::min(first + kIdsAtOnce, count_);
+      const std::int64_t first = std::int64_t(piece) * kIdsPerPiece, last = std::min(first + kIdsPerPiece, count_);
       for (std::int64_t i = first; i < last; i++) {
         const float* row = matrix_.tile(ids_[i] / kTile) + ids_[i] % kTile;
         float* y = y_ + i * matrix_.columns;
@@ -40,7 +41,7 @@ class WideEmbedding : public Kernel {
     }
 
    private:
-    static constexpr std::int64_t kIdsAtOnce = 16;
+    static constexpr std::int64_t kIdsPerPiece = 16;
 
     const WideMatrix& matrix_;
     const std::int64_t *ids_, count_;

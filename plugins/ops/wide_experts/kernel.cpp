@@ -1,4 +1,4 @@
-// Routed experts over packed matrices of float32; their products are those of WideLinear.
+// WideExperts: routed experts over packed float32 matrices, with the products of WideLinear.
 
 #include "routed_experts.h"
 #include "wide_matrix.h"
@@ -21,14 +21,14 @@ class WideStack {
     float* first_ = nullptr;
   };
 
-  const std::int64_t experts, rows, tiles;  // rows and tiles of one expert
+  const std::int64_t experts, rows, tiles;  // rows, tiles: per expert
 
-  WideStack(std::int64_t rows_of_one, const Tensor& stack)
+  WideStack(std::int64_t num_rows, const Tensor& stack)
       : experts(stack.shape.sizes[0]),
-        rows(rows_of_one),
+        rows(num_rows),
         tiles(stack.shape.rank == 4 ? stack.shape.sizes[1] : 0),
         matrix_(experts * tiles * kTile, flatten_stack(stack)),
-        form_(wide_form(instructions())) {
+        kernels_(wide_kernels(instructions())) {
     require_tiles(tiles, rows);
   }
 
@@ -38,28 +38,28 @@ class WideStack {
   void load_row(const float* x, const Rows& into, std::int64_t at) const {
     std::memcpy(into.row(at), x, std::size_t(matrix_.columns) * sizeof(float));
   }
-  // The tile comes from memory for the first rows, and is near for the others.
-  void multiply(std::int64_t tile, int columns, const Rows& with, std::int64_t first, std::int64_t last, float* y,
+  // The first pass streams the tile from memory; later passes find it in the cache.
+  void multiply(std::int64_t tile, int columns, const Rows& x, std::int64_t first, std::int64_t last, float* y,
                 std::int64_t stride) const {
     for (std::int64_t row = first; row < last;) {
-      const int together = int(std::min<std::int64_t>(last - row, form_.most));
-      const WideProduct product = (row == first ? form_.multiply_far : form_.multiply)[together - 1];
-      product(matrix_.tile(tile), 1, matrix_.columns, {with.row(row), matrix_.columns, y, stride, columns});
-      row += together;
-      y += together * stride;
+      const int num_rows = int(std::min<std::int64_t>(last - row, kernels_.max_rows));
+      const WideProduct product = (row == first ? kernels_.multiply_streaming : kernels_.multiply)[num_rows - 1];
+      product(matrix_.tile(tile), 1, matrix_.columns, {x.row(row), matrix_.columns, y, stride, columns});
+      row += num_rows;
+      y += num_rows * stride;
     }
   }
 
  private:
   WideMatrix matrix_;
-  WideForm form_;
+  WideKernels kernels_;
 };
 
 class WideExperts : public RoutedExperts<WideStack> {
  public:
   WideExperts(const WideExpertsAttributes& attributes, const Node& node)
-      : RoutedExperts({2 * attributes.inner, node.constant(3, "gate_up")}, {attributes.hidden, node.constant(4, "down")},
-                      attributes.inner, gate_of(attributes), 5) {}
+      : RoutedExperts({2 * attributes.inner, node.constant(3, "gate_up")},
+                      {attributes.hidden, node.constant(4, "down")}, attributes.inner, gate_of(attributes), 5) {}
 };
 
 }  // namespace peagle
