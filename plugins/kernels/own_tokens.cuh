@@ -1,13 +1,15 @@
-// The token that the target draws after each column, for the kernels that accept drafts: a thread block cluster per row.
+// Selects the target's own token after each column (greedy or sampled), for AcceptPrefix and AcceptTree. One thread
+// block cluster processes one row.
 //
-// 1. The largest logit of every valid column, in one pass over memory that keeps many loads of all columns in flight.
-//    A greedy row is then done: rejecting early would save loads, but a round trip through the cluster for each column
-//    takes longer than the loads do.
-// 2. A sampling row draws column by column and stops where no draft agrees, because a column costs it arithmetic. It
-//    reads its logits from L2 now. Top-k and top-p become floors, found by histograms over ever narrower ranges:
-//    integer sums, which are the same in every order, so that a seed gives the same tokens every time.
+// 1. Find the largest logit of every valid column, in one pass over memory with many loads in flight across columns. A
+//    greedy row is then done. Stopping at the first rejected draft would save loads, but one cluster barrier per column
+//    takes longer than the loads.
+// 2. A sampling row processes one column after another and stops where no draft is accepted, because each column costs
+//    arithmetic; its logits are now in L2. Top-k and top-p become lower bounds of z, found with histograms over
+//    successively narrower ranges. Histograms are integer sums, which do not depend on the order of additions, so a
+//    seed always gives the same tokens.
 //
-// No workspace, nothing left behind, no order of execution that matters.
+// The kernel needs no workspace, keeps no state, and does not depend on the execution order of blocks or warps.
 
 #ifndef PEAGLE_THREADS
 #define PEAGLE_THREADS 512
@@ -19,39 +21,41 @@ namespace peagle {
 constexpr int kWarp = 32;
 constexpr int kThreads = PEAGLE_THREADS;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMostColumns = 64;  // drafts beyond are not looked at
-constexpr int kInFlight = 8;      // loads of 16 bytes that a thread waits for at once
+constexpr int kMaxColumns = 64;  // further drafts are ignored
+constexpr int kLoadsInFlight = 8;      // 16-byte loads in flight per thread
 constexpr int kLogBins = 11;
 constexpr int kBins = 1 << kLogBins;
-constexpr int kBinsEach = kBins / kThreads;
-static_assert(kBinsEach * kThreads == kBins && kWarps * kWarp == kThreads && kWarps <= kWarp, "whole shares");
-static_assert(kThreads >= kMostColumns, "a thread for every column");
+constexpr int kBinsPerThread = kBins / kThreads;
+static_assert(kBinsPerThread * kThreads == kBins && kWarps * kWarp == kThreads && kWarps <= kWarp,
+              "bins and threads must divide evenly");
+static_assert(kThreads >= kMaxColumns, "one thread per column");
 
-// Weights are exp(z - max z) in units of 2^-44: 2^18 of them fit into 64 bits. Below exp(-32) they round to nothing.
+// A weight is exp(z - max z) in units of 2^-44, so the sum of 2^18 weights fits in 64 bits. Weights below exp(-32) are
+// zero.
 constexpr float kWeightUnits = 17592186044416.0f;
-constexpr float kDeepest = 32.0f;
-constexpr float kBinsPerNat = kBins / kDeepest;
+constexpr float kMaxDepth = 32.0f;
+constexpr float kBinsPerNat = kBins / kMaxDepth;
 
-// Noise lies between -log(log(2^33)) and -log(-log(1 - 2^-24)), so nothing this far below the best wins a race.
-constexpr float kWidestNoise = 20.5f;
+// Gumbel noise is between -log(log(2^33)) and -log(-log(1 - 2^-24)), so no z this far below the best can win.
+constexpr float kMaxNoise = 20.5f;
 
 constexpr float kLargestBelow1 = 0x0.ffffffp0f;
-constexpr float kLargestTolerance = 0.999999f;
+constexpr float kMaxTolerance = 0.999999f;
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);  // NVRTC has no __builtin_huge_valf
 
 struct Shared {
   u64 histogram[kBins];
-  u64 best[kMostColumns];  // a column's largest logit: its order, then ~(where to begin looking for it)
-  u64 raced;               // the winner of the race: the order of its score, then ~id
-  u64 bin, goal;           // what the leader found in the histograms, and what it looks for
-  u64 told[2];             // what the leader says where the row goes on, in an even, an odd step
+  u64 best[kMaxColumns];  // per column: the candidate of its largest logit; the id is where the search for it starts
+  u64 race_winner;        // the candidate with the highest score
+  u64 bin, target;        // the bin that the leader found, and the running total that it searches for
+  u64 continuation[2];    // how the row continues, written by the leader in even and odd steps
   u64 warp_sums[kWarps];
-  i64 drafts[kMostColumns];
-  int ids[kMostColumns];  // a column's first largest logit; then what the row emits
+  i64 drafts[kMaxColumns];
+  int ids[kMaxColumns];  // per column: the id of its first largest logit; later, the emitted tokens
   int count;
 };
 
-// One emission column of logits: single elements, 16-byte words, single elements.
+// The logits of one emission column: an unaligned head, 16-byte words, and an unaligned tail.
 template <class F>
 struct Column {
   const typename F::Raw* logits;
@@ -69,35 +73,37 @@ struct Column {
   __device__ float at(int id) const { return F::widen(logits[id]); }
 };
 
+// A candidate is a sort key in the upper 32 bits and the inverted id in the lower 32 bits: the maximum is the largest
+// key, and among equal keys the lowest id.
 __device__ inline u64 candidate(u32 order, int id) { return static_cast<u64>(order) << 32 | ~static_cast<u32>(id); }
 __device__ inline u32 order_of(u64 candidate) { return static_cast<u32>(candidate >> 32); }
 __device__ inline int id_of(u64 candidate) { return static_cast<int>(~static_cast<u32>(candidate)); }
 
-// The largest candidate of the warp into shared memory; all lanes must come.
-__device__ inline void offer(u64 candidate, u64& best) {
+// Reduces the warp's largest candidate into shared memory. All lanes must take part.
+__device__ inline void max_to_shared(u64 candidate, u64& best) {
   const u32 order = warp_max(order_of(candidate));
   const u32 inverse = warp_max(order_of(candidate) == order ? static_cast<u32>(candidate) : 0);
   if (thread_index() % kWarp == 0) shared_max(best, static_cast<u64>(order) << 32 | inverse);
 }
 
-// s.best of every column, from the part of the row that this block reads. The words of a column are read in turns of all
-// threads of the cluster; the turns of all columns follow each other without a gap, so that loads are always in flight.
+// Computes s.best of every column from this block's part of the row. In one turn, every thread of the cluster reads one
+// word of a column. The turns of all columns form one sequence, so loads stay in flight across columns.
 template <class F>
-__device__ void find_largest(Shared& s, const typename F::Raw* row, int columns, int vocab, int me, int stride) {
+__device__ void find_largest(Shared& s, const typename F::Raw* row, int columns, int vocab, int tid, int stride) {
   const int turns = (vocab / F::kPerWords + stride - 1) / stride;
   const int total = columns * turns;
-  // Where the next load is: the column, its turn, this thread's word of that turn, and how many words there are from it.
+  // The next load: its column and turn, the number of words left from this thread's word on, and the address.
   Column<F> ahead(row, 0, vocab);
-  int ahead_j = 0, ahead_turn = 0, left = ahead.words - me;
-  const typename F::Raw* next = ahead.logits + ahead.start(me);
-  // Which column and turn is looked at, and the first turn in which this thread saw the largest so far.
+  int ahead_j = 0, ahead_turn = 0, left = ahead.words - tid;
+  const typename F::Raw* next = ahead.logits + ahead.start(tid);
+  // The column and turn that are evaluated, and the first turn in which this thread saw its largest value.
   int j = 0, turn = 0, best_turn = 0;
   float best = -kInfinity;
-  for (int done = 0; done < total; done += kInFlight) {
-    Words words[kInFlight];
+  for (int done = 0; done < total; done += kLoadsInFlight) {
+    Words words[kLoadsInFlight];
     u32 loaded = 0;
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
+    for (int i = 0; i < kLoadsInFlight; ++i) {
       if (done + i >= total) break;
       if (left > 0) {
         words[i] = load_16_bytes(next);
@@ -108,30 +114,30 @@ __device__ void find_largest(Shared& s, const typename F::Raw* row, int columns,
       if (++ahead_turn == turns && ++ahead_j < columns) {
         ahead = Column<F>(row, ahead_j, vocab);
         ahead_turn = 0;
-        left = ahead.words - me;
-        next = ahead.logits + ahead.start(me);
+        left = ahead.words - tid;
+        next = ahead.logits + ahead.start(tid);
       }
     }
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
+    for (int i = 0; i < kLoadsInFlight; ++i) {
       if (done + i >= total) break;
-      // + 0 makes one zero of the two. With the NaN of `larger`, the bits then change only when a larger one comes.
+      // Adding 0 turns -0 into +0, and `larger` returns a canonical NaN, so the bits change only for a larger value.
       const float other = loaded >> i & 1 ? F::largest(words[i]) + 0.0f : best;
       const float larger_one = larger(best, other);
       if (float_to_bits(larger_one) != float_to_bits(best)) best_turn = turn;
       best = larger_one;
       if (++turn == turns) {
         const Column<F> column(row, j, vocab);
-        const int word = best_turn * stride + me;
-        offer(word < column.words ? candidate(order(best), column.start(word)) : 0, s.best[j]);
+        const int word = best_turn * stride + tid;
+        max_to_shared(word < column.words ? candidate(order(best), column.start(word)) : 0, s.best[j]);
         ++j;
         turn = best_turn = 0;
         best = -kInfinity;
       }
     }
   }
-  // The singles at the ends, fewer than two words' worth.
-  for (int i = me; i < columns * 2 * F::kPerWords; i += stride) {
+  // The elements outside of whole words: fewer than two words.
+  for (int i = tid; i < columns * 2 * F::kPerWords; i += stride) {
     const Column<F> column(row, i / (2 * F::kPerWords), vocab);
     const int single = i % (2 * F::kPerWords);
     if (single >= column.singles()) continue;
@@ -140,13 +146,13 @@ __device__ void find_largest(Shared& s, const typename F::Raw* row, int columns,
   }
 }
 
-// Calls visit(logit, id) for this thread's share of the column, but not for logits below `least`.
+// Calls visit(logit, id) for this thread's part of the column, except for logits below `least`.
 template <class F, class Visit>
-__device__ inline void each_logit(const Column<F>& column, float least, int me, int stride, Visit visit) {
+__device__ inline void each_logit(const Column<F>& column, float least, int tid, int stride, Visit visit) {
   Words next;
-  if (me < column.words) next = load_16_bytes(column.logits + column.start(me));
+  if (tid < column.words) next = load_16_bytes(column.logits + column.start(tid));
 #pragma unroll 1
-  for (int word = me; word < column.words; word += stride) {
+  for (int word = tid; word < column.words; word += stride) {
     Words words = next;
     if (word + stride < column.words) next = load_16_bytes(column.logits + column.start(word + stride));
     if (F::largest(words) < least) continue;
@@ -157,29 +163,29 @@ __device__ inline void each_logit(const Column<F>& column, float least, int me, 
       if (!(x < least)) visit(x, column.start(word) + i);
     }
   }
-  if (me < column.singles()) {
-    const int id = column.single(me);
+  if (tid < column.singles()) {
+    const int id = column.single(tid);
     const float x = column.at(id);
     if (!(x < least)) visit(x, id);
   }
 }
 
-// A logit that is surely more than `depth` below the best after the division by the temperature. The second term covers
-// the rounding of all steps.
+// Returns a logit that is at least `depth` below the best after division by the temperature. The second term covers all
+// rounding errors.
 __device__ inline float logit_below(float best, float depth, float heat) {
   const float scaled = best * heat;
   return (best - depth) * heat - 1e-6f * (scaled < 0 ? -scaled : scaled);
 }
 
-// In the leader: adds up the histograms of the cluster and finds the bin in which the running total, from bin 0 on,
-// reaches the goal: s.bin, kBins if it never does; and s.goal, what is left of the goal in that bin. With share < 1 the
-// goal is that share of the grand total; otherwise it is s.goal.
+// Leader block only. Adds the histograms of the cluster and finds the bin where the running total from bin 0 reaches
+// the target. Sets s.bin (kBins if the total stays below) and s.target, the part of the target that falls in this bin.
+// With share < 1, the target is this share of the grand total; otherwise it is s.target.
 __device__ inline void find_bin(Shared& s, float share) {
   const int thread = thread_index();
   const int lane = thread % kWarp, warp = thread / kWarp;
   u64 own = 0;
 #pragma unroll 1
-  for (int i = thread * kBinsEach; i < (thread + 1) * kBinsEach; ++i) {
+  for (int i = thread * kBinsPerThread; i < (thread + 1) * kBinsPerThread; ++i) {
     u64 sum = 0;
     for (int rank = 0; rank < cluster_size(); ++rank) sum += peer_load(s.histogram[i], rank);
     s.histogram[i] = sum;
@@ -199,19 +205,19 @@ __device__ inline void find_bin(Shared& s, float share) {
     if (i == warp) up_to += total;
     total += s.warp_sums[i];
   }
-  u64 goal = s.goal;
+  u64 target = s.target;
   if (share < 1) {
     const double wanted = static_cast<double>(total) * share;
-    goal = static_cast<u64>(wanted);
-    if (static_cast<double>(goal) < wanted) ++goal;
+    target = static_cast<u64>(wanted);
+    if (static_cast<double>(target) < wanted) ++target;
   }
   sync_block();
   u64 above = up_to - own;
-  if (above < goal && goal <= up_to) {
-    int bin = thread * kBinsEach;
-    for (; above + s.histogram[bin] < goal; ++bin) above += s.histogram[bin];
+  if (above < target && target <= up_to) {
+    int bin = thread * kBinsPerThread;
+    for (; above + s.histogram[bin] < target; ++bin) above += s.histogram[bin];
     s.bin = bin;
-    s.goal = goal - above;
+    s.target = target - above;
   }
 }
 
@@ -220,7 +226,7 @@ __device__ inline void clear_histogram(Shared& s) {
   sync_block();
 }
 
-// After every block has filled its histogram: what the leader finds, for all.
+// Called by all blocks after filling their histograms. Returns the bin that the leader finds.
 __device__ inline int find_bin_together(Shared& s, float share) {
   sync_cluster();
   if (cluster_rank() == 0) find_bin(s, share);
@@ -228,19 +234,20 @@ __device__ inline int find_bin_together(Shared& s, float share) {
   return static_cast<int>(peer_load(s.bin, 0));
 }
 
-// The least z of those >= floor that is needed, going down from the best: to have s.goal of them (share 1), or to have
-// this share of their weight. -inf if that is too deep to matter. best is finite.
+// Returns the lower bound of z that implements top-k (share 1): the s.target-th largest z; or top-p (share < 1): the
+// smallest z of the set of largest z >= floor whose weights reach this share. Returns -inf if the bound is too low to
+// matter. `best` must be finite.
 template <class F>
-__device__ float least_needed(Shared& s, const Column<F>& column, float heat, float best, float floor, float share,
-                              int me, int stride) {
-  const bool weighs = share < 1;
-  const float least = logit_below(best, kDeepest + 0.5f, heat);
+__device__ float filter_floor(Shared& s, const Column<F>& column, float heat, float best, float floor, float share,
+                              int tid, int stride) {
+  const bool is_top_p = share < 1;
+  const float least = logit_below(best, kMaxDepth + 0.5f, heat);
   const auto weight = [&](float z) {
-    return weighs ? static_cast<u64>(expf(z - best) * kWeightUnits + 0.5f) : static_cast<u64>(1);
+    return is_top_p ? static_cast<u64>(expf(z - best) * kWeightUnits + 0.5f) : static_cast<u64>(1);
   };
-  // The first histogram has bins of equal width, so that they fill evenly and threads seldom meet in one.
+  // The first histogram has bins of equal width, which fill evenly, so atomics rarely conflict.
   clear_histogram(s);
-  each_logit(column, least, me, stride, [&](float logit, int) {
+  each_logit(column, least, tid, stride, [&](float logit, int) {
     const float z = logit / heat;
     const float depth = (best - z) * kBinsPerNat;
     if (z >= floor && depth < kBins) shared_add(s.histogram[static_cast<int>(depth)], weight(z));
@@ -248,15 +255,15 @@ __device__ float least_needed(Shared& s, const Column<F>& column, float heat, fl
   const int coarse = find_bin_together(s, share);
   if (coarse >= kBins) return -kInfinity;
 
-  // The following ones split the range of that bin, until one value is left. Its ends are taken a little too wide: what
-  // belongs to the bin is decided by the same sum as before.
-  const float slack = 4e-7f * ((best < 0 ? -best : best) + 2 * kDeepest);
+  // The next histograms split the range of this bin until one value is left. The range is slightly too wide; membership
+  // in the bin is tested with the same expression as before.
+  const float slack = 4e-7f * ((best < 0 ? -best : best) + 2 * kMaxDepth);
   u32 high = order(best - coarse / kBinsPerNat + slack);
   u32 low = order(best - (coarse + 1) / kBinsPerNat - slack);
   while (low < high) {
     const int shift = at_least(kWarp - leading_zeros(high - low) - kLogBins, 0);
     clear_histogram(s);
-    each_logit(column, least, me, stride, [&](float logit, int) {
+    each_logit(column, least, tid, stride, [&](float logit, int) {
       const float z = logit / heat;
       const float depth = (best - z) * kBinsPerNat;
       if (z >= floor && depth < kBins && static_cast<int>(depth) == coarse) {
@@ -265,7 +272,7 @@ __device__ float least_needed(Shared& s, const Column<F>& column, float heat, fl
       }
     });
     const u32 bin = find_bin_together(s, 1.0f);
-    if (bin >= kBins) break;  // cannot be: the goal lies inside
+    if (bin >= kBins) break;  // cannot happen: the target lies in the range
     high -= bin << shift;
     const u32 width = (1u << shift) - 1;
     if (high - low > width) low = high - width;
@@ -304,79 +311,79 @@ struct Operands {
   }
 };
 
-// The drawn token, in the leader; whatever in the others. Every block of the cluster must come. best: the column's
-// largest logit.
+// Samples a token. Only the leader block's result is valid, but all blocks of the cluster must take part. `best_logit`
+// is the column's largest logit.
 template <class F>
-__device__ int draw(Shared& s, const Operands<F>& x, int row, int j, float best_logit, int me, int stride) {
+__device__ int sample(Shared& s, const Operands<F>& x, int row, int j, float best_logit, int tid, int stride) {
   const Column<F> column = x.column(row, j);
   const float heat = x.temperature[row];
   const float best = best_logit / heat;
   const float min_p = x.min_p[row];
   const float share = min_p < 0 ? 0 : min_p > 1 ? 1 : min_p;
   float floor = best + logf(share);
-  // Without a finite best there is no distribution: NaN and -inf compare with nothing or alike, and id 0 is left. An
-  // infinite best wins only where min-p excludes the finite ones.
+  // Return id 0 if the logits define no distribution: NaN or all -inf. A best of +inf is sampled only if min-p excludes
+  // the finite logits.
   if (!(floor <= best) || best == -kInfinity) return 0;
   if (best < kInfinity) {
     const int top_k = x.top_k[row];
     const float top_p = x.top_p[row];
-    if (thread_index() == 0) s.goal = top_k;
+    if (thread_index() == 0) s.target = top_k;
 #pragma unroll 1
-    for (int top_p_now = 0; top_p_now < 2; ++top_p_now) {  // one call in the code for both
+    for (int top_p_now = 0; top_p_now < 2; ++top_p_now) {  // a loop, so that filter_floor is inlined once
       if (top_p_now ? !(0 < top_p && top_p < 1) : !(0 < top_k && top_k < column.vocab)) continue;
-      const float last = least_needed(s, column, heat, best, top_p_now ? floor : -kInfinity, top_p_now ? top_p : 1.0f,
-                                      me, stride);
+      const float last = filter_floor(s, column, heat, best, top_p_now ? floor : -kInfinity, top_p_now ? top_p : 1.0f,
+                                      tid, stride);
       if (last > floor) floor = last;
     }
     if (top_p <= 0) floor = best;
   }
   const float uniform = x.uniform[static_cast<i64>(row) * x.columns + j];
-  const float inside = uniform > 0 ? at_most(uniform, kLargestBelow1) : 0;
-  const u32 key = scramble(static_cast<u32>(inside * 0x1p24f));
+  const float clamped = uniform > 0 ? at_most(uniform, kLargestBelow1) : 0;
+  const u32 key = scramble(static_cast<u32>(clamped * 0x1p24f));
   u64 winner = 0;
-  each_logit(column, logit_below(best, kWidestNoise, heat), me, stride, [&](float logit, int id) {
+  each_logit(column, logit_below(best, kMaxNoise, heat), tid, stride, [&](float logit, int id) {
     const float z = logit / heat;
     if (z >= floor) {
       const u64 other = candidate(order(z + gumbel(key, id)), id);
       if (other > winner) winner = other;
     }
   });
-  if (thread_index() == 0) s.raced = 0;
+  if (thread_index() == 0) s.race_winner = 0;
   sync_block();
-  offer(winner, s.raced);
+  max_to_shared(winner, s.race_winner);
   sync_cluster();
   if (cluster_rank() != 0) return 0;
   for (int rank = 0; rank < cluster_size(); ++rank) {
-    const u64 other = peer_load(s.raced, rank);
+    const u64 other = peer_load(s.race_winner, rank);
     if (other > winner) winner = other;
   }
   return within(id_of(winner), 0, column.vocab - 1);
 }
 
-// Whether the lossy policy takes this draft: p(draft) >= (1 - tolerance) * max p, before any filter.
+// The lossy acceptance policy: p(draft) >= (1 - tolerance) * max p, before any filter.
 template <class F>
-__device__ bool tolerable(const Operands<F>& x, int row, int j, i64 draft, float best_logit) {
+__device__ bool is_tolerated(const Operands<F>& x, int row, int j, i64 draft, float best_logit) {
   const float tolerance = x.tolerance[row];
   if (!(tolerance > 0) || draft < 0 || draft >= x.vocab) return false;
   const float heat = x.temperature[row] > 0 ? x.temperature[row] : 1;
-  const float least = best_logit / heat + logf(1 - at_most(tolerance, kLargestTolerance));
+  const float least = best_logit / heat + logf(1 - at_most(tolerance, kMaxTolerance));
   return x.column(row, j).at(static_cast<int>(draft)) / heat >= least;
 }
 
-// s.best of columns 0..drafts for the whole cluster; s.ids and s.drafts of them in the leader.
+// Computes s.best of columns 0..drafts in every block; s.ids and s.drafts only in the leader block.
 template <class F>
-__device__ void find_best(Shared& s, const Operands<F>& x, int row, int first_draft, int drafts, int me, int stride) {
+__device__ void find_best(Shared& s, const Operands<F>& x, int row, int first_draft, int drafts, int tid, int stride) {
   const int j = thread_index();
   if (j <= drafts) s.best[j] = 0;
   if (j < drafts) s.drafts[j] = x.input_ids[static_cast<i64>(row) * x.width + first_draft + j];
   sync_block();
-  find_largest<F>(s, x.column(row, 0).logits, drafts + 1, x.vocab, me, stride);
+  find_largest<F>(s, x.column(row, 0).logits, drafts + 1, x.vocab, tid, stride);
   sync_cluster();
   u64 best = 0;
   if (j <= drafts) {
     for (int rank = 0; rank < cluster_size(); ++rank) best = at_least(best, peer_load(s.best[j], rank));
     if (cluster_rank() == 0) {
-      // The first of the few logits there that is the largest, or NaN if that is; all of them are loaded at once.
+      // Find the first element of the word that equals the largest logit (or is NaN). All loads are in flight at once.
       const Column<F> column = x.column(row, j);
       const int first = within(id_of(best), 0, x.vocab - 1);
       int id = first;
@@ -388,7 +395,7 @@ __device__ void find_best(Shared& s, const Operands<F>& x, int row, int first_dr
       s.ids[j] = id;
     }
   }
-  sync_cluster();  // nobody may change s.best, or leave, while others read it
+  sync_cluster();  // no block may change s.best or exit while others read it
   if (j <= drafts) s.best[j] = best;
   sync_block();
 }

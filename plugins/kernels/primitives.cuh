@@ -1,10 +1,10 @@
-// What the kernels need from the machine. It stands in front of every kernel.cu and includes nothing, so that NVRTC
-// needs no headers. Everything that a CPU cannot do is in the first half, behind PEAGLE_EMULATED: the tests compile the
-// same kernels for a CPU and bring their own first half.
+// Primitives of all kernels. sources.py prepends this file to every kernel.cu. It includes no headers, so NVRTC needs
+// none. The first half, which only a GPU can execute, is disabled by PEAGLE_EMULATED: tests compile the kernels for a
+// CPU with tests/plugins/emulator/machine.h in its place.
 
 #ifndef PEAGLE_EMULATED
 
-// Thread blocks of a cluster run together and read each other's shared memory; GPUs before SM 9.0 have none.
+// Blocks of a cluster run concurrently and can read each other's shared memory. GPUs before SM 9.0 have no clusters.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define PEAGLE_CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 #define PEAGLE_HAS_CLUSTERS 1
@@ -13,7 +13,7 @@
 #define PEAGLE_HAS_CLUSTERS 0
 #endif
 
-// One object of a trivial type, shared by the threads of a block.
+// Declares an object of a trivial type in shared memory.
 #define PEAGLE_SHARED(Type, name)                                 \
   __shared__ __align__(16) unsigned char name##_bytes[sizeof(Type)]; \
   Type& name = *reinterpret_cast<Type*>(name##_bytes)
@@ -55,17 +55,17 @@ __device__ inline int cluster_size() {
 
 __device__ inline void sync_block() { __syncthreads(); }
 
-// All threads of all blocks of the cluster; what they wrote to shared memory before is seen by all after.
+// A barrier for all threads of the cluster. Makes earlier writes to shared memory visible to all of them.
 __device__ inline void sync_cluster() {
 #if PEAGLE_HAS_CLUSTERS
-  // Not .aligned: the lanes of a warp may come one by one.
+  // Not .aligned, because the lanes of a warp may have diverged.
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
 #endif
 }
 
-// The value of another block of the cluster at the place where this block has `mine` in shared memory.
+// Loads another block's copy of the shared-memory variable `mine`.
 __device__ inline u64 peer_load(const u64& mine, int rank) {
 #if PEAGLE_HAS_CLUSTERS
   const u32 here = static_cast<u32>(__cvta_generic_to_shared(&mine));
@@ -83,14 +83,14 @@ __device__ inline u64 peer_load(const u64& mine, int rank) {
 __device__ inline u32 warp_max(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 __device__ inline u32 warp_min(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
 __device__ inline u64 shuffle_up(u64 x, int by) { return __shfl_up_sync(0xffffffffu, x, by); }
-// The number of the lane whose index differs in these bits.
+// Returns the value of the lane whose index differs in these bits (butterfly shuffle).
 __device__ inline float shuffle_across(float x, int bits) { return __shfl_xor_sync(0xffffffffu, x, bits); }
 
-// Shared memory only.
+// Atomics on shared memory.
 __device__ inline void shared_add(u64& x, u64 by) { atomicAdd(&x, by); }
 __device__ inline void shared_max(u64& x, u64 other) { atomicMax(&x, other); }
 
-// 16 aligned bytes of memory that no one writes while the kernel runs. They go to L2, not to L1: no block reads them
+// Loads 16 aligned bytes of memory that is read-only while the kernel runs. Bypasses L1, because no block reads them
 // again soon.
 __device__ inline Words load_16_bytes(const void* from) {
   Words w;
@@ -106,7 +106,7 @@ __device__ inline float half_to_float(u16 bits) {
   return x;
 }
 
-// The larger number, NaN if either is one. The packed forms do so for two 16-bit numbers at once.
+// Maximum; NaN if either operand is NaN. The packed versions process two 16-bit values at once.
 __device__ inline float larger(float a, float b) {
   float x;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
@@ -123,7 +123,7 @@ __device__ inline u32 larger_bfloats(u32 a, u32 b) {
   return x;
 }
 
-// Two numbers as E4M3 codes, the first in the low byte; see to_e4m3.
+// Converts two floats to E4M3 (see to_e4m3); the first result is in the low byte.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define PEAGLE_HAS_E4M3 1
 __device__ inline u32 two_to_e4m3(float a, float b) {
@@ -159,7 +159,7 @@ __device__ inline A within(A x, A low, A high) {
   return at_least(at_most(x, high), low);
 }
 
-// A key that orders as the numbers do, unsigned; every NaN is above +inf, and -0 equals +0.
+// Maps floats to unsigned sort keys. NaN sorts above +inf, and -0 equals +0.
 __device__ inline u32 order(float x) {
   if (x != x) return 0xffffffffu;
   const u32 bits = float_to_bits(x + 0.0f);
@@ -167,16 +167,16 @@ __device__ inline u32 order(float x) {
 }
 __device__ inline float unorder(u32 key) { return bits_to_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
-// The nearest E4M3, ties to even, as its code; beyond 448 it is 448 with its sign, and every NaN is 0x7f.
+// Converts to E4M3: rounds to nearest, ties to even; saturates at +-448; every NaN becomes 0x7f.
 __device__ inline u32 to_e4m3(float x) {
   const u32 bits = float_to_bits(x), size = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
   if (size > 0x7f800000u) return 0x7fu;
   if (size >= 0x43e00000u) return sign | 0x7eu;  // 448
-  if (size >= 0x3c800000u) {                     // 2^-6, the smallest that is normal; exponents differ by 120
+  if (size >= 0x3c800000u) {                     // 2^-6, the smallest normal E4M3; biases differ by 120
     const u32 rounded = (size + 0x7ffffu + (size >> 20 & 1)) >> 20;
     return sign | (rounded - (120u << 3));
   }
-  // Subnormal: steps of 2^-9, which is what the last bit of a number from 2^14 on counts.
+  // Subnormal: a multiple of 2^-9, which is one unit in the last place of floats from 2^14 on.
   return sign | (float_to_bits(bits_to_float(size) + 16384.0f) - float_to_bits(16384.0f));
 }
 
@@ -184,15 +184,15 @@ __device__ inline u32 to_e4m3(float x) {
 __device__ inline u32 two_to_e4m3(float a, float b) { return to_e4m3(a) | to_e4m3(b) << 8; }
 #endif
 
-// The nearest number of 16 bits, ties to even, as its bits; a NaN is one.
+// Converts to float16 or bfloat16 bits: rounds to nearest, ties to even; NaN stays NaN.
 __device__ inline u32 to_half(float x) {
   const u32 bits = float_to_bits(x), size = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
   if (size > 0x7f800000u) return 0x7fffu;
   if (size >= 0x47800000u) return sign | 0x7c00u;  // 2^16
-  if (size >= 0x38800000u) {                       // 2^-14, the smallest that is normal; exponents differ by 112
+  if (size >= 0x38800000u) {                       // 2^-14, the smallest normal float16; biases differ by 112
     return sign | (((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10));
   }
-  // Subnormal: steps of 2^-24, which is what the last bit of a number from 2^-1 on counts.
+  // Subnormal: a multiple of 2^-24, which is one unit in the last place of floats from 2^-1 on.
   return sign | (float_to_bits(bits_to_float(size) + 0.5f) - float_to_bits(0.5f));
 }
 __device__ inline u32 to_bfloat(float x) {
@@ -205,7 +205,7 @@ __device__ inline void drop_first_half(Words& w) {
   w.word[3] >>= 16;
 }
 
-// Float formats: `Raw` is how one lies in memory; 16 bytes hold kPerWords of them, of which `number` is one.
+// Float formats. `Raw` is the storage type; 16 bytes hold kPerWords elements, and `number` extracts one.
 struct Float32 {
   using Raw = float;
   static constexpr int kPerWords = 4;
@@ -227,7 +227,9 @@ struct Float16 {
   static constexpr int kPerWords = 8;
   static __device__ inline float widen(Raw x) { return half_to_float(x); }
   static __device__ inline Raw narrow(float x) { return static_cast<Raw>(to_half(x)); }
-  static __device__ inline float number(const Words& w, int i) { return widen(w.word[i / 2] >> 16 * (i % 2) & 0xffffu); }
+  static __device__ inline float number(const Words& w, int i) {
+    return widen(w.word[i / 2] >> 16 * (i % 2) & 0xffffu);
+  }
   static __device__ inline float first(const Words& w) { return widen(w.word[0] & 0xffffu); }
   static __device__ inline void drop_first(Words& w) { drop_first_half(w); }
   static __device__ inline float largest(const Words& w) {
@@ -241,7 +243,9 @@ struct BFloat16 {
   static constexpr int kPerWords = 8;
   static __device__ inline float widen(Raw x) { return bits_to_float(static_cast<u32>(x) << 16); }
   static __device__ inline Raw narrow(float x) { return static_cast<Raw>(to_bfloat(x)); }
-  static __device__ inline float number(const Words& w, int i) { return widen(w.word[i / 2] >> 16 * (i % 2) & 0xffffu); }
+  static __device__ inline float number(const Words& w, int i) {
+    return widen(w.word[i / 2] >> 16 * (i % 2) & 0xffffu);
+  }
   static __device__ inline float first(const Words& w) { return widen(w.word[0] & 0xffffu); }
   static __device__ inline void drop_first(Words& w) { drop_first_half(w); }
   static __device__ inline float largest(const Words& w) {

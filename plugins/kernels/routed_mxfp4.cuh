@@ -1,29 +1,31 @@
-// Products of routed experts with matrices of MXFP4 blocks, for the kernels of both of their products.
+// Products with the MXFP4 matrices of routed experts, shared by Mxfp4GateUp and Mxfp4Down.
 //
-// A choice is a pair of a token and one of its experts. A block of threads groups the choices of a piece of the window by
-// expert, so that an expert's rows come from memory once; for every further kTogether tokens of a warp's row they come
-// from the cache. A product is the sum of a warp: lane l adds the words l, l + 32, ... of eight columns each, in this
-// order, and the lanes are added in pairs. So no bit of a product depends on other tokens, or on how many there are.
+// A choice is a pair of a token and one of its experts. A thread block groups the choices of one piece of the window by
+// expert, so an expert's rows are read from memory once; if more than kTokensPerPass tokens chose the expert, later
+// passes read the rows from the cache. A warp computes a product: lane l accumulates the words l, l + 32, ... (eight
+// columns each) in order, then the lanes are reduced pairwise. A product is therefore bitwise independent of other
+// tokens and of their number.
 
 namespace peagle {
 
 constexpr int kLanes = 32;
-constexpr int kTogether = 4;       // tokens for which a warp reads a row once
-constexpr int kAhead = 4;          // words that a lane loads at once of a row
-constexpr int kMostChoices = 256;  // of a piece
+constexpr int kTokensPerPass = 4;  // tokens that share one read of a row by a warp
+constexpr int kWordsInFlight = 4;  // words of a row that a lane loads before it uses them
+constexpr int kMaxChoices = 256;   // per piece
 
-// Choices by expert, in the order in which experts first occur. `expert` is -1 for all that do not exist.
+// The choices grouped by expert into runs, in the order of each expert's first choice. Run r consists of the choices
+// order[begin[r]] .. order[begin[r + 1] - 1]. `expert` is -1 for choices of invalid experts.
 struct Groups {
   int runs;
-  int id[kMostChoices];     // of each choice
-  int size[kMostChoices];   // of the run that begins with this choice, or 0
-  int place[kMostChoices];  // in `order` of the run that begins with this choice
-  int expert[kMostChoices];
-  int begin[kMostChoices + 1];
-  int order[kMostChoices];
+  int id[kMaxChoices];     // expert of each choice, or -1
+  int size[kMaxChoices];   // size of the run that starts with this choice; 0 if none does
+  int place[kMaxChoices];  // index in `order` of the run that starts with this choice
+  int expert[kMaxChoices];
+  int begin[kMaxChoices + 1];
+  int order[kMaxChoices];
 };
 
-// All threads of the block take part; they see the groups once they return.
+// Called by all threads of the block; ends with a barrier.
 __device__ inline void group(const i64* experts, int choices, int count, Groups& groups) {
   const int thread = thread_index(), step = block_size();
   for (int c = thread; c < choices; c += step) {
@@ -50,7 +52,7 @@ __device__ inline void group(const i64* experts, int choices, int count, Groups&
     groups.expert[run] = groups.id[c];
     groups.begin[run] = before;
     groups.place[c] = before;
-    if (before + groups.size[c] == choices) {  // the last
+    if (before + groups.size[c] == choices) {  // last run
       groups.runs = run + 1;
       groups.begin[run + 1] = choices;
     }
@@ -68,17 +70,17 @@ __device__ inline void group(const i64* experts, int choices, int count, Groups&
   sync_block();
 }
 
-// The number of a code of a word. Its sign comes to the place of a float32's, and the other bits to the lowest of the
-// exponent and the highest of the fraction: it is a number that is 2^126 times too small.
+// Decodes the i-th 4-bit code (E2M1) of a word. The sign bit moves to that of a float32; the other bits move to the
+// lowest bits of the exponent and the highest bit of the fraction. The result is multiplied by 2^126.
 __device__ inline float fp4(u32 codes, int i) {
-  const int moved = static_cast<int>(codes << (28 - 4 * i)) >> 6;
-  return bits_to_float(static_cast<u32>(moved) & 0x81c00000u) * 8.507059173023462e37f;
+  const int shifted = static_cast<int>(codes << (28 - 4 * i)) >> 6;
+  return bits_to_float(static_cast<u32>(shifted) & 0x81c00000u) * 8.507059173023462e37f;
 }
 
-// 2^(exponent - 127) of an E8M0; 255 is NaN.
+// Decodes E8M0: 2^(exponent - 127); NaN for 255.
 __device__ inline float power_of_two(u32 exponent) {
-  const u32 rest = ((exponent + 1) & 255u) < 2 ? 0x00400000u : 0;  // of 2^-127, which is subnormal, and of NaN
-  return bits_to_float(exponent << 23 | rest);
+  const u32 fraction = ((exponent + 1) & 255u) < 2 ? 0x00400000u : 0;  // for 2^-127, which is subnormal, and NaN
+  return bits_to_float(exponent << 23 | fraction);
 }
 
 template <class Format>
@@ -89,7 +91,7 @@ __device__ inline void load_eight(const typename Format::Raw* from, float (&to)[
   }
 }
 
-// Two rows of a matrix: codes of eight columns to a word, and an exponent for four words.
+// Two rows of a matrix: one word per eight codes, and one exponent per four words.
 struct TwoRows {
   const u32* codes[2];
   const unsigned char* exponents[2];
@@ -104,47 +106,47 @@ struct TwoRows {
   }
 };
 
-// The products of two rows with the first `count` of x, in lane t those of x[t]. All lanes of the warp take part.
+// Multiplies two rows with x[0 .. count - 1]; lane t receives the products of x[t]. All lanes must take part.
 template <class Format>
-__device__ inline void multiply(const TwoRows& rows, int words, const typename Format::Raw* const (&x)[kTogether],
+__device__ inline void multiply(const TwoRows& rows, int words, const typename Format::Raw* const (&x)[kTokensPerPass],
                                 int count, float (&products)[2]) {
   const int lane = thread_index() % kLanes;
-  float sums[2][kTogether] = {};
-  for (int begin = lane; begin < words; begin += kAhead * kLanes) {
-    // All loads of codes come before their use: enough of them must be in flight.
-    u32 codes[kAhead][2], exponents[kAhead][2];
+  float sums[2][kTokensPerPass] = {};
+  for (int begin = lane; begin < words; begin += kWordsInFlight * kLanes) {
+    // Load all codes before using any, to keep enough loads in flight.
+    u32 codes[kWordsInFlight][2], exponents[kWordsInFlight][2];
 #pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) {
-      const int word = begin + ahead * kLanes;
+    for (int slot = 0; slot < kWordsInFlight; ++slot) {
+      const int word = begin + slot * kLanes;
       for (int r = 0; r < 2; ++r) {
-        codes[ahead][r] = word < words ? rows.codes[r][word] : 0;
-        exponents[ahead][r] = word < words ? rows.exponents[r][word / 4] : 0;
+        codes[slot][r] = word < words ? rows.codes[r][word] : 0;
+        exponents[slot][r] = word < words ? rows.exponents[r][word / 4] : 0;
       }
     }
 #pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) {
-      const int word = begin + ahead * kLanes;
+    for (int slot = 0; slot < kWordsInFlight; ++slot) {
+      const int word = begin + slot * kLanes;
       if (word >= words) break;
       float weights[2][8];
       for (int r = 0; r < 2; ++r) {
-        for (int i = 0; i < 8; ++i) weights[r][i] = fp4(codes[ahead][r], i);
+        for (int i = 0; i < 8; ++i) weights[r][i] = fp4(codes[slot][r], i);
       }
 #pragma unroll
-      for (int t = 0; t < kTogether; ++t) {
+      for (int t = 0; t < kTokensPerPass; ++t) {
         if (t >= count) break;
-        float numbers[8];
-        load_eight<Format>(x[t] + 8 * word, numbers);
+        float values[8];
+        load_eight<Format>(x[t] + 8 * word, values);
         for (int r = 0; r < 2; ++r) {
-          float sum = weights[r][0] * numbers[0];
-          for (int i = 1; i < 8; ++i) sum = fused(weights[r][i], numbers[i], sum);
-          sums[r][t] = fused(sum, power_of_two(exponents[ahead][r]), sums[r][t]);
+          float sum = weights[r][0] * values[0];
+          for (int i = 1; i < 8; ++i) sum = fused(weights[r][i], values[i], sum);
+          sums[r][t] = fused(sum, power_of_two(exponents[slot][r]), sums[r][t]);
         }
       }
     }
   }
   products[0] = products[1] = 0.0f;
 #pragma unroll
-  for (int t = 0; t < kTogether; ++t) {
+  for (int t = 0; t < kTokensPerPass; ++t) {
     if (t >= count) break;
     for (int r = 0; r < 2; ++r) {
       float sum = sums[r][t];

@@ -72,6 +72,6 @@ def test_caches_are_named_keys_first() -> None:
 
 
 def test_the_kernel_has_a_column_for_every_draft_and_the_bonus_token() -> None:
-    stated = re.search(r"kMostColumns = (\d+);", KERNEL.read_text())
+    stated = re.search(r"kMaxColumns = (\d+);", KERNEL.read_text())
     assert stated is not None
     assert int(stated[1]) == MAX_DRAFTS + 1

@@ -1,18 +1,19 @@
-// AcceptPrefix: one launch for all rows; own_tokens.cuh draws, and drafts are accepted up to the first that differs. The
-// meaning is that of reference.py in this folder, to the bit but for the last digits of expf and logf.
+// AcceptPrefix: one launch for all rows. own_tokens.cuh selects tokens, and drafts are accepted up to the first that
+// differs. Results equal reference.py bit for bit, except where expf and logf round differently.
 
 namespace peagle {
 
-// Column j of the row emits s.ids[j], or the draft that it accepts; s.told says whether the row ends there. One thread.
+// Decides column j: emits s.ids[j] or the accepted draft, and sets s.continuation to 1 if the row ends here. Called by
+// one thread.
 template <class F>
 __device__ void accept(Shared& s, const Operands<F>& x, int row, int j, int drafts) {
   s.count = j + 1;
-  s.told[j % 2] = 1;
+  s.continuation[j % 2] = 1;
   if (j == drafts) return;
   const i64 draft = s.drafts[j];
-  if (draft != s.ids[j] && !tolerable(x, row, j, draft, unorder(order_of(s.best[j])))) return;
+  if (draft != s.ids[j] && !is_tolerated(x, row, j, draft, unorder(order_of(s.best[j])))) return;
   s.ids[j] = static_cast<int>(draft);
-  s.told[j % 2] = 0;
+  s.continuation[j % 2] = 0;
 }
 
 template <class F>
@@ -33,29 +34,29 @@ __device__ void accept_prefix(const Operands<F>& x) {
     if (thread == 0) x.num_tokens[row] = window > 0;
     return;
   }
-  const int drafts_most = at_most(at_most(x.columns, kMostColumns) - 1, window - 1);
-  const int drafts = at_least(at_most(x.draft_len[row], drafts_most), 0);
-  const int me = rank * kThreads + thread, stride = cluster_size() * kThreads;
-  find_best(s, x, row, window - drafts, drafts, me, stride);
+  const int max_drafts = at_most(at_most(x.columns, kMaxColumns) - 1, window - 1);
+  const int drafts = at_least(at_most(x.draft_len[row], max_drafts), 0);
+  const int tid = rank * kThreads + thread, stride = cluster_size() * kThreads;
+  find_best(s, x, row, window - drafts, drafts, tid, stride);
 
   if (!(x.temperature[row] <= 0)) {
     for (int j = 0;; ++j) {
-      const int drawn = draw(s, x, row, j, unorder(order_of(s.best[j])), me, stride);
+      const int sampled = sample(s, x, row, j, unorder(order_of(s.best[j])), tid, stride);
       if (rank == 0 && thread == 0) {
-        s.ids[j] = drawn;
+        s.ids[j] = sampled;
         accept(s, x, row, j, drafts);
       }
-      // s.told takes turns, because a draw may need no barrier of its own.
+      // s.continuation is double-buffered, because `sample` does not always contain a barrier.
       sync_cluster();
-      if (peer_load(s.told[j % 2], 0)) break;
+      if (peer_load(s.continuation[j % 2], 0)) break;
     }
-    sync_cluster();  // nobody may leave while others read from it
+    sync_cluster();  // no block may exit while others read its shared memory
   } else if (rank == 0) {
     if (thread == 0) {
       int j = 0;
       do {
         accept(s, x, row, j, drafts);
-      } while (!s.told[j++ % 2]);
+      } while (!s.continuation[j++ % 2]);
     }
     sync_block();
   }
@@ -66,18 +67,18 @@ __device__ void accept_prefix(const Operands<F>& x) {
 
 }  // namespace peagle
 
-// One block to an SM is asked for, or ptxas spills to make room for a second.
-#define PEAGLE_ENTRY(dtype, Format)                                                                                  \
-  extern "C" __global__ void PEAGLE_CLUSTER_OF(PEAGLE_CLUSTER) __launch_bounds__(PEAGLE_THREADS, 1)                     \
-      accept_prefix_##dtype(                                                                                         \
-          const Format::Raw* __restrict__ logits, const peagle::i64* __restrict__ input_ids,                         \
-          const int* __restrict__ window_len, const int* __restrict__ draft_len,                                     \
-          const peagle::i64* __restrict__ forced_next, const float* __restrict__ uniform,                            \
-          const float* __restrict__ temperature, const int* __restrict__ top_k, const float* __restrict__ top_p,     \
-          const float* __restrict__ min_p, const float* __restrict__ tolerance, int rows, int columns, int width,    \
-          int vocab, int* __restrict__ tokens, int* __restrict__ num_tokens) {                                       \
-    peagle::accept_prefix<Format>({logits, input_ids, window_len, draft_len, forced_next, uniform, temperature,       \
-                                  top_k, top_p, min_p, tolerance, rows, columns, width, vocab, tokens, num_tokens}); \
+// The minimum of one block per SM keeps ptxas from spilling registers to fit a second one.
+#define PEAGLE_ENTRY(dtype, Format)                                                                                    \
+  extern "C" __global__ void PEAGLE_CLUSTER_OF(PEAGLE_CLUSTER) __launch_bounds__(PEAGLE_THREADS, 1)                    \
+      accept_prefix_##dtype(                                                                                           \
+          const Format::Raw* __restrict__ logits, const peagle::i64* __restrict__ input_ids,                           \
+          const int* __restrict__ window_len, const int* __restrict__ draft_len,                                       \
+          const peagle::i64* __restrict__ forced_next, const float* __restrict__ uniform,                              \
+          const float* __restrict__ temperature, const int* __restrict__ top_k, const float* __restrict__ top_p,       \
+          const float* __restrict__ min_p, const float* __restrict__ tolerance, int rows, int columns, int width,      \
+          int vocab, int* __restrict__ tokens, int* __restrict__ num_tokens) {                                         \
+    peagle::accept_prefix<Format>({logits, input_ids, window_len, draft_len, forced_next, uniform, temperature,        \
+                                  top_k, top_p, min_p, tolerance, rows, columns, width, vocab, tokens, num_tokens});   \
   }
 
 PEAGLE_ENTRY(float32, peagle::Float32)

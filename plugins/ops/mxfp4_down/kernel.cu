@@ -1,11 +1,10 @@
-// Mxfp4Down: a block for two columns of y, whose warps share the experts. The meaning is that of reference.py in this
-// folder.
+// Mxfp4Down: see reference.py. One block computes two columns of y; its warps process different experts.
 
 namespace peagle {
 
 struct Down {
   Groups groups;
-  float products[2][kMostChoices];
+  float products[2][kMaxChoices];
 };
 
 template <class Format>
@@ -17,26 +16,26 @@ __device__ inline void down(const float* inner, const i64* experts, const typena
   const int column = 2 * block_index();
   if (column >= hidden) return;
   const int columns = at_most(hidden - column, 2);
-  const int lane = thread_index() % kLanes, of_block = block_size() / kLanes, words = width / 8;
-  const int piece = kMostChoices / chosen;
-  for (int first = 0; first < tokens; first += piece) {
-    const int here = at_most(tokens - first, piece);
+  const int lane = thread_index() % kLanes, warps_per_block = block_size() / kLanes, words = width / 8;
+  const int tokens_per_piece = kMaxChoices / chosen;
+  for (int first = 0; first < tokens; first += tokens_per_piece) {
+    const int piece_tokens = at_most(tokens - first, tokens_per_piece);
     const i64 first_choice = static_cast<i64>(first) * chosen;
-    group(experts + first_choice, here * chosen, count, groups);
-    for (int run = thread_index() / kLanes; run < groups.runs; run += of_block) {
+    group(experts + first_choice, piece_tokens * chosen, count, groups);
+    for (int run = thread_index() / kLanes; run < groups.runs; run += warps_per_block) {
       const int expert = groups.expert[run], end = groups.begin[run + 1];
       const i64 row = static_cast<i64>(at_least(expert, 0)) * hidden + column, second = row + columns - 1;
       const TwoRows rows(codes, exponents, row, second, words);
       const float biases[2] = {Format::widen(bias[row]), Format::widen(bias[second])};
-      for (int at = groups.begin[run]; at < end; at += kTogether) {
-        const int together = at_most(end - at, kTogether);
-        const float* of_choice[kTogether];
-        for (int t = 0; t < kTogether; ++t) {
-          of_choice[t] = inner + (first_choice + groups.order[at_most(at + t, end - 1)]) * width;
+      for (int at = groups.begin[run]; at < end; at += kTokensPerPass) {
+        const int num_tokens = at_most(end - at, kTokensPerPass);
+        const float* choice_rows[kTokensPerPass];
+        for (int t = 0; t < kTokensPerPass; ++t) {
+          choice_rows[t] = inner + (first_choice + groups.order[at_most(at + t, end - 1)]) * width;
         }
         float products[2];
-        multiply<Float32>(rows, words, of_choice, together, products);
-        if (lane >= together) continue;
+        multiply<Float32>(rows, words, choice_rows, num_tokens, products);
+        if (lane >= num_tokens) continue;
         for (int r = 0; r < 2; ++r) {
           const float product = products[r] + biases[r];
           shared.products[r][groups.order[at + lane]] = expert < 0 ? bits_to_float(0x7fc00000u) : product;
@@ -44,7 +43,7 @@ __device__ inline void down(const float* inner, const i64* experts, const typena
       }
     }
     sync_block();
-    for (int i = thread_index(); i < here * columns; i += block_size()) {
+    for (int i = thread_index(); i < piece_tokens * columns; i += block_size()) {
       const int token = i / columns, r = i % columns;
       float sum = 0.0f;
       for (int choice = token * chosen; choice < (token + 1) * chosen; ++choice) {
@@ -52,14 +51,14 @@ __device__ inline void down(const float* inner, const i64* experts, const typena
       }
       y[static_cast<i64>(first + token) * hidden + column + r] = Format::narrow(sum);
     }
-    sync_block();  // before the next piece is grouped
+    sync_block();  // before `group` overwrites the groups
   }
 }
 
 }  // namespace peagle
 
 #define PEAGLE_DOWN(dtype, Format)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(128, 4) mxfp4_down_##dtype(                                                \
+  extern "C" __global__ void __launch_bounds__(128, 4) mxfp4_down_##dtype(                                             \
       const float* __restrict__ inner, const long long* __restrict__ experts,                                          \
       const peagle::Format::Raw* __restrict__ scores, const signed char* __restrict__ codes,                           \
       const signed char* __restrict__ exponents, const peagle::Format::Raw* __restrict__ bias, int tokens, int chosen, \

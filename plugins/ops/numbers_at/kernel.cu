@@ -1,4 +1,4 @@
-// NumbersAt: one block per row, one thread per emission column. The meaning is that of reference.py in this folder.
+// NumbersAt: see reference.py. One block per row; threads process its emission columns.
 
 extern "C" __global__ void numbers_at(const float* __restrict__ numbers, const long long* __restrict__ start,
                                       const int* __restrict__ window_len, const int* __restrict__ draft_len, int rows,

@@ -1,5 +1,5 @@
-// PlaceholderDraft: one block per row, its threads share the row's columns. The meaning is that of reference.py in this
-// folder: every length is clamped to its tensor before anything is indexed by it.
+// PlaceholderDraft: see reference.py. One block per row; threads process its columns. Every length is clamped to its
+// tensor before it is used as an index.
 
 extern "C" __global__ void placeholder_draft(
     const long long* __restrict__ input_ids, const long long* __restrict__ start, const int* __restrict__ window_len,
@@ -14,7 +14,7 @@ extern "C" __global__ void placeholder_draft(
   const int window = within(window_len[row], 0, width);
   const int drafts = at_least(at_most(draft_len[row], at_most(k, window - 1)), 0);
   const int emitted = within(num_tokens[row], 0, drafts + 1);
-  const int c0 = window - 1 - drafts;  // window column of the newest token that the target was fed
+  const int c0 = window - 1 - drafts;  // window column of the newest token in the target's input
   const int real = window > 0 && emitted > 0 ? c0 + emitted : 0;
 
   const long long* ids = input_ids + static_cast<long long>(row) * width;
