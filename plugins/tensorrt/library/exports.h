@@ -1,18 +1,18 @@
-// What a process that opens this library finds, and what happens when it does.
+// Exported symbols, and registration of the plugins when the library is loaded.
 //
-// A registry that opens it (IPluginRegistry::loadLibrary, trtexec --dynamicPlugins) asks `getCreators`.  A program that
-// opens it (polygraphy --plugins, trtexec --staticPlugins, Triton's backend) expects the plugins to be registered by
-// then: that is done here, with every TensorRT that is in the process.
+// A plugin registry that loads the library (IPluginRegistry::loadLibrary, trtexec --dynamicPlugins) calls
+// `getCreators`. Other programs (polygraphy --plugins, trtexec --staticPlugins, Triton's backend) only dlopen the
+// library and expect it to register its plugins; `on_load` registers them with every TensorRT library in the process.
 
 namespace peagle {
 
 using nvinfer1::v_1_0::IPluginCreatorInterface;
 
 inline const std::vector<IPluginCreatorInterface*>& creators() {
-  static const auto* const all = [] {  // for ever: the registry has them until the process ends
-    auto* made = new std::vector<IPluginCreatorInterface*>;
-    for (const Op& op : kOps) made->push_back(new Creator(op));
-    return made;
+  static const auto* const all = [] {  // never freed: the registry keeps pointers until the process ends
+    auto* list = new std::vector<IPluginCreatorInterface*>;
+    for (const Op& op : kOps) list->push_back(new Creator(op));
+    return list;
   }();
   return *all;
 }
@@ -22,36 +22,37 @@ inline bool is_tensorrt(const std::string& path) {
   return name.rfind("libnvinfer.so", 0) == 0 || name.rfind("libtensorrt_rtx.so", 0) == 0;
 }
 
-// Whether one of the functions that led here is TensorRT's own.
+// Returns true if TensorRT is on the call stack.
 inline bool is_opened_by_tensorrt() {
-  bool is_so = false;
+  bool is_tensorrt_frame = false;
   _Unwind_Backtrace(
-      [](_Unwind_Context* frame, void* found) {
-        Dl_info place;
+      [](_Unwind_Context* frame, void* result) {
+        Dl_info info;
         const auto address = reinterpret_cast<void*>(_Unwind_GetIP(frame));
-        const bool is_named = dladdr(address, &place) && place.dli_fname;
-        if (is_named && is_tensorrt(place.dli_fname)) *static_cast<bool*>(found) = true;
+        const bool is_named = dladdr(address, &info) && info.dli_fname;
+        if (is_named && is_tensorrt(info.dli_fname)) *static_cast<bool*>(result) = true;
         return _URC_NO_REASON;
       },
-      &is_so);
-  return is_so;
+      &is_tensorrt_frame);
+  return is_tensorrt_frame;
 }
 
-// IPluginRegistry::registerCreator, whose place in the table of functions depends on TensorRT's version.
+// Calls IPluginRegistry::registerCreator, whose index in the virtual function table depends on TensorRT's version.
 inline bool register_creator(void* registry, int version, bool is_rtx, IPluginCreatorInterface& creator) {
   const int major = version / 10000;
-  const int position = is_rtx ? (version >= 10700 && major == 1 ? 8 : -1) : major == 10 ? 12 : major == 11 ? 8 : -1;
-  if (position < 0) {
-    fail("TensorRT " + std::to_string(version) + " is unknown here: open this with loadLibrary of its registry");
+  const int index = is_rtx ? (version >= 10700 && major == 1 ? 8 : -1) : major == 10 ? 12 : major == 11 ? 8 : -1;
+  if (index < 0) {
+    fail("TensorRT " + std::to_string(version) +
+         " is not supported: load this library with loadLibrary of TensorRT's registry");
     return false;
   }
   using Register = bool (*)(void*, IPluginCreatorInterface&, const char*);
-  return (*static_cast<Register**>(registry))[position](registry, creator, kNamespace);
+  return (*static_cast<Register**>(registry))[index](registry, creator, kNamespace);
 }
 
-// Whether it could be asked.
-inline bool register_with(const std::string& path, int how) {
-  void* const library = dlopen(path.c_str(), RTLD_LAZY | how);
+// Registers the plugins with a TensorRT library. Returns false if the library has no registry.
+inline bool register_with(const std::string& path, int flags) {
+  void* const library = dlopen(path.c_str(), RTLD_LAZY | flags);
   if (library == nullptr) return false;
   const auto version = reinterpret_cast<std::int32_t (*)()>(dlsym(library, "getInferLibVersion"));
   const auto registry = reinterpret_cast<void* (*)()>(dlsym(library, "getPluginRegistry"));
@@ -63,20 +64,22 @@ inline bool register_with(const std::string& path, int how) {
   return true;
 }
 
-[[gnu::constructor]] static void opened() {
+[[gnu::constructor]] static void on_load() {
   if (is_opened_by_tensorrt()) return;
-  std::vector<std::string> found;  // nothing is called while the loader goes through its list
+  std::vector<std::string> paths;  // collect first: dl_iterate_phdr holds a lock of the loader
   dl_iterate_phdr(
       [](dl_phdr_info* object, std::size_t, void* into) {
         const std::string path = object->dlpi_name ? object->dlpi_name : "";
         if (is_tensorrt(path)) static_cast<std::vector<std::string>*>(into)->push_back(path);
         return 0;
       },
-      &found);
-  for (const std::string& path : found) register_with(path, RTLD_NOLOAD);
-  // As a library that is linked to TensorRT would bring it; one that is not where the system looks must come first.
-  if (!found.empty() || register_with("libnvinfer.so.11", 0) || register_with("libnvinfer.so.10", 0)) return;
-  fail("TensorRT is not loaded in this process: load this library after TensorRT, or with loadLibrary of TensorRT's registry");
+      &paths);
+  for (const std::string& path : paths) register_with(path, RTLD_NOLOAD);
+  // Load TensorRT, as a library linked to it would. Outside of the loader's search path, it must be loaded first.
+  if (!paths.empty() || register_with("libnvinfer.so.11", 0) || register_with("libnvinfer.so.10", 0)) return;
+  fail(
+      "TensorRT is not loaded in this process: load this library after TensorRT, or with loadLibrary of TensorRT's "
+      "registry");
 }
 
 }  // namespace peagle
@@ -86,4 +89,4 @@ PEAGLE_EXPORT nvinfer1::v_1_0::IPluginCreatorInterface* const* getCreators(std::
   count = std::int32_t(peagle::creators().size());
   return peagle::creators().data();
 }
-PEAGLE_EXPORT void setLoggerFinder(void*) {}  // asked for by TensorRT; see `fail`
+PEAGLE_EXPORT void setLoggerFinder(void*) {}  // required by TensorRT; unused, see `fail`

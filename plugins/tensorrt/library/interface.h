@@ -1,8 +1,9 @@
-// TensorRT's interface of plugins: as much of it as these need, written down by hand, for its header is in no wheel.
+// The part of TensorRT's plugin interface that the plugins need. It is declared here because no wheel contains the
+// header.
 //
-// What both sides must agree on is the order of functions in a class and of fields in a struct, and the names of the
-// classes, for a cast compares those; it has been the same since TensorRT 10.3 and is in TensorRT-RTX 1.7.  Functions
-// have the names of NVIDIA's documentation.  Of IPluginRegistry it changed with TensorRT 11: see `register_creator`.
+// The ABI consists of the order of virtual functions and fields, and the class names, which dynamic_cast compares. It
+// is unchanged from TensorRT 10.3 on, and the same in TensorRT-RTX 1.7. Functions have their names from NVIDIA's
+// documentation. Only IPluginRegistry changed, in TensorRT 11: see `register_creator`.
 
 namespace nvinfer1 {
 
@@ -14,10 +15,10 @@ enum class TensorRTPhase : std::int32_t { BUILD, RUNTIME };
 enum class APILanguage : std::int32_t { CPP };
 enum class DimensionOperation : std::int32_t { SUM = 0, SUB = 4 };
 
-constexpr int kMostDims = 8;
+constexpr int kMaxDims = 8;
 struct Dims64 {
   std::int32_t count;
-  std::int64_t sizes[kMostDims];  // -1 where unknown
+  std::int64_t sizes[kMaxDims];  // -1 if unknown
 };
 struct PluginTensorDesc {
   Dims64 dims;
@@ -45,7 +46,7 @@ struct InterfaceInfo {
 };
 static_assert(sizeof(Dims64) == 72 && sizeof(PluginTensorDesc) == 88 && sizeof(DynamicPluginTensorDesc) == 304 &&
                   sizeof(PluginField) == 24,
-              "structs as a machine of 64 bits lays them out");
+              "layouts on a 64-bit machine");
 
 namespace apiv {
 class VRoot {
@@ -71,16 +72,16 @@ class VExprBuilder : public VRoot {
 class IDimensionExpr {
  public:
   virtual ~IDimensionExpr() = default;
-  apiv::VDimensionExpr* answers;
+  apiv::VDimensionExpr* impl;
 };
 class IExprBuilder {
  public:
   virtual ~IExprBuilder() = default;
-  apiv::VExprBuilder* answers;
+  apiv::VExprBuilder* impl;
 };
 struct DimsExprs {
   std::int32_t count;
-  const IDimensionExpr* sizes[kMostDims];
+  const IDimensionExpr* sizes[kMaxDims];
 };
 
 class IVersionedInterface {
@@ -111,7 +112,7 @@ class IPluginV3OneCore : public IPluginCapability {
   virtual const char* getPluginNamespace() const noexcept = 0;
 };
 
-class IPluginV3OneBuild : public IPluginCapability {  // functions that answer 0 are 0 on success
+class IPluginV3OneBuild : public IPluginCapability {  // status codes are 0 on success
  public:
   InterfaceInfo getInterfaceInfo() const noexcept override { return {"PLUGIN_V3ONE_BUILD", 1, 0}; }
   virtual std::int32_t configurePlugin(const DynamicPluginTensorDesc* inputs, std::int32_t num_inputs,
@@ -163,7 +164,7 @@ namespace v_2_0 {
 class IPluginV3OneBuild : public v_1_0::IPluginV3OneBuild {
  public:
   InterfaceInfo getInterfaceInfo() const noexcept override { return {"PLUGIN_V3ONE_BUILD", 2, 0}; }
-  virtual std::int32_t getAliasedInput(std::int32_t output) noexcept = 0;  // -1: it is a tensor of its own
+  virtual std::int32_t getAliasedInput(std::int32_t output) noexcept = 0;  // -1: the output is a separate tensor
 };
 }  // namespace v_2_0
 

@@ -1,4 +1,5 @@
-// The CUDA driver, found when a kernel is first loaded: the library itself loads where there is no GPU and no driver.
+// Kernel loading and launch through the CUDA driver. The driver is opened when the first kernel is loaded, so the
+// library also loads on machines without a GPU.
 
 namespace peagle {
 
@@ -14,7 +15,7 @@ struct LaunchConfig {  // CUlaunchConfig
   const LaunchAttribute* attributes;
   std::uint32_t num_attributes;
 };
-static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "structs as the driver has them");
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "layouts of the driver API");
 
 constexpr int kInvalidValue = 1;             // CUDA_ERROR_INVALID_VALUE
 constexpr int kMajor = 75, kMinor = 76;      // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -22,7 +23,7 @@ constexpr int kCompiledClusterWidth = 11;    // CU_FUNC_ATTRIBUTE_REQUIRED_CLUST
 constexpr int kClusterDimension = 4;         // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 constexpr int kFirstWithClusters = 90;
 
-struct Driver {  // functions that answer int answer 0 on success
+struct Driver {  // functions return 0 on success
   int (*cuInit)(unsigned flags);
   int (*cuCtxGetDevice)(int* device);
   int (*cuDeviceGetAttribute)(int* value, int attribute, int device);
@@ -33,9 +34,9 @@ struct Driver {  // functions that answer int answer 0 on success
   int (*cuKernelGetParamInfo)(void* kernel, std::size_t index, std::size_t* offset, std::size_t* size);
   int (*cuFuncGetAttribute)(int* value, int attribute, void* function);
   int (*cuLaunchKernelEx)(const LaunchConfig*, void* function, void** parameters, void** extra);
-  std::string lacks;  // why it cannot be used
+  std::string problem;  // why the driver cannot be used; empty if it can
 
-  std::string words(int error) const {
+  std::string describe(int error) const {
     const char* text = nullptr;
     cuGetErrorString(error, &text);
     return "CUDA error " + std::to_string(error) + ": " + (text ? text : "unknown error");
@@ -46,14 +47,14 @@ struct Driver {  // functions that answer int answer 0 on success
       Driver found{};
       void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
       if (library == nullptr) {
-        const char* said = dlerror();
-        found.lacks = said ? said : "there is no libcuda.so.1";
+        const char* error_text = dlerror();
+        found.problem = error_text ? error_text : "there is no libcuda.so.1";
         return found;
       }
       const auto find = [&](auto& function, const char* name) {
         function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-        if (function == nullptr && found.lacks.empty()) {
-          found.lacks = std::string("the NVIDIA driver is too old: it has no ") + name;
+        if (function == nullptr && found.problem.empty()) {
+          found.problem = std::string("the NVIDIA driver is too old: it has no ") + name;
         }
       };
 #define FIND(name) find(found.name, #name)
@@ -61,8 +62,8 @@ struct Driver {  // functions that answer int answer 0 on success
       FIND(cuLibraryGetKernel), FIND(cuKernelGetFunction), FIND(cuKernelGetParamInfo), FIND(cuFuncGetAttribute);
       FIND(cuLaunchKernelEx);
 #undef FIND
-      if (found.lacks.empty()) {
-        if (const int error = found.cuInit(0)) found.lacks = "CUDA failed to initialize: " + found.words(error);
+      if (found.problem.empty()) {
+        if (const int error = found.cuInit(0)) found.problem = "CUDA failed to initialize: " + found.describe(error);
       }
       return found;
     }();
@@ -70,14 +71,15 @@ struct Driver {  // functions that answer int answer 0 on success
   }
 };
 
-// The kernel of one op, loaded for one GPU.  Its code stays loaded until the process ends, for a CUDA graph that
-// captured a launch may outlive every plugin.  Nothing is allocated on the device.
+// The kernel of one op, loaded for one GPU. Its code stays loaded until the process ends, because a CUDA graph that
+// captured a launch may outlive all plugins. Allocates no device memory.
 class Launcher {
  public:
-  // Needs a current context; loading is not allowed under capture, so it is done before.  The answer says what failed.
+  // Returns an error message, or an empty string. Needs a current context. Called before any stream capture, because
+  // loading during capture is not allowed.
   std::string load(const Op& op) {
     const Driver& driver = Driver::get();
-    if (!driver.lacks.empty()) return driver.lacks;
+    if (!driver.problem.empty()) return driver.problem;
     int device, major, minor;
     if (driver.cuCtxGetDevice(&device)) return "there is no current CUDA context";
     if (driver.cuDeviceGetAttribute(&major, kMajor, device) || driver.cuDeviceGetAttribute(&minor, kMinor, device)) {
@@ -96,7 +98,7 @@ class Launcher {
     }
     cluster_ = sm >= kFirstWithClusters ? op.cluster : 1;
     void* library = nullptr;
-    if (const int error = library_of(driver, *best, &library)) return driver.words(error);
+    if (const int error = load_library(driver, *best, &library)) return driver.describe(error);
     kernels_.clear();
     for (int i = 0; i < op.num_entries; ++i) {
       const std::string problem = add_entry(driver, op, library, op.entries[i]);
@@ -105,12 +107,13 @@ class Launcher {
     return "";
   }
 
-  // One launch on the stream; returns without waiting.  `sizes` are those of the op's symbols, all known.
+  // Launches asynchronously; returns an error message, or an empty string. `sizes` are the sizes of the op's symbols,
+  // all known.
   std::string launch(const Op& op, int entry, const std::vector<Size>& sizes, const void* const* inputs,
                      void* const* outputs, void* stream) const {
     const std::int64_t blocks = evaluate(op.blocks, sizes, nullptr).value * (op.per < 0 ? 1 : sizes[op.per].value);
-    const std::int64_t most = std::numeric_limits<std::int32_t>::max() / cluster_;
-    if (blocks < 0 || blocks > most) return text_of("cannot launch %lld blocks", static_cast<long long>(blocks));
+    const std::int64_t max = std::numeric_limits<std::int32_t>::max() / cluster_;
+    if (blocks < 0 || blocks > max) return format_text("cannot launch %lld blocks", static_cast<long long>(blocks));
     if (blocks == 0) return "";
     std::vector<const void*> pointers(inputs, inputs + op.num_inputs);
     pointers.insert(pointers.end(), outputs, outputs + op.num_outputs);
@@ -126,16 +129,16 @@ class Launcher {
     if (cluster_ > 1 && !kernels_[entry].is_cluster_compiled) config.attributes = &cluster, config.num_attributes = 1;
     const Driver& driver = Driver::get();
     const int error = driver.cuLaunchKernelEx(&config, kernels_[entry].kernel, parameters.data(), nullptr);
-    return error ? "it was not launched: " + driver.words(error) : "";
+    return error ? "the launch failed: " + driver.describe(error) : "";
   }
 
  private:
   struct Entry {
-    void* kernel;  // good in every context
+    void* kernel;  // valid in every context
     bool is_cluster_compiled;
   };
 
-  static int library_of(const Driver& driver, const Cubin& cubin, void** library) {
+  static int load_library(const Driver& driver, const Cubin& cubin, void** library) {
     static std::mutex mutex;
     static std::map<const Cubin*, void*> loaded;
     const std::lock_guard<std::mutex> lock(mutex);
@@ -151,19 +154,20 @@ class Launcher {
 
   std::string add_entry(const Driver& driver, const Op& op, void* library, const char* name) {
     void *kernel, *function;
-    if (const int error = driver.cuLibraryGetKernel(&kernel, library, name)) return driver.words(error);
-    if (const int error = driver.cuKernelGetFunction(&function, kernel)) return driver.words(error);
+    if (const int error = driver.cuLibraryGetKernel(&kernel, library, name)) return driver.describe(error);
+    if (const int error = driver.cuKernelGetFunction(&function, kernel)) return driver.describe(error);
     int width = 0;
     const int failed = driver.cuFuncGetAttribute(&width, kCompiledClusterWidth, function);
-    if (failed) return driver.words(failed);
-    if (width && width != cluster_) return text_of("the kernel was compiled for clusters of %d blocks, not %d", width, cluster_);
+    if (failed) return driver.describe(failed);
+    if (width && width != cluster_)
+      return format_text("the kernel was compiled for clusters of %d blocks, not %d", width, cluster_);
     const int count = op.num_inputs + op.num_scalars + op.num_outputs;
     for (int i = 0; i <= count; ++i) {
       const bool is_scalar = i >= op.num_inputs && i < op.num_inputs + op.num_scalars;
       std::size_t offset, size = 0;
       const int error = driver.cuKernelGetParamInfo(kernel, i, &offset, &size);
-      const bool is_right = i == count ? error == kInvalidValue : !error && size == (is_scalar ? 4 : 8);
-      if (!is_right) return text_of("parameter %d of the kernel differs from the spec", i);
+      const bool is_valid = i == count ? error == kInvalidValue : !error && size == (is_scalar ? 4 : 8);
+      if (!is_valid) return format_text("parameter %d of the kernel differs from the spec", i);
     }
     kernels_.push_back({kernel, width != 0});
     return "";

@@ -1,4 +1,4 @@
-// The plugin of an op and its creator: one class each for all ops, every answer from the op's table.
+// The plugin and the plugin creator: one class each for all ops, driven by the op's tables (rules.h).
 
 namespace peagle {
 
@@ -10,18 +10,19 @@ using nvinfer1::PluginFieldCollection;
 using nvinfer1::PluginFieldType;
 using nvinfer1::PluginTensorDesc;
 
-constexpr int kDone = 0, kFailed = 1;
+constexpr int kSuccess = 0, kFailure = 1;
 
-// TensorRT has a logger, whose interface differs between versions; what it says of a failed plugin names no reason.
+// Writes to standard error: the interface of TensorRT's logger differs between versions, and TensorRT's own messages do
+// not contain the reason for a plugin's failure.
 inline int fail(const std::string& why) {
   std::fprintf(stderr, "[%s] [E] %s\n", kNamespace, why.c_str());
   std::fflush(stderr);
-  return kFailed;
+  return kFailure;
 }
 
-class BuildAnswers : public nvinfer1::v_2_0::IPluginV3OneBuild {  // of version 2 where an output is an input's buffer
+class BuildCapability : public nvinfer1::v_2_0::IPluginV3OneBuild {  // version 2 if an output aliases an input
  public:
-  explicit BuildAnswers(const Op& op) : op_(op) {}
+  explicit BuildCapability(const Op& op) : op_(op) {}
   nvinfer1::InterfaceInfo getInterfaceInfo() const noexcept override {
     return {"PLUGIN_V3ONE_BUILD", op_.is_in_place() ? 2 : 1, 0};
   }
@@ -32,10 +33,10 @@ class BuildAnswers : public nvinfer1::v_2_0::IPluginV3OneBuild {  // of version 
 
 class Plugin final : public nvinfer1::v_1_0::IPluginV3,
                      public nvinfer1::v_1_0::IPluginV3OneCore,
-                     public BuildAnswers,
+                     public BuildCapability,
                      public nvinfer1::v_1_0::IPluginV3OneRuntime {
  public:
-  Plugin(const Op& op, std::vector<std::int64_t> attributes) : BuildAnswers(op), attributes_(std::move(attributes)) {
+  Plugin(const Op& op, std::vector<std::int64_t> attributes) : BuildCapability(op), attributes_(std::move(attributes)) {
     for (int i = 0; i < op.num_attributes(); ++i) {
       fields_.push_back({op.attributes[i].name, &attributes_[i], PluginFieldType::INT64, 1});
     }
@@ -63,24 +64,24 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
   std::int32_t getOutputDataTypes(DataType* outputs, std::int32_t num_outputs, const DataType* inputs,
                                   std::int32_t num_inputs) const noexcept override {
     Problems problems(op_);
-    if (counts_agree(num_inputs, num_outputs, op_, problems)) {
+    if (check_counts(num_inputs, num_outputs, op_, problems)) {
       const std::vector<DataType> types(inputs, inputs + num_inputs);
       check_types(op_, types, problems);
       for (int i = 0; i < num_outputs; ++i) outputs[i] = output_type(op_, i, types);
     }
-    return problems ? fail(problems.text()) : kDone;
+    return problems ? fail(problems.text()) : kSuccess;
   }
 
   std::int32_t getOutputShapes(const DimsExprs* inputs, std::int32_t num_inputs, const DimsExprs*, std::int32_t,
                                DimsExprs* outputs, std::int32_t num_outputs,
                                nvinfer1::IExprBuilder& builder) noexcept override {
     Problems problems(op_);
-    if (!counts_agree(num_inputs, num_outputs, op_, problems)) return fail(problems.text());
+    if (!check_counts(num_inputs, num_outputs, op_, problems)) return fail(problems.text());
     std::vector<Shape> shapes(num_inputs);
     for (int i = 0; i < num_inputs; ++i) {
       for (int d = 0; d < inputs[i].count; ++d) {
         const nvinfer1::IDimensionExpr* size = inputs[i].sizes[d];
-        shapes[i].push_back({size->answers->isConstant() ? size->answers->getConstantValue() : kUnknown, size});
+        shapes[i].push_back({size->impl->isConstant() ? size->impl->getConstantValue() : kUnknown, size});
       }
     }
     const std::vector<Size> symbols = sizes_of(op_, shapes, attributes_, problems);
@@ -89,20 +90,20 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
       outputs[i].count = op_.outputs[i].rank;
       for (int d = 0; d < outputs[i].count; ++d) {
         const Size size = evaluate(op_.outputs[i].dims[d], symbols, &builder);
-        outputs[i].sizes[d] = size.is_known() ? builder.answers->constant(size.value) : size.expression;
+        outputs[i].sizes[d] = size.is_known() ? builder.impl->constant(size.value) : size.expression;
       }
     }
-    return kDone;
+    return kSuccess;
   }
 
   bool supportsFormatCombination(std::int32_t position, const DynamicPluginTensorDesc* in_out, std::int32_t num_inputs,
                                  std::int32_t) noexcept override {
-    // Only what stands up to this position means anything.
+    // Entries after `position` are not valid yet.
     const PluginTensorDesc& desc = in_out[position].desc;
     if (num_inputs != op_.num_inputs || desc.format != nvinfer1::TensorFormat::LINEAR) return false;
     if (position < num_inputs) {
       const Operand& operand = op_.inputs[position];
-      return operand.same_as < 0 ? takes(operand, desc.type) : desc.type == in_out[operand.same_as].desc.type;
+      return operand.same_as < 0 ? accepts(operand, desc.type) : desc.type == in_out[operand.same_as].desc.type;
     }
     std::vector<DataType> types;
     for (int i = 0; i < num_inputs; ++i) types.push_back(in_out[i].desc.type);
@@ -122,7 +123,7 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
   std::int32_t onShapeChange(const PluginTensorDesc* inputs, std::int32_t num_inputs, const PluginTensorDesc* outputs,
                              std::int32_t num_outputs) noexcept override {
     Problems problems(op_);
-    if (!counts_agree(num_inputs, num_outputs, op_, problems)) return fail(problems.text());
+    if (!check_counts(num_inputs, num_outputs, op_, problems)) return fail(problems.text());
     std::vector<DataType> types;
     for (int i = 0; i < num_inputs; ++i) types.push_back(inputs[i].type);
     check_types(op_, types, problems);
@@ -130,26 +131,27 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
     const std::vector<Size> symbols = sizes_of(op_, shapes_of(inputs), attributes_, problems);
     for (int i = 0; i < num_outputs && !problems; ++i) {
       if (!fits(op_.outputs[i], outputs[i], output_type(op_, i, types), symbols)) {
-        problems.add(text_of("TensorRT passed %s with a type or shape that differs from the spec", op_.outputs[i].name));
+        problems.add(
+            format_text("TensorRT passed %s with a type or shape that differs from the spec", op_.outputs[i].name));
       }
     }
-    return problems ? fail(problems.text()) : kDone;
+    return problems ? fail(problems.text()) : kSuccess;
   }
 
-  // A clone whose kernel is loaded.  A build without a GPU attaches plugins too, and launches none: that there is no
-  // kernel is an error when it is to be launched.
+  // Returns a clone with its kernel loaded. Builds without a GPU attach plugins but never launch them, so a failure to
+  // load is reported only by `enqueue`.
   nvinfer1::v_1_0::IPluginV3* attachToContext(nvinfer1::IPluginResourceContext*) noexcept override {
     Plugin* attached = copy();
-    attached->not_loaded_ = attached->launcher_.load(op_);
+    attached->load_error_ = attached->launcher_.load(op_);
     return attached;
   }
 
   std::int32_t enqueue(const PluginTensorDesc* input_descs, const PluginTensorDesc*, const void* const* inputs,
                        void* const* outputs, void*, void* stream) noexcept override {
     Problems problems(op_);
-    const std::vector<Size> symbols = not_loaded_.empty() ? sizes_of(op_, shapes_of(input_descs), attributes_, problems)
+    const std::vector<Size> symbols = load_error_.empty() ? sizes_of(op_, shapes_of(input_descs), attributes_, problems)
                                                           : std::vector<Size>();
-    if (!not_loaded_.empty()) problems.add("the kernel cannot be used: " + not_loaded_);
+    if (!load_error_.empty()) problems.add("the kernel cannot be used: " + load_error_);
     int entry = 0;
     while (op_.typed_by >= 0 && entry < op_.num_entries && op_.entry_types[entry] != input_descs[op_.typed_by].type) {
       ++entry;
@@ -157,19 +159,20 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
     if (entry == op_.num_entries) problems.add("has no kernel for this type");
     for (int i = 0; i < op_.num_scalars && !problems; ++i) {
       const std::int64_t value = symbols[op_.scalars[i]].value;
-      if (value != std::int32_t(value)) problems.add(text_of("%s is no 32-bit number", op_.symbols[op_.scalars[i]]));
+      if (value != std::int32_t(value))
+        problems.add(format_text("%s is not a 32-bit integer", op_.symbols[op_.scalars[i]]));
     }
     if (problems) return fail(problems.text());
     const std::string problem = launcher_.launch(op_, entry, symbols, inputs, outputs, stream);
-    return problem.empty() ? kDone : fail(std::string(op_.name) + ": " + problem);
+    return problem.empty() ? kSuccess : fail(std::string(op_.name) + ": " + problem);
   }
 
  private:
   Plugin* copy() const {
-    Plugin* made = new Plugin(op_, attributes_);
-    made->launcher_ = launcher_;
-    made->not_loaded_ = not_loaded_;
-    return made;
+    Plugin* plugin = new Plugin(op_, attributes_);
+    plugin->launcher_ = launcher_;
+    plugin->load_error_ = load_error_;
+    return plugin;
   }
 
   std::vector<Shape> shapes_of(const PluginTensorDesc* inputs) const {
@@ -185,25 +188,25 @@ class Plugin final : public nvinfer1::v_1_0::IPluginV3,
 
   static bool fits(const Operand& operand, const PluginTensorDesc& desc, DataType type,
                    const std::vector<Size>& symbols) {
-    bool is_right = desc.type == type && desc.dims.count == operand.rank;
-    for (int d = 0; is_right && d < operand.rank; ++d) {
+    bool is_match = desc.type == type && desc.dims.count == operand.rank;
+    for (int d = 0; is_match && d < operand.rank; ++d) {
       const Size size = evaluate(operand.dims[d], symbols, nullptr);
-      is_right = !size.is_known() || desc.dims.sizes[d] == -1 || desc.dims.sizes[d] == size.value;
+      is_match = !size.is_known() || desc.dims.sizes[d] == -1 || desc.dims.sizes[d] == size.value;
     }
-    return is_right;
+    return is_match;
   }
 
   std::vector<std::int64_t> attributes_;
   std::vector<PluginField> fields_;
   PluginFieldCollection serialized_;
   Launcher launcher_;
-  std::string not_loaded_ = "TensorRT did not attach the plugin to an execution context";
+  std::string load_error_ = "TensorRT did not attach the plugin to an execution context";
 };
 
 inline const char* name_of(PluginFieldType type) {
   constexpr const char* kNames[] = {"FLOAT16", "FLOAT32", "FLOAT64", "INT8", "INT16", "INT32", "CHAR",
                                     "DIMS",    "UNKNOWN", "BF16",    "INT64", "FP8",   "INT4", "FP4"};
-  return std::size_t(type) < std::size(kNames) ? kNames[int(type)] : "a type of its own";
+  return std::size_t(type) < std::size(kNames) ? kNames[int(type)] : "an unknown type";
 }
 
 class Creator final : public nvinfer1::v_1_0::IPluginCreatorV3One {
@@ -212,37 +215,38 @@ class Creator final : public nvinfer1::v_1_0::IPluginCreatorV3One {
     for (int i = 0; i < op.num_attributes(); ++i) {
       fields_.push_back({op.attributes[i].name, nullptr, PluginFieldType::INT32, 1});
     }
-    announced_ = {std::int32_t(fields_.size()), fields_.data()};
+    field_names_ = {std::int32_t(fields_.size()), fields_.data()};
   }
-  const PluginFieldCollection* getFieldNames() noexcept override { return &announced_; }
+  const PluginFieldCollection* getFieldNames() noexcept override { return &field_names_; }
   const char* getPluginName() const noexcept override { return op_.name; }
   const char* getPluginVersion() const noexcept override { return kVersion; }
   const char* getPluginNamespace() const noexcept override { return kNamespace; }
 
-  // The plugin of a node, or of a plan: the same, from the same fields.
-  nvinfer1::v_1_0::IPluginV3* createPlugin(const char*, const PluginFieldCollection* given,
+  // Creates the plugin of an ONNX node or of a plan; both provide the same fields.
+  nvinfer1::v_1_0::IPluginV3* createPlugin(const char*, const PluginFieldCollection* collection,
                                            nvinfer1::TensorRTPhase) noexcept override {
     Problems problems(op_);
     std::vector<std::int64_t> values;
     for (int i = 0; i < op_.num_attributes(); ++i) values.push_back(op_.attributes[i].value);
-    std::vector<bool> is_given(values.size());
-    for (int i = 0; given != nullptr && i < given->count; ++i) read(given->fields[i], values, is_given, problems);
-    for (std::size_t i = 0; i < values.size(); ++i) check(i, values[i], is_given[i], problems);
+    std::vector<bool> is_set(values.size());
+    for (int i = 0; collection != nullptr && i < collection->count; ++i)
+      read(collection->fields[i], values, is_set, problems);
+    for (std::size_t i = 0; i < values.size(); ++i) check(i, values[i], is_set[i], problems);
     if (!problems) return new Plugin(op_, std::move(values));
     fail(problems.text());
     return nullptr;
   }
 
  private:
-  void read(const PluginField& field, std::vector<std::int64_t>& values, std::vector<bool>& is_given,
+  void read(const PluginField& field, std::vector<std::int64_t>& values, std::vector<bool>& is_set,
             Problems& problems) const {
     for (int i = 0; i < op_.num_attributes(); ++i) {
       if (field.name == nullptr || std::strcmp(field.name, op_.attributes[i].name) != 0) continue;
-      is_given[i] = true;  // the parser makes INT32 of an ONNX INT; a plan holds INT64
+      is_set[i] = true;  // the ONNX parser passes INT32, a plan INT64
       if (field.type != PluginFieldType::INT32 && field.type != PluginFieldType::INT64) {
-        problems.add(text_of("%s must be INT32 or INT64, not %s", field.name, name_of(field.type)));
+        problems.add(format_text("%s must be INT32 or INT64, not %s", field.name, name_of(field.type)));
       } else if (field.length != 1 || field.data == nullptr) {
-        problems.add(text_of("%s must be one number, not %d", field.name, field.length));
+        problems.add(format_text("%s must be one number, not %d", field.name, field.length));
       } else if (field.type == PluginFieldType::INT32) {
         std::int32_t value;
         std::memcpy(&value, field.data, sizeof value);
@@ -252,25 +256,26 @@ class Creator final : public nvinfer1::v_1_0::IPluginCreatorV3One {
       }
       return;
     }
-    problems.add(text_of("unknown attribute '%s'", field.name ? field.name : ""));
+    problems.add(format_text("unknown attribute '%s'", field.name ? field.name : ""));
   }
 
-  void check(std::size_t i, std::int64_t value, bool is_given, Problems& problems) const {
+  void check(std::size_t i, std::int64_t value, bool is_set, Problems& problems) const {
     const Attribute& attribute = op_.attributes[i];
     const int* const end = op_.scalars + op_.num_scalars;
     if (problems) return;
-    if (!is_given && attribute.required) {
-      problems.add(text_of("%s must be given", attribute.name));
-    } else if (value < attribute.least) {
-      problems.add(text_of("%s %s", attribute.name, attribute.complaint));
+    if (!is_set && attribute.required) {
+      problems.add(format_text("%s must be given", attribute.name));
+    } else if (value < attribute.min) {
+      problems.add(format_text("%s %s", attribute.name, attribute.complaint));
     } else if (std::find(op_.scalars, end, op_.num_dimensions + int(i)) != end && value != std::int32_t(value)) {
-      problems.add(std::string(attribute.name) + " is " + std::to_string(value) + ", but its kernel takes 32-bit integers");
+      problems.add(std::string(attribute.name) + " is " + std::to_string(value) +
+                   ", but its kernel takes 32-bit integers");
     }
   }
 
   const Op& op_;
   std::vector<PluginField> fields_;
-  PluginFieldCollection announced_;
+  PluginFieldCollection field_names_;
 };
 
 }  // namespace peagle

@@ -1,13 +1,13 @@
-// What the spec of an op says, as tables that sources.py writes, and the checks of a call against them.
+// The structs of the op tables that sources.py generates from the specs, and checks of plugin calls against the tables.
 //
-// TensorRT validates almost nothing: a wrong rank ends the process, a wrong type is taken in silence.
+// TensorRT validates almost nothing: a wrong rank crashes the process, and a wrong type is accepted silently.
 
 namespace peagle {
 
 using nvinfer1::DataType;
 using nvinfer1::DimensionOperation;
 
-[[gnu::format(printf, 1, 2)]] inline std::string text_of(const char* format, ...) {
+[[gnu::format(printf, 1, 2)]] inline std::string format_text(const char* format, ...) {
   char text[1024];
   std::va_list arguments;
   va_start(arguments, format);
@@ -18,38 +18,38 @@ using nvinfer1::DimensionOperation;
 
 struct Term {
   int sign;
-  int symbol;  // which of the op's symbols
+  int symbol;  // index in the op's symbols
 };
-struct Sum {  // a dim expression: terms are added and taken away from left to right, the constant last
+struct Sum {  // a dimension expression: terms are added or subtracted from left to right, the constant last
   const Term* terms;
   int count;
   std::int64_t constant;
 };
 struct Operand {
   const char* name;
-  const DataType* types;  // that are allowed
+  const DataType* types;  // allowed types
   int num_types;
-  int same_as;      // the input whose type it has, -1 for none
-  int aliases;      // of an output, the input whose buffer it is, -1 for none
-  const Sum* dims;  // of an input, a symbol each
+  int same_as;      // the input with the same type, or -1
+  int aliases;      // outputs: the input that is updated in place, or -1
+  const Sum* dims;  // inputs: one symbol per dimension
   int rank;
 };
-struct Attribute {  // whole numbers only: kernels take no others
+struct Attribute {  // integers only, because kernels take no other attributes
   const char* name;
   bool required;
-  std::int64_t value;  // where it is left out
-  std::int64_t least;
-  const char* complaint;  // of less than the least
+  std::int64_t value;  // default
+  std::int64_t min;
+  const char* complaint;  // message for values below min
 };
-struct Bound {  // least <= the product of sizes, so many times <= most
+struct Bound {  // min <= factor * product of sizes <= max
   const Term* factors;
   int count;
-  std::int64_t times;
-  std::int64_t least;
-  std::int64_t most;
-  int least_symbol;       // whose size is the least, -1 for none
-  int most_symbol;        // whose size is the most, -1 for none
-  const char* complaint;  // with the names of symbols, and `product`, in braces
+  std::int64_t factor;
+  std::int64_t min;
+  std::int64_t max;
+  int min_symbol;         // its size replaces min; -1 for none
+  int max_symbol;         // its size replaces max; -1 for none
+  const char* complaint;  // may contain names of symbols, and `product`, in braces
 };
 struct Cubin {
   int sm;  // 90 is compute capability 9.0
@@ -71,11 +71,11 @@ struct Op {
   const char* const* entries;
   const DataType* entry_types;
   int num_entries;
-  int typed_by;  // the input whose type says which entry, -1 where there is one
+  int typed_by;  // the input whose type selects the entry; -1 if there is one entry
   const int* scalars;
   int num_scalars;
   Sum blocks;
-  int per;  // the symbol that multiplies the blocks, -1 where there is none
+  int per;  // the symbol whose size multiplies `blocks`, or -1
   int threads;
   int cluster;
   const Cubin* cubins;
@@ -87,17 +87,17 @@ struct Op {
   }
 };
 
-const char* name_of(DataType type);  // as ONNX has it
+const char* name_of(DataType type);  // ONNX's name
 
 constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();
-struct Size {  // of a dimension: a number, or an expression where TensorRT has one, or unknown
+struct Size {  // of a dimension: a known number, a TensorRT expression, or unknown
   std::int64_t value = kUnknown;
   const nvinfer1::IDimensionExpr* expression = nullptr;
   bool is_known() const { return value != kUnknown; }
 };
 using Shape = std::vector<Size>;
 
-class Problems {  // what is wrong with a call, all of it
+class Problems {  // collects the errors of one call
  public:
   explicit Problems(const Op& op) : op_(op) {}
   void add(const std::string& problem) { text_ += (text_.empty() ? "" : "; ") + problem; }
@@ -109,25 +109,26 @@ class Problems {  // what is wrong with a call, all of it
   std::string text_;
 };
 
-inline bool counts_agree(int inputs, int outputs, const Op& op, Problems& problems) {
+inline bool check_counts(int inputs, int outputs, const Op& op, Problems& problems) {
   if (inputs == op.num_inputs && outputs == op.num_outputs) return true;
-  problems.add(text_of("has %d inputs and %d outputs, not %d and %d", op.num_inputs, op.num_outputs, inputs, outputs));
+  problems.add(
+      format_text("has %d inputs and %d outputs, not %d and %d", op.num_inputs, op.num_outputs, inputs, outputs));
   return false;
 }
 
-inline bool takes(const Operand& operand, DataType type) {
+inline bool accepts(const Operand& operand, DataType type) {
   return std::find(operand.types, operand.types + operand.num_types, type) != operand.types + operand.num_types;
 }
 
 inline void check_types(const Op& op, const std::vector<DataType>& types, Problems& problems) {
   for (int i = 0; i < op.num_inputs; ++i) {
     const Operand& operand = op.inputs[i];
-    if (operand.same_as >= 0 ? types[i] == types[operand.same_as] : takes(operand, types[i])) continue;
+    if (operand.same_as >= 0 ? types[i] == types[operand.same_as] : accepts(operand, types[i])) continue;
     std::string allowed = operand.same_as >= 0 ? name_of(types[operand.same_as]) : "";
     for (int i = 0; operand.same_as < 0 && i < operand.num_types; ++i) {
       allowed += (i ? " or " : "") + std::string(name_of(operand.types[i]));
     }
-    problems.add(text_of("%s must be %s, not %s", operand.name, allowed.c_str(), name_of(types[i])));
+    problems.add(format_text("%s must be %s, not %s", operand.name, allowed.c_str(), name_of(types[i])));
   }
 }
 
@@ -136,7 +137,8 @@ inline DataType output_type(const Op& op, int output, const std::vector<DataType
   return operand.same_as >= 0 ? inputs[operand.same_as] : operand.types[0];
 }
 
-inline std::string filled(const char* complaint, const Op& op, const std::vector<Size>& sizes, std::int64_t product) {
+inline std::string format_complaint(const char* complaint, const Op& op, const std::vector<Size>& sizes,
+                                    std::int64_t product) {
   std::string text;
   for (const char* at = complaint; *at; ++at) {
     const char* end = *at == '{' ? std::strchr(at, '}') : nullptr;
@@ -155,50 +157,52 @@ inline std::string filled(const char* complaint, const Op& op, const std::vector
   return text;
 }
 
-inline bool breaks(const Bound& bound, const std::vector<Size>& sizes, std::int64_t& product) {
-  product = bound.times;
+inline bool violates(const Bound& bound, const std::vector<Size>& sizes, std::int64_t& product) {
+  product = bound.factor;
   for (int i = 0; i < bound.count; ++i) {
     const Size& size = sizes[bound.factors[i].symbol];
     if (!size.is_known()) return false;
     if (__builtin_mul_overflow(product, size.value, &product)) product = std::numeric_limits<std::int64_t>::max();
   }
-  const Size least = bound.least_symbol >= 0 ? sizes[bound.least_symbol] : Size{bound.least};
-  const Size most = bound.most_symbol >= 0 ? sizes[bound.most_symbol] : Size{bound.most};
-  return (least.is_known() && product < least.value) || (most.is_known() && product > most.value);
+  const Size min = bound.min_symbol >= 0 ? sizes[bound.min_symbol] : Size{bound.min};
+  const Size max = bound.max_symbol >= 0 ? sizes[bound.max_symbol] : Size{bound.max};
+  return (min.is_known() && product < min.value) || (max.is_known() && product > max.value);
 }
 
-// The size of every symbol of the op: its dimensions' from the shapes of its inputs, its attributes' values.
+// Returns the sizes of the op's symbols: dimensions, bound from the input shapes, then attribute values.
 inline std::vector<Size> sizes_of(const Op& op, const std::vector<Shape>& shapes,
-                              const std::vector<std::int64_t>& attributes, Problems& problems) {
+                                  const std::vector<std::int64_t>& attributes, Problems& problems) {
   std::vector<Size> sizes(op.num_symbols);
   std::vector<bool> is_bound(op.num_symbols);
   for (int i = 0; i < op.num_inputs; ++i) {
     const Operand& operand = op.inputs[i];
     if (int(shapes[i].size()) != operand.rank) {
-      problems.add(text_of("%s must have rank %d, not %zu", operand.name, operand.rank, shapes[i].size()));
+      problems.add(format_text("%s must have rank %d, not %zu", operand.name, operand.rank, shapes[i].size()));
       continue;
     }
     for (int d = 0; d < operand.rank; ++d) {
       const int symbol = operand.dims[d].terms[0].symbol;
       const Size& size = shapes[i][d];
       if (!is_bound[symbol] || (size.is_known() && !sizes[symbol].is_known())) {
-        sizes[symbol] = size;  // a known size says more than one that is not
+        sizes[symbol] = size;  // prefer a known size
         is_bound[symbol] = true;
       } else if (size.is_known() && size.value != sizes[symbol].value) {
-        problems.add(text_of("%s: dimension %s is %lld, but %lld in another tensor", operand.name, op.symbols[symbol],
-                             static_cast<long long>(size.value), static_cast<long long>(sizes[symbol].value)));
+        problems.add(format_text("%s: dimension %s is %lld, but %lld in another tensor", operand.name,
+                                 op.symbols[symbol], static_cast<long long>(size.value),
+                                 static_cast<long long>(sizes[symbol].value)));
       }
     }
   }
   for (int i = 0; i < op.num_bounds && !problems; ++i) {
     std::int64_t product;
-    if (breaks(op.bounds[i], sizes, product)) problems.add(filled(op.bounds[i].complaint, op, sizes, product));
+    if (violates(op.bounds[i], sizes, product))
+      problems.add(format_complaint(op.bounds[i].complaint, op, sizes, product));
   }
   for (int i = 0; i < op.num_attributes(); ++i) sizes[op.num_dimensions + i].value = attributes[i];
   return sizes;
 }
 
-// The size that a sum comes to: known, or an expression where there is a builder, or unknown.
+// Evaluates a sum. The result is known if all terms are, otherwise an expression if there is a builder, or unknown.
 inline Size evaluate(const Sum& sum, const std::vector<Size>& symbols, nvinfer1::IExprBuilder* builder) {
   Size total{0};
   const auto add = [&](int sign, const Size& term) {
@@ -206,18 +210,18 @@ inline Size evaluate(const Sum& sum, const std::vector<Size>& symbols, nvinfer1:
     if (total.is_known() && term.is_known()) {
       total.value += sign * term.value;
     } else if (builder != nullptr) {
-      const auto lifted = [&](const Size& size) {
-        return size.is_known() ? builder->answers->constant(size.value) : size.expression;
+      const auto to_expression = [&](const Size& size) {
+        return size.is_known() ? builder->impl->constant(size.value) : size.expression;
       };
-      const auto made = [&](DimensionOperation operation, const Size& first, const Size& second) {
-        return Size{kUnknown, builder->answers->operation(operation, *lifted(first), *lifted(second))};
+      const auto combine = [&](DimensionOperation operation, const Size& first, const Size& second) {
+        return Size{kUnknown, builder->impl->operation(operation, *to_expression(first), *to_expression(second))};
       };
       if (sign < 0) {
-        total = made(DimensionOperation::SUB, total, term);
-      } else if (total.is_known()) {  // what is known comes last, as in the plugins of Python
-        total = total.value == 0 ? term : made(DimensionOperation::SUM, term, total);
+        total = combine(DimensionOperation::SUB, total, term);
+      } else if (total.is_known()) {  // known terms last, as in the Python plugins
+        total = total.value == 0 ? term : combine(DimensionOperation::SUM, term, total);
       } else {
-        total = made(DimensionOperation::SUM, total, term);
+        total = combine(DimensionOperation::SUM, total, term);
       }
     } else {
       total = Size{};

@@ -218,7 +218,7 @@ def _type(name: str) -> str:
 
 def _names_of_types() -> str:
     cases = "".join(f'    case DataType::{member}: return "{kind.name}";\n' for member, kind in BY_TENSORRT.items())
-    other = '    default: return "a type of its own";\n'
+    other = '    default: return "an unknown type";\n'
     return f"const char* name_of(DataType type) {{\n  switch (type) {{\n{cases}{other}  }}\n}}\n"
 
 

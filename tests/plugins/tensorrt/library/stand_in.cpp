@@ -14,7 +14,7 @@ std::vector<std::unique_ptr<IDimensionExpr>> expressions;
 
 class Expression : public IDimensionExpr, public apiv::VDimensionExpr {
  public:
-  explicit Expression(std::string text) : text_(std::move(text)) { answers = this; }
+  explicit Expression(std::string text) : text_(std::move(text)) { impl = this; }
   bool isConstant() const override { return text_.find_first_not_of("0123456789") == std::string::npos; }
   std::int64_t getConstantValue() const override { return std::stoll(text_); }
   bool isSizeTensor() const override { return false; }
@@ -32,7 +32,7 @@ const std::string& text_of(const IDimensionExpr* each) { return static_cast<cons
 
 class Builder : public IExprBuilder, public apiv::VExprBuilder {
  public:
-  Builder() { answers = this; }
+  Builder() { impl = this; }
   const IDimensionExpr* constant(std::int64_t value) override { return expression(std::to_string(value)); }
   const IDimensionExpr* operation(DimensionOperation kind, const IDimensionExpr& a, const IDimensionExpr& b) override {
     return expression(text_of(&a) + (kind == DimensionOperation::SUM ? "+" : "-") + text_of(&b));

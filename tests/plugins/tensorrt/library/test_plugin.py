@@ -317,7 +317,7 @@ def test_empty_launch_is_skipped(program: Path) -> None:
         ({"FAILING": "cuCtxGetDevice"}, "there is no current CUDA context"),
         ({"FAILING": "cuLibraryLoadData"}, "the kernel cannot be used: CUDA error 700"),
         ({"FAILING": "cuLibraryGetKernel"}, "the kernel cannot be used: numbers_at: CUDA error 700"),
-        ({"FAILING": "cuLaunchKernelEx"}, "it was not launched: CUDA error 700"),
+        ({"FAILING": "cuLaunchKernelEx"}, "the launch failed: CUDA error 700"),
         ({"KERNEL_PARAMS": "8,8,8,8,4,8,4,8"}, "numbers_at: parameter 5 of the kernel differs from the spec"),
         ({"KERNEL_PARAMS": "8,8,8,8,4,4,4,8,8"}, "numbers_at: parameter 8 of the kernel differs from the spec"),
         ({"KERNEL_CLUSTER": "4"}, "the kernel was compiled for clusters of 4 blocks, not 1"),
