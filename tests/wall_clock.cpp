@@ -1,7 +1,7 @@
-// The time of day, moved by the seconds in the file $WALL_CLOCK. Preloaded, these functions stand in for the C library's,
-// in programs whose name begins with $WALL_CLOCK_PROGRAM. Deadlines of waits by the time of day are moved back, so that
-// they wait as long as they were told to. A deadline that is no time of day, because that wait has a steady clock, stays
-// as it is. The kernel's clock is not moved, so programs that tell it a time of day by themselves wait too long.
+// Shifts the wall clock by the number of seconds in the file $WALL_CLOCK. When preloaded, these functions replace those
+// of the C library in programs whose name begins with $WALL_CLOCK_PROGRAM. Deadlines of timed waits are shifted back,
+// so waits take as long as requested; deadlines of a monotonic clock are not changed. The kernel's clock is not
+// shifted, so programs that pass a wall-clock deadline directly to the kernel wait too long.
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,8 +19,8 @@
 
 namespace {
 
-const time_t kFirstDay = 1000000000;  // in 2001; no machine has been up for so long
-const volatile int64_t* moved = nullptr;
+const time_t kFirstDay = 1000000000;  // in 2001; monotonic clocks are below, because no machine has been up for so long
+const volatile int64_t* shift_seconds = nullptr;
 
 __attribute__((constructor)) void open_file() {
   const char* path = getenv("WALL_CLOCK");
@@ -30,12 +30,12 @@ __attribute__((constructor)) void open_file() {
   if (file < 0) return;
   void* at = mmap(nullptr, sizeof(int64_t), PROT_READ, MAP_SHARED, file, 0);
   close(file);
-  if (at != MAP_FAILED) moved = static_cast<const volatile int64_t*>(at);
+  if (at != MAP_FAILED) shift_seconds = static_cast<const volatile int64_t*>(at);
 }
 
-time_t shift() { return moved ? static_cast<time_t>(*moved) : 0; }
+time_t shift() { return shift_seconds ? static_cast<time_t>(*shift_seconds) : 0; }
 
-timespec unmoved(const timespec* deadline) {
+timespec unshifted(const timespec* deadline) {
   timespec found = *deadline;
   if (found.tv_sec > kFirstDay) found.tv_sec -= shift();
   return found;
@@ -73,20 +73,20 @@ time_t time(time_t* into) noexcept {
 
 int pthread_mutex_timedlock(pthread_mutex_t* mutex, const timespec* deadline) noexcept {
   static const auto real = next<int (*)(pthread_mutex_t*, const timespec*)>("pthread_mutex_timedlock");
-  const timespec found = unmoved(deadline);
+  const timespec found = unshifted(deadline);
   return real(mutex, &found);
 }
 
 int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* deadline) {
   static const auto real =
       next<int (*)(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
-  const timespec found = unmoved(deadline);
+  const timespec found = unshifted(deadline);
   return real(condition, mutex, &found);
 }
 
 int sem_timedwait(sem_t* semaphore, const timespec* deadline) {
   static const auto real = next<int (*)(sem_t*, const timespec*)>("sem_timedwait");
-  const timespec found = unmoved(deadline);
+  const timespec found = unshifted(deadline);
   return real(semaphore, &found);
 }
 

@@ -1,5 +1,5 @@
-// A GPU as the kernels see it, on a CPU: the first half of primitives.cuh. The threads of a cluster are fibers of one
-// thread, each with its own stack; a barrier that some thread of its group never reaches is an error, not a hang.
+// Emulates a GPU on a CPU; replaces the first half of primitives.cuh. The GPU threads of a cluster are fibers of one
+// CPU thread, each with its own stack. A barrier that a thread of its group never reaches is an error, not a hang.
 
 #pragma once
 
@@ -33,10 +33,10 @@ struct alignas(16) Words {
   u32 word[4];
 };
 
-constexpr size_t kSharedBytes = 48 * 1024;  // what every GPU gives a block without asking
+constexpr size_t kSharedBytes = 48 * 1024;  // available per block on every GPU without opt-in
 constexpr size_t kStackBytes = 64 * 1024;
 
-// Counts arrivals; a round is over when all have come. A thread that has left counts as never coming.
+// Counts arrivals; a round ends when all threads have arrived. A thread that has exited never arrives.
 struct Barrier {
   int size = 0, arrived = 0;
   u64 round = 0;
@@ -103,7 +103,7 @@ inline u64 peer_load(const u64& mine, int rank) {
   return value;
 }
 
-// Every lane gives a value and sees all 32.
+// Every lane contributes a value and reads all 32.
 template <class Read>
 inline auto exchange(u64 x, Read read) {
   Warp& warp = current->block->warps[current->thread / 32];
@@ -140,7 +140,7 @@ inline void shared_add(u64& x, u64 by) { x += by; }
 inline void shared_max(u64& x, u64 other) { x = other > x ? other : x; }
 
 inline Words load_16_bytes(const void* from) {
-  if (reinterpret_cast<size_t>(from) % 16 != 0) abort();  // a GPU would stop here too
+  if (reinterpret_cast<size_t>(from) % 16 != 0) abort();  // a GPU would fault, too
   Words w;
   memcpy(&w, from, sizeof w);
   return w;
@@ -190,27 +190,27 @@ inline void run_fiber() {
   swapcontext(&current->context, &machine->scheduler);
 }
 
-// Runs `blocks` thread blocks in clusters of `cluster`. 0, or 1 if threads waited for one that never came.
+// Runs `blocks` thread blocks in clusters of `cluster`. Returns 1 if a barrier deadlocks, otherwise 0.
 inline int launch(int blocks, int threads, int cluster, const std::function<void()>& kernel) {
-  Machine here;
-  machine = &here;
-  here.threads = threads;
-  here.kernel = &kernel;
+  Machine emulated;
+  machine = &emulated;
+  emulated.threads = threads;
+  emulated.kernel = &kernel;
   for (int first = 0; first < blocks; first += cluster) {
-    here.blocks.clear();
-    here.barrier = {cluster * threads, 0, 0};
-    here.fibers.resize(static_cast<size_t>(cluster) * threads);
+    emulated.blocks.clear();
+    emulated.barrier = {cluster * threads, 0, 0};
+    emulated.fibers.resize(static_cast<size_t>(cluster) * threads);
     for (int rank = 0; rank < cluster; ++rank) {
-      here.blocks.push_back(std::make_unique<Block>());
-      Block& block = *here.blocks.back();
+      emulated.blocks.push_back(std::make_unique<Block>());
+      Block& block = *emulated.blocks.back();
       block.index = first + rank;
       block.rank = rank;
       block.barrier.size = threads;
       block.warps.resize((threads + 31) / 32);
       for (Warp& warp : block.warps) warp.barrier.size = 32;
-      memset(block.shared, 0xa5, sizeof block.shared);  // shared memory starts as junk
+      memset(block.shared, 0xa5, sizeof block.shared);  // shared memory starts uninitialized
       for (int thread = 0; thread < threads; ++thread) {
-        Fiber& fiber = here.fibers[rank * threads + thread];
+        Fiber& fiber = emulated.fibers[rank * threads + thread];
         fiber.block = &block;
         fiber.thread = thread;
         fiber.done = false;
@@ -224,24 +224,24 @@ inline int launch(int blocks, int threads, int cluster, const std::function<void
       }
     }
     for (bool all_done = false; !all_done;) {
-      bool moved = false;
+      bool progressed = false;
       all_done = true;
-      for (Fiber& fiber : here.fibers) {
+      for (Fiber& fiber : emulated.fibers) {
         if (fiber.done) continue;
         all_done = false;
         if (fiber.waits_for && fiber.waits_for->round == fiber.round) continue;
         fiber.waits_for = nullptr;
         current = &fiber;
-        swapcontext(&here.scheduler, &fiber.context);
-        moved = true;
+        swapcontext(&emulated.scheduler, &fiber.context);
+        progressed = true;
       }
-      if (!moved && !all_done) return 1;
+      if (!progressed && !all_done) return 1;
     }
   }
   return 0;
 }
 
-// A pointer of whatever type the kernel's parameter has.
+// Converts to the pointer type of a kernel's parameter.
 struct Pointer {
   void* to;
   template <class T>

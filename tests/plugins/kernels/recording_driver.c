@@ -1,7 +1,6 @@
-// A libcuda.so.1 without a GPU: it answers what the launcher asks for and prints every launch, so that the parameters
-// that would reach a driver can be looked at. $KERNEL_PARAMS holds the sizes of the kernel's parameters ("8,8,4"),
-// $KERNEL_CLUSTER the cluster width that is compiled in, $COMPUTE_CAPABILITY the GPU's ("90"), $FAILING the name of a
-// call that shall fail.
+// A mock of libcuda.so.1. It implements the functions that the launcher calls, and prints every launch with its
+// parameters. $KERNEL_PARAMS contains the sizes of the kernel's parameters ("8,8,4"), $KERNEL_CLUSTER the cluster width
+// that the kernel was compiled with, $COMPUTE_CAPABILITY that of the GPU ("90"), and $FAILING the function that fails.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -32,7 +31,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   return 0;
 }
 int cuGetErrorString(int error, const char **text) { *text = "an illegal memory access was encountered"; return 0; }
-int cuLibraryLoadData(void **library, const void *code, int *o, void **ov, unsigned on, int *l, void **lv, unsigned ln) {
+int cuLibraryLoadData(void **library, const void *code, int *o, void **ov, unsigned on, int *l, void **lv,
+                      unsigned ln) {
   printf("load %.4s\n", (const char *)code);
   *library = (void *)0x11;
   return answer("cuLibraryLoadData");

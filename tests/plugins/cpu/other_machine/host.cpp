@@ -1,8 +1,8 @@
-// What stands behind the text of the kernels to make a program of it, for a machine that has no ONNX Runtime.
+// A minimal ONNX Runtime, appended to the kernel source to form a program for machines without ONNX Runtime.
 //
-// It is as much of ONNX Runtime as the kernels ask for: nodes are made and run as requests on standard input say, with
-// answers on standard output.  __init__.py writes the requests.  Inputs lie off the cache lines, outputs begin as nonsense,
-// and what is written behind a tensor is found.
+// It provides the API functions that the kernels use. The program makes and runs nodes as requested on standard input,
+// and answers on standard output; __init__.py writes the requests. Tensors are not aligned to cache lines, outputs
+// start as garbage, and guard bytes detect writes outside of tensors.
 
 #include <thread>
 
@@ -15,8 +15,8 @@ struct Status {
 };
 
 struct Value {
-  static constexpr std::size_t kOff = 16, kGuard = 64;
-  static constexpr char kNonsense = char(0xcd), kUntouched = char(0xa5);
+  static constexpr std::size_t kMisalignment = 16, kGuard = 64;
+  static constexpr char kGarbage = char(0xcd), kUntouched = char(0xa5);
 
   int type = 0;
   std::vector<std::int64_t> sizes;
@@ -24,25 +24,25 @@ struct Value {
   std::size_t first = 0;
 
   Value(int type, std::vector<std::int64_t> sizes) : type(type), sizes(std::move(sizes)) {
-    memory.assign(64 + kOff + bytes() + kGuard, kUntouched);
-    first = 64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64 + kOff;
+    memory.assign(64 + kMisalignment + bytes() + kGuard, kUntouched);
+    first = 64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64 + kMisalignment;
     memory.resize(first + bytes() + kGuard, kUntouched);
-    std::memset(data(), kNonsense, bytes());
+    std::memset(data(), kGarbage, bytes());
   }
   std::size_t bytes() const {
-    constexpr int kBFloat16 = 16;  // which some kernels read, and of which they make nothing
+    constexpr int kBFloat16 = 16;  // accepted as an input by some kernels; no kernel outputs it
     std::size_t product = type == kBFloat16 ? 2 : size_of(type);
     for (const std::int64_t size : sizes) product *= std::size_t(size);
     return product;
   }
   char* data() { return memory.data() + first; }
-  bool is_whole() const {
+  bool has_intact_guards() const {
     const auto untouched = [](char each) { return each == kUntouched; };
     return std::all_of(memory.begin() + std::ptrdiff_t(first + bytes()), memory.end(), untouched) &&
            std::all_of(memory.begin(), memory.begin() + std::ptrdiff_t(first), untouched);
   }
 };
-using Held = std::shared_ptr<Value>;
+using SharedValue = std::shared_ptr<Value>;
 
 struct TensorInfo {
   const Value* value;
@@ -52,14 +52,14 @@ struct Attribute {
   std::string name, text;
   std::int64_t whole;
   float number;
-  char kind;  // t, w or n
+  char kind;  // t(ext), w(hole number) or n(umber)
 };
 
 struct KernelInfo {
   std::string op;
   std::vector<Attribute> attributes;
   std::vector<char> kinds;  // of inputs: a(bsent), f(ed) or c(onstant)
-  std::vector<Held> inputs;
+  std::vector<SharedValue> inputs;
   std::vector<int> types;  // of inputs
   std::vector<char> is_wanted;  // of outputs
   int threads;
@@ -74,8 +74,8 @@ struct KernelInfo {
 
 struct KernelContext {
   const KernelInfo* info;
-  std::vector<Held> inputs, outputs;
-  std::vector<std::int32_t> aliases;  // of outputs: the input whose memory it shares, or -1
+  std::vector<SharedValue> inputs, outputs;
+  std::vector<std::int32_t> aliases;  // of outputs: the input with the same memory, or -1
   const struct OperatorTable* op;
 };
 
@@ -83,74 +83,77 @@ struct Domain {};
 struct Options {};
 
 std::vector<const OperatorTable*> operators;
-std::vector<Function> functions(400, +[] { std::abort(); });
+std::vector<Function> api_functions(400, +[] { std::abort(); });
 
 template <class Signature>
-void answer(ApiFunction<Signature> function, Signature* with) {
-  functions[std::size_t(function.index)] = reinterpret_cast<Function>(with);
+void provide(ApiFunction<Signature> function, Signature* with) {
+  api_functions[std::size_t(function.index)] = reinterpret_cast<Function>(with);
 }
 
-Status* failed(const char* text) { return new Status{1, text}; }
+Status* make_error(const char* text) { return new Status{1, text}; }
 
-void answer_all() {
-  answer(kCreateStatus, +[](int code, const char* text) { return new Status{code, text}; });
-  answer(kGetErrorCode, +[](const Status* status) { return status->code; });
-  answer(kGetErrorMessage, +[](const Status* status) { return status->text.c_str(); });
-  answer(kReleaseStatus, +[](Status* status) { delete status; });
-  answer(kCreateCustomOpDomain, +[](const char*, Domain** domain) -> Status* { return *domain = new Domain, nullptr; });
-  answer(kAddCustomOpDomain, +[](Options*, Domain*) -> Status* { return nullptr; });
-  answer(kCustomOpDomainAdd, +[](Domain*, const OperatorTable* op) -> Status* {
+void provide_all() {
+  provide(kCreateStatus, +[](int code, const char* text) { return new Status{code, text}; });
+  provide(kGetErrorCode, +[](const Status* status) { return status->code; });
+  provide(kGetErrorMessage, +[](const Status* status) { return status->text.c_str(); });
+  provide(kReleaseStatus, +[](Status* status) { delete status; });
+  provide(kCreateCustomOpDomain,
+          +[](const char*, Domain** domain) -> Status* { return *domain = new Domain, nullptr; });
+  provide(kAddCustomOpDomain, +[](Options*, Domain*) -> Status* { return nullptr; });
+  provide(kCustomOpDomainAdd, +[](Domain*, const OperatorTable* op) -> Status* {
     operators.push_back(op);
     return nullptr;
   });
-  answer(kGetTensorMutableData, +[](Value* value, void** data) -> Status* { return *data = value->data(), nullptr; });
-  answer(kGetTensorTypeAndShape, +[](const Value* value, TensorInfo** info) -> Status* {
+  provide(kGetTensorMutableData, +[](Value* value, void** data) -> Status* { return *data = value->data(), nullptr; });
+  provide(kGetTensorTypeAndShape, +[](const Value* value, TensorInfo** info) -> Status* {
     return *info = new TensorInfo{value}, nullptr;
   });
-  answer(kReleaseTensorInfo, +[](TensorInfo* info) { delete info; });
-  answer(kGetTensorElementType,
-         +[](const TensorInfo* info, int* type) -> Status* { return *type = info->value->type, nullptr; });
-  answer(kGetDimensionsCount,
-         +[](const TensorInfo* info, std::size_t* count) -> Status* { return *count = info->value->sizes.size(), nullptr; });
-  answer(kGetDimensions, +[](const TensorInfo* info, std::int64_t* sizes, std::size_t count) -> Status* {
+  provide(kReleaseTensorInfo, +[](TensorInfo* info) { delete info; });
+  provide(kGetTensorElementType,
+          +[](const TensorInfo* info, int* type) -> Status* { return *type = info->value->type, nullptr; });
+  provide(kGetDimensionsCount,
+          +[](const TensorInfo* info, std::size_t* count) -> Status* {
+            return *count = info->value->sizes.size(), nullptr;
+          });
+  provide(kGetDimensions, +[](const TensorInfo* info, std::int64_t* sizes, std::size_t count) -> Status* {
     std::copy_n(info->value->sizes.begin(), count, sizes);
     return nullptr;
   });
-  answer(kGetAttributeFloat, +[](const KernelInfo* info, const char* name, float* number) -> Status* {
+  provide(kGetAttributeFloat, +[](const KernelInfo* info, const char* name, float* number) -> Status* {
     const Attribute* found = info->attribute(name, 'n');
-    return found == nullptr ? failed("no such number") : (*number = found->number, nullptr);
+    return found == nullptr ? make_error("no such number") : (*number = found->number, nullptr);
   });
-  answer(kGetAttributeInt64, +[](const KernelInfo* info, const char* name, std::int64_t* whole) -> Status* {
+  provide(kGetAttributeInt64, +[](const KernelInfo* info, const char* name, std::int64_t* whole) -> Status* {
     const Attribute* found = info->attribute(name, 'w');
-    return found == nullptr ? failed("no such whole number") : (*whole = found->whole, nullptr);
+    return found == nullptr ? make_error("no such whole number") : (*whole = found->whole, nullptr);
   });
-  answer(kGetAttributeString, +[](const KernelInfo* info, const char* name, char* text, std::size_t* size) -> Status* {
+  provide(kGetAttributeString, +[](const KernelInfo* info, const char* name, char* text, std::size_t* size) -> Status* {
     const Attribute* found = info->attribute(name, 't');
-    if (found == nullptr) return failed("no such text");
+    if (found == nullptr) return make_error("no such text");
     *size = found->text.size() + 1;
     if (text != nullptr) std::memcpy(text, found->text.c_str(), *size);
     return nullptr;
   });
-  answer(kGetConstantInput,
-         +[](const KernelInfo* info, std::size_t at, int* is_constant, const Value** value) -> Status* {
-           *is_constant = at < info->kinds.size() && info->kinds[at] == 'c';
-           *value = *is_constant ? info->inputs[at].get() : nullptr;
-           return nullptr;
-         });
-  answer(kGetInputCount, +[](const KernelContext* context, std::size_t* count) -> Status* {
+  provide(kGetConstantInput,
+          +[](const KernelInfo* info, std::size_t at, int* is_constant, const Value** value) -> Status* {
+            *is_constant = at < info->kinds.size() && info->kinds[at] == 'c';
+            *value = *is_constant ? info->inputs[at].get() : nullptr;
+            return nullptr;
+          });
+  provide(kGetInputCount, +[](const KernelContext* context, std::size_t* count) -> Status* {
     return *count = context->inputs.size(), nullptr;
   });
-  answer(kGetOutputCount, +[](const KernelContext* context, std::size_t* count) -> Status* {
+  provide(kGetOutputCount, +[](const KernelContext* context, std::size_t* count) -> Status* {
     return *count = context->info->is_wanted.size(), nullptr;
   });
-  answer(kGetInput, +[](const KernelContext* context, std::size_t at, const Value** value) -> Status* {
+  provide(kGetInput, +[](const KernelContext* context, std::size_t at, const Value** value) -> Status* {
     return *value = context->inputs[at].get(), nullptr;
   });
-  answer(kGetOutput, +[](KernelContext* context, std::size_t at, const std::int64_t* sizes, std::size_t count,
+  provide(kGetOutput, +[](KernelContext* context, std::size_t at, const std::int64_t* sizes, std::size_t count,
                          Value** value) -> Status* {
     *value = nullptr;
     if (!context->info->is_wanted[at]) return nullptr;
-    Held& output = context->outputs[at];
+    SharedValue& output = context->outputs[at];
     const std::vector<std::int64_t> wanted(sizes, sizes + count);
     const int alias = context->aliases[at];
     if (alias >= 0) {
@@ -158,33 +161,33 @@ void answer_all() {
     } else if (!output || output->sizes != wanted) {
       int type = context->op->output_type(context->op, context->op->output_kind(context->op, 0) == 2 ? 0 : at);
       for (std::size_t i = 0; type == kAnyType && i < context->inputs.size(); i++) {
-        if (context->op->input_kind(context->op, 0) == 2) type = kFloat32;  // a FusedRegion gives nothing else
+        if (context->op->input_kind(context->op, 0) == 2) type = kFloat32;  // all outputs of a FusedRegion
         else if (context->op->input_type(context->op, i) == kAnyType) type = context->inputs[i]->type;
       }
       output = std::make_shared<Value>(type, wanted);
     }
-    if (output->sizes != wanted) return failed("an output in place of an input has another shape");
+    if (output->sizes != wanted) return make_error("an output in place of an input has another shape");
     *value = output.get();
     return nullptr;
   });
-  answer(kParallelFor, +[](const KernelContext* context, void (*work)(void*, std::size_t), std::size_t count, std::size_t,
-                           void* user) -> Status* {
+  provide(kParallelFor, +[](const KernelContext* context, void (*work)(void*, std::size_t), std::size_t count,
+                            std::size_t, void* user) -> Status* {
     std::atomic<std::size_t> next{0};
-    const auto come = [&] {
+    const auto participate = [&] {
       for (std::size_t at; (at = next++) < count;) work(user, at);
     };
     std::vector<std::thread> others;
-    for (int i = 1; i < context->info->threads; i++) others.emplace_back(come);
-    come();
+    for (int i = 1; i < context->info->threads; i++) others.emplace_back(participate);
+    participate();
     for (std::thread& each : others) each.join();
     return nullptr;
   });
 }
 
-// ------------------------------------------------------------------------------------------------------------- requests
+// ------------------------------------------------------------------------------------------------------------ requests
 
 void get(void* to, std::size_t bytes) {
-  if (std::fread(to, 1, bytes, stdin) != bytes) std::exit(0);  // nobody asks any more
+  if (std::fread(to, 1, bytes, stdin) != bytes) std::exit(0);  // end of the requests
 }
 template <class Number>
 Number get() {
@@ -197,11 +200,11 @@ std::string get_text() {
   get(&text[0], text.size());
   return text;
 }
-Held get_tensor() {
+SharedValue get_tensor() {
   const int type = get<std::int32_t>();
   std::vector<std::int64_t> sizes(get<std::uint32_t>());
   for (std::int64_t& size : sizes) size = get<std::int64_t>();
-  const Held value = std::make_shared<Value>(type, std::move(sizes));
+  const SharedValue value = std::make_shared<Value>(type, std::move(sizes));
   get(value->data(), value->bytes());
   return value;
 }
@@ -222,13 +225,13 @@ void put_tensor(Value& value) {
   put(value.data(), value.bytes());
 }
 
-struct Loaded {
+struct HostNode {
   KernelInfo info;
   const OperatorTable* op = nullptr;
   void* kernel = nullptr;
   KernelContext context;
 };
-std::vector<std::unique_ptr<Loaded>> nodes;
+std::vector<std::unique_ptr<HostNode>> nodes;
 
 const OperatorTable* operator_for(const KernelInfo& info) {
   for (const OperatorTable* op : operators) {
@@ -244,15 +247,15 @@ const OperatorTable* operator_for(const KernelInfo& info) {
   refuse("no kernel of %s takes these types", info.op.c_str());
 }
 
-void complain(Status* status) {
+void throw_error(Status* status) {
   if (status == nullptr) return;
   Refusal refusal{status->text};
   delete status;
   throw refusal;
 }
 
-void make() {
-  auto node = std::make_unique<Loaded>();
+void handle_make() {
+  auto node = std::make_unique<HostNode>();
   KernelInfo& info = node->info;
   setenv("PEAGLE_CPU_INSTRUCTIONS", get_text().c_str(), 1);
   info.threads = get<std::int32_t>();
@@ -275,17 +278,17 @@ void make() {
   info.is_wanted.resize(get<std::uint32_t>());
   for (char& each : info.is_wanted) each = get<char>();
   node->op = operator_for(info);
-  complain(node->op->create(node->op, functions.data(), &info, &node->kernel));
+  throw_error(node->op->create(node->op, api_functions.data(), &info, &node->kernel));
   nodes.push_back(std::move(node));
   put('y');
   put(std::uint32_t(nodes.size() - 1));
 }
 
-void run() {
-  Loaded& node = *nodes.at(get<std::uint32_t>());
-  const bool is_bound = get<char>() != 0;  // in the memory of the last run
+void handle_run() {
+  HostNode& node = *nodes.at(get<std::uint32_t>());
+  const bool is_bound = get<char>() != 0;  // reuse the memory of the last run
   KernelContext& context = node.context;
-  const std::vector<Held> before = context.inputs;
+  const std::vector<SharedValue> before = context.inputs;
   context.info = &node.info;
   context.op = node.op;
   context.inputs = node.info.inputs;
@@ -301,10 +304,10 @@ void run() {
   context.outputs.resize(node.info.is_wanted.size());
   context.aliases.clear();
   for (std::size_t i = 0; i < context.outputs.size(); i++) context.aliases.push_back(get<std::int32_t>());
-  complain(node.op->compute(node.kernel, &context));
+  throw_error(node.op->compute(node.kernel, &context));
   for (const auto& list : {context.inputs, context.outputs}) {
-    for (const Held& each : list) {
-      if (each && !each->is_whole()) refuse("%s wrote where no tensor is", node.info.op.c_str());
+    for (const SharedValue& each : list) {
+      if (each && !each->has_intact_guards()) refuse("%s wrote where no tensor is", node.info.op.c_str());
     }
   }
   put('y');
@@ -318,21 +321,21 @@ void run() {
 
 int main() {
   using namespace peagle::ort;
-  answer_all();
-  const Base base = {[](std::uint32_t) -> const Function* { return functions.data(); },
+  provide_all();
+  const Base base = {[](std::uint32_t) -> const Function* { return api_functions.data(); },
                                   [] { return "1.18.0"; }};
   Options options;
-  complain(RegisterCustomOps(&options, &base));
+  throw_error(RegisterCustomOps(&options, &base));
   for (;;) {
     try {
       switch (get<char>()) {
-        case 'i':  // which instructions, where nobody names any
+        case 'i':  // the default instruction set
           unsetenv("PEAGLE_CPU_INSTRUCTIONS");
           put('y');
           put_text(peagle_instructions());
           break;
-        case 'm': make(); break;
-        case 'r': run(); break;
+        case 'm': handle_make(); break;
+        case 'r': handle_run(); break;
         default: return 1;
       }
     } catch (const peagle::Refusal& refusal) {

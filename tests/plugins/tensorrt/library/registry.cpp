@@ -1,4 +1,5 @@
-// A libnvinfer that has a registry and nothing else: VERSION is TensorRT's, POSITION where registerCreator stands in it.
+// A mock of libnvinfer with only a plugin registry. VERSION is TensorRT's version; POSITION is the index of
+// registerCreator in the registry's virtual function table.
 #include <cstdint>
 #include <cstdio>
 

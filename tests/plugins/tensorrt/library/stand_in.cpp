@@ -1,6 +1,6 @@
-// Stands where TensorRT stands: reads calls of plugins from its input, a line each, and answers each with a line.
+// A mock of TensorRT: reads plugin calls from standard input, one per line, and prints one line per result.
 //
-// It is compiled with the library's own text before it.  What the library says of an error goes to standard error.
+// It is compiled together with the library's source. The library's error messages go to standard error.
 
 #include <iostream>
 #include <memory>
@@ -53,7 +53,7 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
-PluginTensorDesc described(const std::string& word) {  // int64:2,-1 or int64:2,-1:1 in another format
+PluginTensorDesc described(const std::string& word) {  // "int64:2,-1", or "int64:2,-1:1" for another format
   const std::vector<std::string> parts = split(word, ':');
   PluginTensorDesc desc{{0, {}}, type_of(parts[0]), TensorFormat(parts.size() > 2 ? std::stoi(parts[2]) : 0), 1.f};
   for (const std::string& size : split(parts.size() > 1 ? parts[1] : "", ',')) {
@@ -62,12 +62,12 @@ PluginTensorDesc described(const std::string& word) {  // int64:2,-1 or int64:2,
   return desc;
 }
 
-struct Given {  // a field out of name=INT64:1,2
+struct ParsedField {  // a field, parsed from "name=INT64:1,2"
   std::string name;
   PluginFieldType type;
   std::vector<std::int32_t> narrow;
   std::vector<std::int64_t> wide;
-  explicit Given(const std::string& word) : name(word.substr(0, word.find('='))) {
+  explicit ParsedField(const std::string& word) : name(word.substr(0, word.find('='))) {
     const std::vector<std::string> parts = split(word.substr(name.size() + 1), ':');
     type = parts[0] == "INT64" ? PluginFieldType::INT64 : PluginFieldType(parts[0] == "INT32" ? 5 : 1);  // else FLOAT32
     for (const std::string& value : split(parts[1], ',')) {
@@ -92,20 +92,20 @@ Interface* interface_of(v_1_0::IPluginV3* plugin, PluginCapabilityType type) {
 int main() {
   std::unique_ptr<v_1_0::IPluginV3> plugin;
   for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream asked(line);
+    std::istringstream input(line);
     std::string call, word;
-    asked >> call;
+    input >> call;
     std::vector<std::string> words;
-    while (asked >> word) words.push_back(word);
+    while (input >> word) words.push_back(word);
     using Kind = PluginCapabilityType;
     const auto build = [&] { return interface_of<v_2_0::IPluginV3OneBuild>(plugin.get(), Kind::BUILD); };
     const auto runtime = [&] { return interface_of<v_1_0::IPluginV3OneRuntime>(plugin.get(), Kind::RUNTIME); };
     std::vector<PluginTensorDesc> descs;
     const int outputs = plugin ? build()->getNbOutputs() : 0;
     if (call == "create") {
-      std::vector<Given> given(words.begin() + 1, words.end());
+      std::vector<ParsedField> given(words.begin() + 1, words.end());
       std::vector<PluginField> fields;
-      for (const Given& each : given) fields.push_back(each.field());
+      for (const ParsedField& each : given) fields.push_back(each.field());
       const PluginFieldCollection collection{std::int32_t(fields.size()), fields.data()};
       std::int32_t count;
       auto* const* creators = getCreators(count);
@@ -126,8 +126,8 @@ int main() {
         std::cout << " " << fields->fields[i].name << " " << int(fields->fields[i].type) << " "
                   << *static_cast<const std::int64_t*>(fields->fields[i].data);
       }
-    } else if (call == "infer") {  // int64:B,S for every input
-      std::vector<DataType> types, made(outputs);
+    } else if (call == "infer") {  // "int64:B,S" for every input
+      std::vector<DataType> types, output_types(outputs);
       std::vector<DimsExprs> dims, shapes(outputs);
       for (const std::string& each : words) {
         const std::vector<std::string> parts = split(each, ':');
@@ -139,14 +139,14 @@ int main() {
       }
       Builder builder;
       const int count = int(words.size());
-      const bool is_right = !build()->getOutputDataTypes(made.data(), outputs, types.data(), count) &&
+      const bool is_right = !build()->getOutputDataTypes(output_types.data(), outputs, types.data(), count) &&
                             !build()->getOutputShapes(dims.data(), count, nullptr, 0, shapes.data(), outputs, builder);
       if (!is_right) std::cout << "refused";
       for (int i = 0; is_right && i < outputs; ++i) {
-        std::cout << (i ? " " : "") << peagle::name_of(made[i]) << ":";
+        std::cout << (i ? " " : "") << peagle::name_of(output_types[i]) << ":";
         for (int d = 0; d < shapes[i].count; ++d) std::cout << (d ? "," : "") << text_of(shapes[i].sizes[d]);
       }
-    } else if (call == "supports") {  // a position, then what stands up to it
+    } else if (call == "supports") {  // a position, then the descriptions up to it
       std::vector<DynamicPluginTensorDesc> all;
       for (std::size_t i = 2; i < words.size(); ++i) all.push_back({described(words[i]), {}, {}, {}});
       std::cout << build()->supportsFormatCombination(std::stoi(words[0]), all.data(), std::stoi(words[1]), outputs);
