@@ -34,7 +34,7 @@ using Outputs = std::vector<Tensor>;
 
 // How the pieces of a phase map to tokens: not at all, one per row of all dimensions but the last, or one per [B, S] of
 // [B, H, S, D].
-enum class Tokens { kNotAlone, kRows, kHeadsFirst };
+enum class Tokens { kNone, kRows, kHeadsFirst };
 
 // One execution of a kernel, with its inputs, outputs and scratch memory. It may be repeated over the same memory.
 class Run {
@@ -46,9 +46,9 @@ class Run {
   // May depend on the shapes, the attributes and the control inputs.
   virtual int phases() const = 0;
   virtual std::size_t pieces(int phase) const = 0;
-  // Returns other than kNotAlone if the phase has one piece per token, and a piece reads only its own token of the
+  // Returns other than kNone if the phase has one piece per token, and a piece reads only its own token of the
   // inputs and of the results of other phases. A fused node then needs no barrier before the phase.
-  virtual Tokens tokens(int) const { return Tokens::kNotAlone; }
+  virtual Tokens tokens(int) const { return Tokens::kNone; }
   // The size of the scratch buffer: uninitialized, aligned to a cache line of 64 bytes, and valid for all phases.
   virtual std::size_t scratch_bytes() const { return 0; }
   virtual void use_scratch(void*) {}

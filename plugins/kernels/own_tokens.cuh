@@ -21,8 +21,8 @@ namespace peagle {
 constexpr int kWarp = 32;
 constexpr int kThreads = PEAGLE_THREADS;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxColumns = 64;  // further drafts are ignored
-constexpr int kLoadsInFlight = 8;      // 16-byte loads in flight per thread
+constexpr int kMaxColumns = 64;    // further drafts are ignored
+constexpr int kLoadsInFlight = 8;  // 16-byte loads in flight per thread
 constexpr int kLogBins = 11;
 constexpr int kBins = 1 << kLogBins;
 constexpr int kBinsPerThread = kBins / kThreads;

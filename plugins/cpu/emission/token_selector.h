@@ -22,7 +22,7 @@ constexpr int kRows = 32;  // per block
 
 // A weight is exp(z - max z) in units of 2^-44, rounded down, so the sum of 2^19 weights fits in 64 bits.
 constexpr float kHalfUnits = 4194304.0f;  // 2^22
-constexpr float kMaxDepth = 31.0f;           // e^-31 is less than one unit
+constexpr float kMaxDepth = 31.0f;        // e^-31 is less than one unit
 constexpr std::int64_t kMaxVocabulary = 1 << 19;
 
 constexpr int kBFloat16 = 16;  // ONNX's number of the type

@@ -189,7 +189,7 @@ class FusedRegion : public Kernel {
     Workspace& workspace;
     const Inputs& inputs;
     const Outputs& outputs;
-    Tokens last_tokens = Tokens::kNotAlone;  // how the last stage splits into pieces; kNotAlone: nothing may join it
+    Tokens last_tokens = Tokens::kNone;  // how the last stage splits into pieces; kNone: nothing may join it
     std::size_t pieces = 0;                  // of the last stage
     std::vector<Tensor> written{};           // outputs of the last stage
     std::vector<std::pair<Run*, std::size_t>> scratch_users{};  // offset + 1 in the token-wise region; 0: shared region
@@ -231,13 +231,13 @@ class FusedRegion : public Kernel {
       if (!is_token_wise) workspace.dynamic_runs.emplace_back(&run, phases);
       for (int phase = 0; phase < phases; phase++) {
         const Tokens order = run.tokens(phase);
-        const bool is_alone = order == Tokens::kNotAlone || (!is_token_wise && phase + 1 == phases);
+        const bool needs_barrier = order == Tokens::kNone || (!is_token_wise && phase + 1 == phases);
         const bool joins =
-            !is_alone && last_tokens == order && run.pieces(phase) == pieces && (phase > 0 || fits(from));
+            !needs_barrier && last_tokens == order && run.pieces(phase) == pieces && (phase > 0 || fits(from));
         workspace.scheduler.add(&run, phase, joins);
         if (!joins) written.clear();
         written.insert(written.end(), to.begin(), to.end());
-        last_tokens = is_alone ? Tokens::kNotAlone : order;
+        last_tokens = needs_barrier ? Tokens::kNone : order;
         pieces = run.pieces(phase);
       }
       constexpr std::size_t kLine = 64;

@@ -43,7 +43,7 @@ class QuantizedLinear : public Kernel {
     std::size_t pieces(int phase) const override {
       return std::size_t(phase == 0 ? rows_ : chunks_ * ceil_div(rows_, kStrip));
     }
-    Tokens tokens(int phase) const override { return phase == 0 ? Tokens::kRows : Tokens::kNotAlone; }
+    Tokens tokens(int phase) const override { return phase == 0 ? Tokens::kRows : Tokens::kNone; }
     std::size_t scratch_bytes() const override { return rounded_.bytes(); }
     void use_scratch(void* memory) override { rounded_.use(memory); }
     void work(int phase, std::size_t piece) override {

@@ -344,7 +344,7 @@ def test_a_plugin_never_attached_refuses_to_run(stand_in: StandIn) -> None:
 
 def test_sizes_that_no_launch_takes_are_refused(program: Path) -> None:
     lines, said = launch(program, "AcceptPrefix", *inputs_of("AcceptPrefix", SIZES | {"V": 2**31}))
-    assert (lines[-1], said) == ("failed", "AcceptPrefix: V is no 32-bit number")
+    assert (lines[-1], said) == ("failed", "AcceptPrefix: V is not a 32-bit integer")
     lines, said = launch(program, "AcceptPrefix", *inputs_of("AcceptPrefix", SIZES | {"B": 2**30}))
     assert (lines[-1], said) == ("failed", f"AcceptPrefix: cannot launch {2**30} blocks")
 
