@@ -100,9 +100,9 @@ struct OperatorTable {
   int (*first_version)(const OperatorTable*);                                                  // 17
   int (*last_version)(const OperatorTable*);                                                   // 17
   std::size_t (*get_may_inplace)(int** inputs, int** outputs);                                 // 18
-  void (*release_may_inplace)(int* inputs, int* outputs);                                         // 18
-  std::size_t (*get_alias_map)(int** inputs, int** outputs);                                // 18
-  void (*release_alias_map)(int* inputs, int* outputs);                                             // 18
+  void (*release_may_inplace)(int* inputs, int* outputs);                                      // 18
+  std::size_t (*get_alias_map)(int** inputs, int** outputs);                                   // 18
+  void (*release_alias_map)(int* inputs, int* outputs);                                        // 18
 };
 static_assert(sizeof(OperatorTable) == 26 * 8, "26 fields of eight bytes, on a 64-bit machine");
 
