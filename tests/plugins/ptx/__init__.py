@@ -30,15 +30,18 @@ from .threads import Shape
 
 
 @functools.cache
-def module(op: str, sm: int, compiler: str = NVRTC) -> Module:
-    """Return the parsed PTX of an op."""
+def _module(op: str, sm: int, compiler: str) -> Module:
     return parse(ptx_of(op, sm, compiler))
 
 
 @functools.cache
+def _program(op: str, sm: int, entry: str, compiler: str) -> Program:
+    return program_of(_module(op, sm, compiler), entry)
+
+
 def program(op: str, sm: int, entry: str, compiler: str = NVRTC) -> Program:
-    """Return a kernel of an op, ready to run."""
-    return program_of(module(op, sm, compiler), entry)
+    """Return a kernel of an op, ready to run; made once."""
+    return _program(op, sm, entry, compiler)
 
 
 def entry_of(op: str, inputs: Sequence[Any]) -> str:

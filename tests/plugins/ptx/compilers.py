@@ -29,9 +29,13 @@ def missing(compiler: str = NVRTC) -> str | None:
     return None if compiler == NVRTC or shutil.which("g++") else "nvcc needs g++"
 
 
-@functools.cache
 def ptx_of(op: str, sm: int, compiler: str = NVRTC) -> str:
-    """Return the PTX for compute capability ``sm``."""
+    """Return the PTX for compute capability ``sm``, compiled once."""
+    return _compiled(op, sm, compiler)
+
+
+@functools.cache
+def _compiled(op: str, sm: int, compiler: str) -> str:
     spec = OPS[op]
     if compiler == NVCC:
         with tempfile.TemporaryDirectory(prefix="peagle-ptx-") as folder:

@@ -31,6 +31,14 @@ from .syntax import (
 _IGNORED = re.compile(r"\.(version \d+\.\d+|target sm_\d+\w*|address_size 64)")
 _SPACE = re.compile(r"\s+")
 _LIMITS = {"maxntid", "reqntid", "minnctapersm", "reqnctapercluster", "explicitcluster"}
+_ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)\s*\(([^)]*)\)")
+_VARIABLE = re.compile(r"(\.(?:global|const)[^;]*);")
+_LIMIT = re.compile(r"\.(\w+)((?:\s+\d+(?:\s*,\s*\d+)*)?)(?=\s*[.{])")
+_OPEN, _CLOSE, _LABEL, _STATEMENT = map(re.compile, (r"\{", r"\}", r"([\w$]+):", r"([^;]+);"))
+_INSTRUCTION = re.compile(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
+_NUMBERED = re.compile(r"(%[A-Za-z_]+)(\d+)")
+_ADDRESS = re.compile(r"\s*([%\w$]+)\s*(?:\+\s*(-?\w+))?\s*")
+_OPERANDS = re.compile(r"(?:\{[^}]*\}|[^,{])+")
 _PARAMETER = re.compile(r"\.param\s+\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)?\.align\s+\d+\s+)?([\w$]+)")
 
 
@@ -42,10 +50,10 @@ def parse(text: str) -> Module:
 
 @dataclass
 class _Scope:
-    """The registers of a ``{}``: by name, and by prefix for ``%r<10>``. ``prefix`` makes nested names unique."""
+    """The registers of a ``{}``: by name, and by prefix for ``%r<10>``. ``mark`` makes nested names unique."""
 
     mark: str
-    single: dict[str, int] = field(default_factory=dict)
+    single: dict[str, Register] = field(default_factory=dict)
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -65,9 +73,9 @@ class _Reader:
         if match := _SPACE.match(self.text, self.at):
             self.at = match.end()
 
-    def take(self, form: str) -> re.Match[str] | None:
+    def take(self, form: re.Pattern[str]) -> re.Match[str] | None:
         self.skip()
-        if match := re.compile(form, re.DOTALL).match(self.text, self.at):
+        if match := form.match(self.text, self.at):
             self.at = match.end()
         return match
 
@@ -75,15 +83,15 @@ class _Reader:
         module = Module()
         self.skip()
         while self.at < len(self.text):
-            if match := self.take(r"\.visible\s+\.entry\s+([\w$]+)\s*\(([^)]*)\)"):
+            if match := self.take(_ENTRY):
                 self.kernel = Kernel(match[1], self.line(), self.parameters(match[2]))
                 self.limits()
                 self.body()
                 module.kernels[match[1]] = self.kernel
                 self.kernel = Kernel("", 0)
-            elif (match := self.take(r"(\.(?:global|const)[^;]*);")) and (found := variable(match[1], self.line())):
+            elif (match := self.take(_VARIABLE)) and (found := variable(match[1], self.line())):
                 module.variables[found.name] = found
-            elif not self.take(_IGNORED.pattern):
+            elif not self.take(_IGNORED):
                 raise self.refuse(f"unknown directive {self.text[self.at : self.at + 40].splitlines()[0]!r}")
             self.skip()
         return module
@@ -98,27 +106,27 @@ class _Reader:
         return found
 
     def limits(self) -> None:
-        while match := self.take(r"\.(\w+)((?:\s+\d+(?:\s*,\s*\d+)*)?)(?=\s*[.{])"):
+        while match := self.take(_LIMIT):
             if match[1] not in _LIMITS:
                 raise self.refuse(f"unknown directive .{match[1]}")
             self.kernel.limits[match[1]] = tuple(map(int, re.findall(r"\d+", match[2])))
 
     def body(self) -> None:
-        if not self.take(r"\{"):
+        if not self.take(_OPEN):
             raise self.refuse("a kernel without a body")
         self.scopes = [_Scope("")]
         while self.scopes:
             self.statement()
 
     def statement(self) -> None:
-        if self.take(r"\{"):
+        if self.take(_OPEN):
             self.opened += 1
             self.scopes.append(_Scope(f"#{self.opened}"))
-        elif self.take(r"\}"):
+        elif self.take(_CLOSE):
             self.scopes.pop()
-        elif match := self.take(r"([\w$]+):"):
+        elif match := self.take(_LABEL):
             self.kernel.body.append(Label(self.line(), match[1]))
-        elif match := self.take(r"([^;]+);"):
+        elif match := self.take(_STATEMENT):
             self.at, end = match.start(), self.at  # messages name the line in which the statement begins
             self.directive(match[1]) if match[1].startswith(".") else self.instruction(match[1])
             self.at = end
@@ -134,14 +142,14 @@ class _Reader:
                 if several := re.fullmatch(r"(%[A-Za-z_]+)<(\d+)>", name):
                     self.scopes[-1].ranges[several[1]] = (int(several[2]), bits)
                 else:
-                    self.scopes[-1].single[name] = bits
+                    self.scopes[-1].single[name] = Register(name + self.scopes[-1].mark, bits)
         elif found := variable(text, self.line()):
             self.kernel.variables[found.name] = found
         elif not re.fullmatch(r'\.pragma\s+"nounroll"', text):
             raise self.refuse(f"unknown directive {text!r}")
 
     def instruction(self, text: str) -> None:
-        match = re.fullmatch(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", text.strip(), re.DOTALL)
+        match = _INSTRUCTION.fullmatch(text.strip())
         if match is None:
             raise self.refuse(f"not an instruction: {text!r}")
         guard = None
@@ -156,12 +164,12 @@ class _Reader:
     def register(self, name: str) -> Register | None:
         for scope in reversed(self.scopes):
             if name in scope.single:
-                return Register(name + scope.mark, scope.single[name])
-            match = re.fullmatch(r"(%[A-Za-z_]+)(\d+)", name)
+                return scope.single[name]
+            match = _NUMBERED.fullmatch(name)
             if match and match[1] in scope.ranges:
                 count, bits = scope.ranges[match[1]]
                 if int(match[2]) < count:
-                    return Register(name + scope.mark, bits)
+                    return scope.single.setdefault(name, Register(name + scope.mark, bits))
         return None
 
     def operand(self, text: str) -> Operand:
@@ -183,7 +191,7 @@ class _Reader:
         raise self.refuse(f"unknown operand {text!r}")
 
     def address(self, text: str) -> Address:
-        match = re.fullmatch(r"\s*([%\w$]+)\s*(?:\+\s*(-?\w+))?\s*", text)
+        match = _ADDRESS.fullmatch(text)
         offset = number(match[2] or "0") if match else None
         base = self.operand(match[1]) if match else None
         if offset is None or not isinstance(base, Register | Symbol | Immediate):
@@ -193,4 +201,4 @@ class _Reader:
 
 def split(text: str) -> list[str]:
     """Split operands at the commas outside of braces."""
-    return [each.strip() for each in re.findall(r"(?:\{[^}]*\}|[^,{])+", text) if each.strip()]
+    return [each.strip() for each in _OPERANDS.findall(text) if each.strip()]

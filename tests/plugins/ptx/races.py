@@ -40,6 +40,7 @@ class Shadow:
     def __init__(self, size: int, width: int, shape: Shape) -> None:
         self.shape, self.width, self.size = shape, width, size
         self.records = [np.full((-(-size // width), 6), -1, np.int64) for _ in CONFLICTS]
+        self.kinds_seen = set[int]()
 
     def access(
         self, kind: int, offset: Array, width: int, lanes: Array, threads: Threads, line: int, forever: bool = False
@@ -55,7 +56,9 @@ class Shadow:
         cell, lane = cells.ravel(), np.repeat(lanes, each)
         number, passed = threads.number[lane], threads.passed[:, lane]
         for other in CONFLICTS[kind]:
-            old = self.records[other][cell]
+            if other not in self.kinds_seen:
+                continue
+            old = self.records[other].take(cell, axis=0)
             known = old[:, _THREAD] >= 0
             if not known.any():
                 continue
@@ -63,10 +66,10 @@ class Shadow:
             if bad.any():
                 i = int(np.flatnonzero(bad)[0])
                 return Race(int(lane[i]), int(cell[i]), other, int(old[i, _THREAD]), int(old[i, _LINE]))
-        level = GRID_LEVEL if forever else THREAD_LEVEL
-        new = np.stack(
-            (number, np.full(len(lane), level), passed[0], passed[1], passed[2], np.full(len(lane), line)), axis=1
-        )
+        new = np.empty((len(lane), 6), np.int64)
+        new[:, _THREAD], new[:, _LEVEL] = number, GRID_LEVEL if forever else THREAD_LEVEL
+        new[:, _WARP], new[:, _BLOCK], new[:, _CLUSTER], new[:, _LINE] = *passed[:3], line
+        self.kinds_seen.add(kind)
         if kind == WRITE:
             return self._write(cell, lane, number, new)
         self._join(self.records[kind], cell, number, passed, new)
@@ -96,12 +99,14 @@ class Shadow:
 
     def _ordered(self, old: Array, number: Array, passed: Array) -> Array:
         """Return where the recorded group precedes a thread that has passed so many barriers."""
-        level, common = old[:, _LEVEL], common_level(np.maximum(old[:, _THREAD], 0), number, self.shape)
-        result = (level <= THREAD_LEVEL) & (common <= THREAD_LEVEL)
-        result |= (level <= WARP_LEVEL) & (common <= WARP_LEVEL) & (old[:, _WARP] < passed[0])
-        result |= (level <= BLOCK_LEVEL) & (common <= BLOCK_LEVEL) & (old[:, _BLOCK] < passed[1])
+        level = np.maximum(old[:, _LEVEL], common_level(np.maximum(old[:, _THREAD], 0), number, self.shape))
+        result = level <= THREAD_LEVEL
+        if result.all():
+            return result
+        result |= (level <= WARP_LEVEL) & (old[:, _WARP] < passed[0])
+        result |= (level <= BLOCK_LEVEL) & (old[:, _BLOCK] < passed[1])
         # An access after the arrival at a barrier belongs to the next one: arrivals are counted for it, waits for us.
-        result |= (level <= CLUSTER_LEVEL) & (common <= CLUSTER_LEVEL) & (old[:, _CLUSTER] < passed[3])
+        result |= (level <= CLUSTER_LEVEL) & (old[:, _CLUSTER] < passed[3])
         return result
 
     def _write(self, cell: Array, lane: Array, number: Array, new: Array) -> Race | None:
@@ -116,19 +121,20 @@ class Shadow:
 
     def _join(self, record: Array, cell: Array, number: Array, passed: Array, new: Array) -> None:
         """Note reads or atomics: the group grows by those that no barrier separates from it."""
-        old = record[cell]
+        old = record.take(cell, axis=0)
         grows = old[:, _THREAD] >= 0
-        grows &= grows.any() and ~self._ordered(old, number, passed)
+        if grows.any():
+            grows &= ~self._ordered(old, number, passed)
         if grows.any():
             level = np.maximum(common_level(np.maximum(old[:, _THREAD], 0), number, self.shape), old[:, _LEVEL])
             new[:, _LEVEL] = np.where(grows, np.maximum(new[:, _LEVEL], level), new[:, _LEVEL])
             counts = np.maximum(new[:, _WARP : _CLUSTER + 1], old[:, _WARP : _CLUSTER + 1])
             new[:, _WARP : _CLUSTER + 1] = np.where(grows[:, None], counts, new[:, _WARP : _CLUSTER + 1])
         record[cell] = new
-        now = record[cell]
-        several = np.flatnonzero(now[:, _THREAD] != number)
+        several = np.flatnonzero(record[cell, _THREAD] != number)
         if several.size:
-            level = np.maximum(common_level(now[several, _THREAD], number[several], self.shape), new[several, _LEVEL])
+            last = record[cell[several], _THREAD]
+            level = np.maximum(common_level(last, number[several], self.shape), new[several, _LEVEL])
             np.maximum.at(record, (cell[several], _LEVEL), level)
             for column in (_WARP, _BLOCK, _CLUSTER):
                 np.maximum.at(record, (cell[several], column), new[several, column])

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from .errors import UnsupportedPtxError
 
 WIDTHS = {f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)} | {"f16": 16, "f32": 32, "f64": 64}
+_NUMBER = re.compile(r"0[fF](?P<f32>[\da-fA-F]{8})|0[dD](?P<f64>[\da-fA-F]{16})|(?P<int>-?(?:0[xX][\da-fA-F]+|\d+))U?")
 SPECIAL = re.compile(r"%(?:(?:n?tid|n?ctaid)\.[xyz]|laneid|cluster_n?ctarank)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Register:
-    """A register; ``bits`` is 1 for a predicate."""
+    """A register; ``bits`` is 1 for a predicate. A kernel has one object for each, which is quick to look up."""
 
     name: str
     bits: int
@@ -131,13 +132,12 @@ class Module:
 
 def number(text: str) -> Immediate | None:
     """Read a constant; None for anything else."""
-    if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", text):
-        return Immediate(int(match[1], 16), "f32")
-    if match := re.fullmatch(r"0[dD]([0-9a-fA-F]{16})", text):
-        return Immediate(int(match[1], 16), "f64")
-    if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", text):
-        return Immediate(int(text.rstrip("U"), 0), "int")
-    return None
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    if match["f32"] or match["f64"]:
+        return Immediate(int(match["f32"] or match["f64"], 16), "f32" if match["f32"] else "f64")
+    return Immediate(int(match["int"], 0), "int")
 
 
 def variable(words: str, line: int) -> Variable | None:

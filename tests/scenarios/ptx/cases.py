@@ -260,13 +260,13 @@ def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
     return True
 
 
-def complaint(text: str, op: str, dtype: str, sm: int) -> str | None:
-    """Return how a changed kernel fails the cases: by a fault or another result; None if it passes them all.
+def complaint(text: str, op: str, dtype: str, sm: int, first: int = 0) -> str | None:
+    """Return how a changed kernel fails the cases, ``first`` one of them: by a fault or another result.
 
-    It may take four times as many steps as the kernel that ships.
+    Return None if it passes them all. It may take four times as many steps as the kernel that ships.
     """
     code = program_of(parse(text), entry_of(op, dtype))
-    for i, (case, wanted) in enumerate(cases(op, dtype)):
+    for i, (case, wanted) in sorted(enumerate(cases(op, dtype)), key=lambda each: each[0] != first):
         most, inputs = 4 * steps_of(op, dtype, sm, i), inputs_of(op, case.batch)
         try:
             result = ptx.launch_program(code, op, inputs, sm, shift=case.shift, most_steps=most, **case.attributes)
@@ -277,10 +277,10 @@ def complaint(text: str, op: str, dtype: str, sm: int) -> str | None:
     return None
 
 
-def fate(op: str, dtype: str, sm: int, kind: str, number: int) -> tuple[Mutant, str | None] | None:
-    """Return a mutant and how it fails; None if there are fewer of the kind."""
+def fate(op: str, dtype: str, sm: int, kind: str, number: int, first: int = 0) -> tuple[Mutant, str | None] | None:
+    """Return a mutant and how it fails, see ``complaint``; None if there are fewer of the kind."""
     made = mutant(ptx_of(op, sm), entry_of(op, dtype), kind, number)
-    return None if made is None else (made, complaint(made.text, op, dtype, sm))
+    return None if made is None else (made, complaint(made.text, op, dtype, sm, first))
 
 
 def digest(op: str, dtype: str, sm: int) -> str:

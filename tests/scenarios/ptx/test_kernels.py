@@ -51,12 +51,13 @@ pytestmark = [
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 LOSSY = (0.0, 0.0, 0.3, 0.9, 1.0)
-SMS = (90, 100)  # Hopper and B200; the others run with the slow tests
+SM = 100  # B200; the texts for the other generations differ little and run with the slow tests, some in test_mutants.py
+SMS = [SM, pytest.param(90, marks=pytest.mark.slow)]
 
 few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
-def kernel(batch: Arrays, sm: int = 100, shift: int = 0) -> list[Any]:
+def kernel(batch: Arrays, sm: int = SM, shift: int = 0) -> list[Any]:
     return ptx.run(ACCEPT, inputs_of(ACCEPT, batch), sm, shift=shift)
 
 
@@ -71,7 +72,7 @@ def as_reference(name: str, batch: Arrays, sm: int, **attributes: int) -> None:
     same_numbers(ptx.run(name, inputs_of(name, batch), sm, **attributes), reference(name, batch, **attributes))
 
 
-@pytest.mark.parametrize("sm", [pytest.param(sm, marks=[] if sm in SMS else pytest.mark.slow) for sm in TARGETS])
+@pytest.mark.parametrize("sm", [pytest.param(sm, marks=[] if sm == SM else pytest.mark.slow) for sm in TARGETS])
 def test_the_interpreter_knows_every_instruction_of_every_kernel(sm: int) -> None:
     for op in kernel_ops():
         for entry in entries(op):
@@ -88,7 +89,7 @@ def passes_the_cases(op: str, dtype: str, sm: int, compiler: str) -> None:
 @pytest.mark.parametrize(("op", "dtype"), [each for each in every_kernel() if each[1] in ("", "float16")])
 def test_texts_of_the_other_compiler(op: str, dtype: str) -> None:
     """nvcc compiles ahead of time; its PTX differs from NVRTC's, which all other tests run, where a kernel is large."""
-    passes_the_cases(op, dtype, 100, NVCC)
+    passes_the_cases(op, dtype, SM, NVCC)
 
 
 @pytest.mark.slow
@@ -184,13 +185,16 @@ def test_routed_experts(sm: int, op: str, data: st.DataObject) -> None:
 def test_a_token_s_experts_do_not_depend_on_the_window(op: str) -> None:
     """Alone, among others, and in another order: the same bits."""
     batch = BATCHES[op](np.random.default_rng(8), np.float16, tokens=9, count=3, columns=96)
-    (whole,) = ptx.run(op, inputs_of(op, batch), 100)
+    (whole,) = ptx.run(op, inputs_of(op, batch), SM)
     for some in ([0], [8], [3, 4], [8, 2, 5, 0, 7]):
-        (part,) = ptx.run(op, inputs_of(op, window(batch, some)), 100)
+        (part,) = ptx.run(op, inputs_of(op, window(batch, some)), SM)
         np.testing.assert_array_equal(part, whole[some])
 
 
-@pytest.mark.parametrize(("sm", "dtype"), [(90, np.float16), *((100, dtype) for dtype in DTYPES)])
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(dtype, marks=[] if dtype == np.float16 else pytest.mark.slow) for dtype in DTYPES]
+)
 def test_every_policy_over_a_vocabulary_of_odd_size(sm: int, dtype: Any) -> None:
     """Columns start off the 16-byte grid, and the blocks of the cluster share them."""
     batch = batch_of(1, sorted(POLICIES), vocab=1003, k=2, dtype=dtype)
