@@ -41,7 +41,7 @@ class TorchGraph:
         import onnx
 
         model = onnx.load(str(path))
-        self.device = device
+        self.device, self._path = device, path
         self.inputs: Mapping[str, GraphTensor] = {value.name: _tensor(value) for value in model.graph.input}
         self.outputs: Mapping[str, GraphTensor] = {value.name: _tensor(value) for value in model.graph.output}
         nodes = [_Node(node) for node in model.graph.node]
@@ -94,7 +94,7 @@ class TorchGraph:
         bound = {
             name: self.device.tensor(addresses[name], shapes[name], each.dtype) for name, each in self.inputs.items()
         }
-        kind = self, *(x.shape for x in bound.values())
+        kind = self._path, *(x.shape for x in bound.values())
         self.device.enqueue_pass(kind, lambda: self._run(bound, addresses))
 
     def _run(self, bound: Values, addresses: Mapping[str, int]) -> None:
