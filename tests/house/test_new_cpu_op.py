@@ -18,8 +18,8 @@ import pytest
 from onnxscript.rewriter import RewriteRuleClassBase, RewriteRuleSet
 
 from peagle.engines import Engine, SamplingParams
+from peagle.graphs.fused_region_program import steps_of
 from peagle.graphs.lowering import cpu as lowering
-from peagle.graphs.lowering.cpu.steps import steps_of
 from peagle.plugins.cpu import compile, self_test, sources
 from peagle.plugins.op_spec import DOMAIN, CpuCase, Operand, OpSpec
 from peagle.plugins.ops import OPS

@@ -18,7 +18,7 @@ from peagle.compiler.pipeline.build import build
 from peagle.compiler.request.verb_options import BUILD
 from peagle.engines import Engine, SamplingParams
 from peagle.graphs.drafters.torch_reference import load_target, target_pass
-from peagle.graphs.lowering.cpu.steps import PROGRAM
+from peagle.graphs.fused_region_program import PROGRAM
 from peagle.graphs.targets import family_for
 from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS, unpack
 from tests import gguf_files

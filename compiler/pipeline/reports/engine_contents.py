@@ -58,7 +58,7 @@ def _operators(folder: Path, part: Part) -> dict[str, int] | None:
         return None
     import onnx
 
-    from ....graphs.lowering.cpu.steps import steps_of
+    from ....graphs.fused_region_program import steps_of
 
     graph = onnx.load_model(folder / part.file, load_external_data=False).graph
     kinds = [(node.domain, node.op_type) for node in graph.node]

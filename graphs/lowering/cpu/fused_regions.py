@@ -14,7 +14,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ....plugins.op_spec import DOMAIN
-from .steps import FUSED_REGION, PROGRAM, VIEWS, rule_of
+from ...fused_region_program import FUSED_REGION, PROGRAM
+from .steps import VIEWS, rule_of
 
 _LEAST = 3  # minimum number of steps, not counting views
 _SAME_TYPE = ("Add", "Sub", "Mul", "Div", "Split", "Reshape", "Transpose", "Identity")

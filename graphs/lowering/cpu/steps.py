@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from ....plugins.op_spec import DOMAIN
 from ....plugins.ops import OPS
+from ...fused_region_program import NORM_OF_SUM
 from ...names import CONTRIB
 
-FUSED_REGION = "FusedRegion"
 _MOST_PARTS = 8  # of a Concat
-PROGRAM = "program"  # its attribute
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class Norm(StepRule):
 class NormOfSum(Norm):
     """ONNX Runtime's norm of a sum, which also outputs the sum."""
 
-    ops, domain = ("SkipSimplifiedLayerNormalization",), CONTRIB
+    ops, domain = (NORM_OF_SUM,), CONTRIB
 
     def complaint(self, node: ir.Node) -> str | None:
         """Reject a bias."""
@@ -222,15 +220,6 @@ VIEWS = (*Split.ops, *Reshape.ops, *Transpose.ops, *NoOp.ops)
 def rule_of(node: ir.Node) -> StepRule | None:
     """Return the rule for a kind of node, if there is one."""
     return _OURS if node.domain == DOMAIN else _BY_OP.get((node.domain, node.op_type))
-
-
-def steps_of(node: onnx.NodeProto) -> list[tuple[str, str]]:
-    """Return domain and operator of every step of a ``FusedRegion``; empty for other nodes."""
-    programs = [attribute.s.decode() for attribute in node.attribute if attribute.name == PROGRAM]
-    if (node.domain, node.op_type) != (DOMAIN, FUSED_REGION) or not programs:
-        return []
-    domains = dict.fromkeys(OPS, DOMAIN) | {op: domain for domain, op in _BY_OP}
-    return [(domains[line.split()[0]], line.split()[0]) for line in programs[0].splitlines()[:-1]]
 
 
 def text_of(value: Any) -> str:
