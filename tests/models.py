@@ -26,6 +26,8 @@ _COMMON = {
     "rms_norm_eps": 1e-6, "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
 _COMMON_SIZES = {"hidden_size": 48, "intermediate_size": 80}
+# Of a model with the fewest layers that three taps can be put into.
+SHALLOW = _COMMON_SIZES | {"num_hidden_layers": 3}
 # Of tiny models whose matrices are whole MX blocks of 32 columns.
 BLOCKED = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32}
 _ROPE_LLAMA3 = {
@@ -200,6 +202,13 @@ def make_pair(folder: Path, family: str, *, draft_vocab: int = VOCAB, sizes: Map
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 2,
         "draft_vocab_size": draft_vocab, "ptd_token_id": 1, "rope_theta": 10000.0, "num_speculative_tokens": 6,
     }  # fmt: skip
+    if sizes is SHALLOW:
+        head_config["eagle_aux_hidden_state_layer_ids"] = [0, 1, 2]
     (head / "config.json").write_text(json.dumps(head_config))
     save_file(head_tensors(torch.Generator().manual_seed(3), draft_vocab, sizes=sizes), head / "model.safetensors")
     return Pair(target, head)
+
+
+def make_shallow_pair(folder: Path, family: str) -> Pair:
+    """For a test that does not depend on the number of layers: few, in a family whose config has no list of them."""
+    return make_pair(folder, family, sizes=SHALLOW if family in ("llama", "qwen3", "gpt-oss") else _COMMON_SIZES)

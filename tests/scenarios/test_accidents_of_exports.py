@@ -19,7 +19,7 @@ from peagle.engines.folder.manifest import Manifest
 from tests.fixtures.exports import Export
 from tests.plugins.tensorrt.rtx_builds import needs_rtx
 
-pytestmark = needs_rtx
+pytestmark = [needs_rtx, pytest.mark.begins_first]
 
 PROGRAM = "from peagle.compiler.cli import main; main()"
 # Builds with a disk of some bytes at a folder of its own, then gives that disk room, and builds again.

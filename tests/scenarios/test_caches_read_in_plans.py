@@ -23,10 +23,12 @@ from peagle.compiler.tensorrt.plan_programs import Step, read_programs
 from peagle.engines.folder.records import Speculation
 from peagle.graphs.lowering import LOWERINGS, TENSORRT
 from tests.compiler.tensorrt.small import request
-from tests.models import CONFIGS, make_pair, save_target
+from tests.models import CONFIGS, SHALLOW, make_shallow_pair, save_target
 from tests.scenarios.test_fp8_caches_in_plans import PROFILES, fp8_target
 
-LAYERS = 7
+pytestmark = pytest.mark.begins_first
+
+LAYERS = SHALLOW["num_hidden_layers"]
 
 
 def _readers(plan: Path) -> list[tuple[str, Step]]:
@@ -64,7 +66,7 @@ def test_each_cache_is_read_once_up_to_the_reach_for_all_heads(tmp_path: Path, n
 
 
 def _wide_target(folder: Path, length: int = 128) -> Path:
-    return _graph_of(make_pair(folder, "qwen3").opened(), length)
+    return _graph_of(make_shallow_pair(folder, "qwen3").opened(), length)
 
 
 def _graph_of(target: Target, length: int) -> Path:

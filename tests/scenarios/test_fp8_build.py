@@ -21,7 +21,9 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.number_formats import INT8, NUMBER_FORMATS, Scheme, TensorRTSupport
 from tests.fixtures.commands import Run
 from tests.fp8_pairs import fp8_pair, fp8_target
-from tests.models import LAYERS, Pair, make_pair
+from tests.models import LAYERS, SHALLOW, Pair, make_pair, make_shallow_pair
+
+pytestmark = pytest.mark.begins_first
 
 E4M3 = "float8e4m3fn"
 
@@ -43,7 +45,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     "family", ["qwen3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qwen3-moe", "gpt-oss"))]
 )
 def test_a_modelopt_checkpoint_becomes_plans_with_fp8_weights(family: str, tmp_path: Path, cli: Run) -> None:
-    pair = fp8_pair(make_pair(tmp_path / "wide", family), tmp_path / "fp8")
+    pair = fp8_pair(make_shallow_pair(tmp_path / "wide", family), tmp_path / "fp8")
     done = cli(
         "build", pair.target, "--draft", pair.head, "--backend", "tensorrt-rtx", "--gpu", "sm_120",
         "--precision", "fp8", "--max-seq-len", 64, "--max-batch-size", 2, "--out", tmp_path / "engine",
@@ -62,7 +64,7 @@ def test_a_modelopt_checkpoint_becomes_plans_with_fp8_weights(family: str, tmp_p
     _check_products(tmp_path / "engine", done.out, cli)
     experts = [(each["stored"], each["computed"]) for name, each in by_weight.items() if ".experts." in name]
     assert set(experts) <= {(E4M3, E4M3)}
-    assert len(experts) == 2 * {"qwen3": 0, "qwen3-moe": LAYERS - 1, "gpt-oss": LAYERS}[family]
+    assert len(experts) == 2 * {"qwen3": 0, "qwen3-moe": LAYERS - 1, "gpt-oss": SHALLOW["num_hidden_layers"]}[family]
     head = by_weight.get("lm_head.weight") or by_weight["model.embed_tokens.weight"]
     assert (head["stored"], head["computed"]) == ("float16", "float16")
 

@@ -19,7 +19,7 @@ from peagle.engines.folder.records import Profile
 from peagle.graphs.lowering import LOWERINGS
 from peagle.graphs.trace import Dtype
 from tests.compiler.tensorrt.small import request
-from tests.models import make_pair
+from tests.models import make_shallow_pair
 
 GPUS = ("sm_89", "sm_120")
 PROFILES = (
@@ -30,7 +30,7 @@ PROFILES = (
 
 def fp8_target(folder: Path, family: str, width: Dtype) -> tuple[Path, int]:
     """The lowered target of a family with caches of codes, and how many layers it has."""
-    pair = make_pair(folder, family)
+    pair = make_shallow_pair(folder, family)
     spec, _ = pair.specs()
     half = target_half(pair.opened())
     scales = {f"{kind}_cache.{layer}": 0.02 + layer / 100 for kind in "kv" for layer in range(len(spec.caches))}
