@@ -18,8 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from peagle.compiler.pipeline.build import build
+from peagle.compiler.request.verb_options import BUILD
+
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM, DEMO = Path(sys.executable).with_name("peagle-compile"), ROOT / "compiler" / "bundled" / "demo"
+DEMO = ROOT / "compiler" / "bundled" / "demo"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = {"sh", "console", "python"}
 NOT_RUN = {"", "text", "json", "yaml", "toml", "c++", "cuda"}
@@ -119,8 +122,7 @@ def folders(talking_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     base = tmp_path_factory.mktemp("docs")
     target = shutil.copytree(DEMO / "target", base / "demo")  # `verify` compares an engine's template with this one's
     shutil.copy(talking_engine / "chat_template.jinja", target)
-    command = [PROGRAM, "build", "--model", target, "--draft", DEMO / "drafter", "--out", base / "engine"]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    build(BUILD.request(model=str(target), draft=str(DEMO / "drafter"), out=base / "engine"))
     made = {}
     for document in {block.document for block in TO_RUN}:
         made[document] = prepare(base / document.replace("/", "-"))
