@@ -39,7 +39,7 @@ from peagle.plugins.kernels.sources import kernel_ops
 from tests.engines.backends.plan_engine import lowered, plan_engine, plan_manifest
 from tests.fixtures.commands import Run
 from tests.fixtures.engines import noisy_head
-from tests.models import CONFIGS, LAYERS, Pair, make_pair
+from tests.models import CONFIGS, Pair, make_shallow_pair
 
 RTX = ("--backend", "tensorrt-rtx", "--gpu", "sm_120", "--precision", "fp16")
 FAST = "gpt-oss"  # experts, windows and sinks in one
@@ -78,7 +78,7 @@ def plans(demo_plans: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return make_pair(tmp_path_factory.mktemp("tiny-rtx"), "qwen3")
+    return make_shallow_pair(tmp_path_factory.mktemp("tiny-rtx"), "qwen3")
 
 
 # ------------------------------------------------------------------------------------------------ a finished build
@@ -199,7 +199,8 @@ def test_inspect_needs_neither_a_gpu_nor_tensorrt(cli: Run, demo_plans: Path, mo
     "family", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in CONFIGS]
 )
 def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
-    pair = make_pair(tmp_path, family)
+    pair = make_shallow_pair(tmp_path, family)
+    count = pair.config.get("text_config", pair.config)["num_hidden_layers"]
     precision = "bf16" if family == "gpt-oss" else None
     manifest = build(
         BUILD.request(
@@ -208,7 +209,7 @@ def test_every_family_becomes_plans(family: str, tmp_path: Path) -> None:
         )
     ).manifest  # fmt: skip
     assert manifest.precision["recipe"] == (precision or "fp16")  # the checkpoint is of FP32
-    for part, layers in ((manifest.target, LAYERS), (manifest.drafter, 2)):
+    for part, layers in ((manifest.target, count), (manifest.drafter, 2)):
         assert part.plan is not None
         assert part.plan.layers["PLUGIN_V3"] == sum(part.plan.plugins.values()) == 1
         assert part.plan.layers["KV_CACHE_UPDATE"] == 2 * layers
@@ -371,14 +372,16 @@ def test_a_data_centre_gpu_with_tensorrt_is_built_for_by_itself(
 
 
 def test_ctrl_c_while_tensorrt_builds_leaves_no_engine_and_the_next_build_resumes(
-    cli: Run, demo_plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Run, demo_plans: Path, tiny: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The fixture ``demo_plans`` has compiled the kernels."""
     cache, out = tmp_path / "cache", tmp_path / "engine"
     cache.mkdir()
     for name in ("trace-target", "attach-target", "trace-drafter", "attach-drafter", "kernels", "plugin-library"):
         (cache / name).symlink_to(StageStore.default().root / name)
     monkeypatch.setenv("PEAGLE_CACHE", str(cache))
-    arguments = ["build", "demo", *RTX, "--out", str(out), "--json"]
+    sizes = ["--max-seq-len", "64", "--max-batch-size", "1"]
+    arguments = ["build", str(tiny.target), "--draft", str(tiny.head), *RTX, *sizes, "--out", str(out), "--json"]
     command = [sys.executable, "-c", "from peagle.compiler.cli import main; main()", *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 120
