@@ -42,8 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let parallel workers begin with the files that take longest, so that none waits for the last one."""
+    """Let parallel workers begin with the files that take longest, so that none waits for the last one.
+
+    These are the files that say so, and then those with the most tests that were not deselected.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
         tests = collections.Counter(item.path for item in items)
         items.sort(key=lambda item: (item.get_closest_marker("begins_first") is None, -tests[item.path]))

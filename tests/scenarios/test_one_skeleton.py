@@ -51,7 +51,7 @@ def test_an_int8_plan_is_built_with_one_skeleton(
     constructed.clear()  # the test made a model with weights
     request = BUILD.request(
         model=str(pair.target), out=tmp_path / "engine", draft=str(pair.head), backend="tensorrt-rtx",
-        gpus=("sm_120",), precision="int8", max_seq_len=64, max_batch_size=2, optimization_level=0, calib_data=texts,
+        gpus=("sm_120",), precision="int8", max_seq_len=64, max_batch_size=1, optimization_level=0, calib_data=texts,
     )  # fmt: skip
     store = StageStore(tmp_path / "store")
     store.root.mkdir()

@@ -22,7 +22,10 @@ from tests.fixtures.commands import Run
 from tests.fixtures.exports import Export
 from tests.models import CONFIGS
 
-pytestmark = pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed")
+pytestmark = [
+    pytest.mark.skipif(not look().has("tensorrt-rtx"), reason="TensorRT-RTX is not installed"),
+    pytest.mark.begins_first,
+]
 
 FAST = "qwen3"
 PROGRAM = "import sys; from peagle.compiler.cli import run_cli; sys.exit(run_cli(sys.argv[1:]))"

@@ -45,6 +45,7 @@ from tests.plugins.routed_experts import BATCHES, DOWN, GATE_UP, batches, window
 from tests.scenarios.ptx.cases import cases, steps_of
 
 pytestmark = [
+    pytest.mark.begins_first,
     pytest.mark.skipif(missing() is not None, reason=f"needs NVRTC: {missing()}"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the references compute with NaN and infinity on purpose
 ]

@@ -18,6 +18,7 @@ from tests.plugins.ptx.mutants import KINDS
 from tests.scenarios.ptx.cases import choose, digest, fate
 
 pytestmark = [
+    pytest.mark.begins_first,
     pytest.mark.skipif(missing() is not None, reason=f"needs NVRTC: {missing()}"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the references compute with NaN and infinity on purpose
 ]
