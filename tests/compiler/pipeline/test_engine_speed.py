@@ -16,7 +16,7 @@ from peagle.compiler.resources.speed.model_speed import SpeedQuestion
 from peagle.compiler.resources.speed.pass_work import Experts, GraphWork
 from peagle.engines.draft_methods import PLAIN
 from tests.fixtures.commands import Run
-from tests.models import Pair
+from tests.models import Pair, make_shallow_pair
 
 _TABLES = 1.03  # rotary tables, and the alignment of weights
 
@@ -66,13 +66,13 @@ def test_an_estimate_of_another_version_is_not_shown(engine: Path, cli: Run) -> 
 
 def test_an_export_for_a_gpu_has_the_estimate_of_its_dry_run(tiny_pair: Pair, tmp_path: Path, cli: Run) -> None:
     options = {
-        "model": str(tiny_pair.target), "draft": str(tiny_pair.head), "precision": "bf16", "gpus": "b200",
+        "model": str(tiny_pair.target), "draft": str(tiny_pair.head), "precision": "fp16", "gpus": "b200",
         "acceptance_length": "4:2.5", "out": tmp_path / "export",
     }  # fmt: skip
     report = export(EXPORT.request(**options)).report
     found = report["speed_estimate"]
     dry = cli(
-        "export", "--dry-run", "--json", "--model", tiny_pair.target, "--draft", tiny_pair.head, "--precision", "bf16",
+        "export", "--dry-run", "--json", "--model", tiny_pair.target, "--draft", tiny_pair.head, "--precision", "fp16",
         "--gpu", "b200", "--acceptance-length", "4:2.5",
     )  # fmt: skip
     planned = json.loads(dry.out)["speed_estimate"]
@@ -88,11 +88,12 @@ def test_an_export_for_a_gpu_has_the_estimate_of_its_dry_run(tiny_pair: Pair, tm
     assert json.loads(cli(*ask, "--json").out)["speed_estimate"] == json.loads(json.dumps(found))
 
 
-def test_a_build_for_a_named_gpu_has_its_estimate(tiny_pair: Pair, tmp_path: Path) -> None:
+def test_a_build_for_a_named_gpu_has_its_estimate(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
+    pair = make_shallow_pair(tmp_path / "pair", "qwen3")
     request = BUILD.request(
-        model=str(tiny_pair.target), draft="none", out=tmp_path / "engine", backend="tensorrt-rtx", gpus="rtx-5090",
-        precision="fp16", max_seq_len=96,
+        model=str(pair.target), draft="none", out=tmp_path / "engine", backend="tensorrt-rtx", gpus="rtx-5090",
+        precision="fp16", max_seq_len=96, max_batch_size=1,
     )  # fmt: skip
     found = build(request).report["speed_estimate"]
     assert (found["device"], [each["k"] for each in found["rounds"]]) == ("rtx-5090", [0])
