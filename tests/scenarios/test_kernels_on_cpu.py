@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +73,14 @@ def test_the_rounding_check_lets_no_other_token_through() -> None:
         partings(batch, wrong)
 
 
-@pytest.mark.parametrize("cluster", [1, 2, 8])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("ties", [False, True])
+def _in_pairs() -> Iterator[Any]:
+    """Any two of cluster, dtype and ties by default, all three with the slow tests."""
+    for place, (cluster, dtype) in enumerate(itertools.product((1, 2, 8), DTYPES)):
+        for ties in (False, True):
+            yield pytest.param(cluster, dtype, ties, marks=[] if ties == place % 2 else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("cluster", "dtype", "ties"), _in_pairs())
 def test_every_policy_over_a_vocabulary_of_odd_size(cluster: int, dtype: Any, ties: bool) -> None:
     """Columns start off the 16-byte grid, a thread reads several words, blocks share the column."""
     parted = 0
