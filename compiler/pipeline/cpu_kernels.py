@@ -13,10 +13,10 @@ from ...plugins.errors import BuildError, EnvironmentProblem
 from ..request.build_platform import BuildPlatform, costs_without_kernels
 from ..store.cache_folder import UntrustedCache, require_trusted
 from ..store.stages import Stage, StageStore
+from .shared_steps import PipelineRun
 
 if TYPE_CHECKING:
     from ...plugins.cpu.compile import CpuLibrary
-    from .shared_steps import PipelineRun
 
 
 @dataclass(frozen=True)
