@@ -17,25 +17,21 @@ from typing import Any
 
 from ...plugins.errors import EnvironmentProblem
 from ...plugins.optional_packages import upgrade
-from ..draft_methods import PLAIN, DraftMethod, Passes, method_named, method_of_heads
+from ..draft_methods import DraftMethod, Passes, method_named
 from .checks import DRAFTERS, REBUILD, file_contradictions, owner_of, part_contradictions, size_contradictions
 from .records import AddedDrafter, BackendRecord, Evidence, FileEntry, Part, Shapes, Speculation
 from .strict_json import decode
 
 FILE_NAME = "engine.json"
-# The newest supported version; all older ones are supported too. Missing from format 1: engines without a drafter;
-# 2: drafting without a drafter; 3: autoregressive drafters; 4: adaptive K; 5: rounds measured by the build;
-# 6: the name of the draft method, which follows from the rest; 7: added drafters; 8: costs of rounds with several rows;
-# 9: added drafters that read the target's file.
+# The newest supported version. Missing from format 7: added drafters; 8: costs of rounds with several rows; 9: added
+# drafters that read the target's file.
 FORMAT_VERSION = 10
-BUILT_FORMAT = 7  # of engines as builds write them if nothing needs a newer one; earlier versions can read it
-_NAMES_METHOD = 7
+BUILT_FORMAT = 7  # the oldest supported version, which builds write if nothing needs a newer one
 _ADDS_DRAFTERS = 8
 _HAS_BATCHES = 9
 _SHARES = 10
 BUILT_IN = "built-in"  # the name of the drafter that an engine was built with
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_HEADLESS_BEFORE = "ngram"  # the only draft method without a head up to format 6
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,8 @@ class Manifest:
     """The content of ``engine.json``.
 
     ``files`` lists every other file by its posix path, including ``verify.json`` once written. ``method`` is the name
-    of the draft method; it is derived if an older format lacks it. An engine has a ``drafter`` if its method needs a
-    head. ``drafters`` were added after the build, and are chosen by name (``using``).
+    of the draft method. An engine has a ``drafter`` if its method needs a head. ``drafters`` were added after the
+    build, and are chosen by name (``using``).
     """
 
     product_version: str
@@ -56,14 +52,10 @@ class Manifest:
     shapes: Shapes
     eos_token_ids: tuple[int, ...]
     files: Mapping[str, FileEntry]
+    format_version: int
+    method: str
     evidence: tuple[Evidence, ...] = ()
-    format_version: int = 1
-    method: str = ""
     drafters: Mapping[str, AddedDrafter] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.method:
-            object.__setattr__(self, "method", _method_of_older(self.drafter, self.speculation))
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -119,10 +111,8 @@ class Manifest:
         """Write ``engine.json`` atomically."""
         content = dataclasses.asdict(self)
         content = {"format_version": content.pop("format_version"), **content}
-        if self.format_version < _NAMES_METHOD:
-            del content["method"]
         if not self.speculation.adapts:
-            del content["speculation"]["adapts"]  # unknown to older versions
+            del content["speculation"]["adapts"]
         if self.speculation.measured is None:
             del content["speculation"]["measured"]
         for each in (content, *content["drafters"].values()):
@@ -148,7 +138,7 @@ class Manifest:
     def read(cls, folder: Path) -> Manifest:
         """Return the manifest of an engine folder.
 
-        Raises ``EnvironmentProblem`` if it is missing, damaged or too new.
+        Raises ``EnvironmentProblem`` if it is missing, damaged, or in an older or newer format.
         """
         content = _load(folder)
         path = folder / FILE_NAME
@@ -159,14 +149,18 @@ class Manifest:
                 why=f"the engine was built with peagle-compile {content.get('product_version', 'of a later version')}",
                 fix=f"install that version ({upgrade()}), or {REBUILD}",
             )
+        if type(version) is int and 1 <= version < BUILT_FORMAT:
+            raise EnvironmentProblem(
+                f"{path} has engine format {version}, but this version reads formats from {BUILT_FORMAT}",
+                why="the engine was built with an earlier version of peagle-compile",
+                fix=REBUILD,
+            )
         digest = content.pop("digest", None)
         problems: list[str] = []
         manifest = decode(cls, content, problems)
         if manifest is not None:
             method_named(manifest.method)
             problems = contradictions(manifest)
-            if ("method" in content) != (manifest.format_version >= _NAMES_METHOD):
-                problems.append(f"method requires format {_NAMES_METHOD} or newer")
         if manifest is None or problems:
             raise EnvironmentProblem(f"{path} is not a valid manifest", why="; ".join(problems), fix=REBUILD)
         if digest != _digest(content):
@@ -179,7 +173,7 @@ class Manifest:
 
 
 def in_oldest_format(manifest: Manifest) -> Manifest:
-    """Return the manifest in the oldest format that builds write and that has all of its content."""
+    """Return the manifest in the oldest supported format that has all of its content."""
     version = _ADDS_DRAFTERS if manifest.drafters else BUILT_FORMAT
     version = _HAS_BATCHES if _has_batches(manifest) else version
     return replace(manifest, format_version=_SHARES if _shares(manifest) else version)
@@ -217,11 +211,8 @@ def contradictions(manifest: Manifest) -> list[str]:
         problems += part_contradictions(name, part, manifest.backend)
     problems += size_contradictions(manifest.shapes, manifest.speculation, drafter=manifest.drafter is not None)
     problems += _method_contradictions(manifest.draft_method, manifest.drafter, manifest.speculation)
-    if not 1 <= manifest.format_version <= FORMAT_VERSION:
+    if not BUILT_FORMAT <= manifest.format_version <= FORMAT_VERSION:
         problems.append(f"format_version {manifest.format_version} does not exist")
-    elif manifest.format_version < _oldest_format(manifest.drafter, manifest.speculation):
-        lacks = _LACKS[_lacking(manifest)]
-        problems.append(f"format_version {manifest.format_version} does not support {lacks}")
     if _has_batches(manifest) and manifest.format_version < _HAS_BATCHES:
         problems.append(f"speculation.measured.batches requires format {_HAS_BATCHES} or newer")
     if _shares(manifest) and manifest.format_version < _SHARES:
@@ -247,41 +238,6 @@ def _drafter_contradictions(manifest: Manifest) -> list[str]:
             found.append("the drafter drafts more tokens than the caches have room for")
         problems += [f"drafters[{name!r}]: {problem}" for problem in found]
     return problems
-
-
-_LACKS = {
-    1: "engines without a drafter",
-    2: "drafting without a drafter",
-    3: "autoregressive drafters",
-    4: "adaptive K",
-    5: "measured rounds",
-}
-
-
-def _lacking(manifest: Manifest) -> int:
-    if manifest.speculation.measured and manifest.format_version == 5:
-        return 5
-    if manifest.speculation.adapts:
-        return 4
-    return 3 if manifest.drafter else manifest.format_version
-
-
-def _oldest_format(drafter: Part | None, speculation: Speculation) -> int:
-    """Return the oldest format that supports all of it, apart from the name of the method."""
-    if speculation.measured:
-        return 6
-    if speculation.adapts:
-        return 5
-    if drafter:
-        return 4 if drafter.is_autoregressive else 1
-    return 3 if speculation.max_num_speculative_tokens else 2
-
-
-def _method_of_older(drafter: Part | None, speculation: Speculation) -> str:
-    """Return the method of an engine whose format does not name it: the head's, or by whether drafts are possible."""
-    if drafter:
-        return method_of_heads(Passes.ONE_PER_DRAFT if drafter.is_autoregressive else Passes.ONE).name
-    return _HEADLESS_BEFORE if speculation.max_num_speculative_tokens else PLAIN.name
 
 
 def _method_contradictions(method: DraftMethod, drafter: Part | None, speculation: Speculation) -> list[str]:

@@ -103,13 +103,6 @@ def test_drafter_has_the_number_types_that_a_build_would_choose(drafters_folder:
     )
 
 
-def test_older_engine_takes_a_drafter(engine: Path, head: Path) -> None:
-    replace(Manifest.read(engine), format_version=6, method="").write(engine)
-    add_drafter(DrafterRequest(engine, str(head)))
-    assert Manifest.read(engine).format_version == 8
-    assert [*Manifest.read(engine).drafters] == ["other"]
-
-
 def test_drafts_are_limited_by_the_room_of_the_caches(engine: Path, head: Path) -> None:
     configure(head, num_speculative_tokens=9)
     added = add_drafter(DrafterRequest(engine, str(head)))

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.engines.folder.checks import LARGE, Check, check_files, check_gpu, check_runtime, files_to_hash
-from peagle.engines.folder.manifest import BUILT_IN, FILE_NAME, FORMAT_VERSION, Manifest, in_oldest_format
+from peagle.engines.folder.manifest import BUILT_FORMAT, BUILT_IN, FILE_NAME, FORMAT_VERSION, Manifest, in_oldest_format
 from peagle.engines.folder.records import (
     AddedDrafter,
     BackendRecord,
@@ -41,12 +41,12 @@ FILES = {"target/model.onnx": b"target graph", "drafter/model.onnx": b"drafter g
 # What a manifest says of an engine without a drafter.
 MEASURED = Speculation(5, 8, 8, adapts=True)
 ALONE = {
-    "speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()), "format_version": 2,
+    "speculation": Speculation(0, 0, None), "shapes": Shapes(64, 66, 16, 100, 0, ()),
     "drafter": None, "method": "none",
 }  # fmt: skip
 # Of one that looks its drafts up.
 LOOKED_UP = {
-    "speculation": Speculation(3, 4, None), "shapes": Shapes(64, 72, 16, 100, 0, ()), "format_version": 3,
+    "speculation": Speculation(3, 4, None), "shapes": Shapes(64, 72, 16, 100, 0, ()),
     "drafter": None, "method": "ngram",
 }  # fmt: skip
 
@@ -65,6 +65,8 @@ def manifest_of(files: dict[str, FileEntry], **changes: Any) -> Manifest:
         shapes=Shapes(64, 80, 16, 100, 100, (2, 4, 5)),
         eos_token_ids=(0,),
         files=files,
+        format_version=BUILT_FORMAT,
+        method="peagle",
         evidence=(Evidence("parity", "against torch"),),
     )
     return dataclasses.replace(manifest, **changes)
@@ -245,6 +247,13 @@ def test_future_format_error_explains_the_fix(engine: Path) -> None:
     assert "install that version" in problem.fix
 
 
+def test_older_format_error_says_to_build_the_engine_again(engine: Path) -> None:
+    edit(engine, format_version=BUILT_FORMAT - 1, something_old=[1])
+    problem = refusal(engine)
+    assert f"format {BUILT_FORMAT - 1}, but this version reads formats from {BUILT_FORMAT}" in problem.what
+    assert "rebuild the engine" in problem.fix
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'"engine"', b"9" * 5000])
 def test_non_object_json_is_rejected(engine: Path, content: bytes) -> None:
     (engine / FILE_NAME).write_bytes(content)
@@ -264,7 +273,7 @@ def test_every_wrong_type_is_named_at_once(engine: Path) -> None:
         assert name in why
 
 
-def test_adaptive_k_is_stored_and_fixed_k_stays_readable_by_old_versions(engine: Path) -> None:
+def test_adaptive_k_is_stored(engine: Path) -> None:
     manifest = Manifest.read(engine)
     assert "adapts" not in json.loads((engine / FILE_NAME).read_text())["speculation"]
     measured = MeasuredRounds((1.0, 1.5), (1.0, 1.25))
@@ -273,8 +282,7 @@ def test_adaptive_k_is_stored_and_fixed_k_stays_readable_by_old_versions(engine:
         5, 8, None, adapts=True, measured=replace(measured, batches=(BatchCosts(2, (1.0, 1.4)),))
     )
     for version, adapting in (
-        (5, Speculation(5, 8, None, adapts=True)),
-        (6, with_rounds),
+        (7, Speculation(5, 8, None, adapts=True)),
         (7, with_rounds),
         (8, with_rounds),
         (9, with_batches),
@@ -319,19 +327,9 @@ def test_a_path_that_leaves_the_folder_is_refused(engine: Path, name: str) -> No
             "without a drafter, trained_depth, draft_vocab_size and taps must be empty",
         ),
         (ALONE | {"speculation": Speculation(0, 4, None)}, "between 1 and max_num_speculative_tokens"),
-        (LOOKED_UP | {"format_version": 2}, "format_version 2 does not support drafting without a drafter"),
         (LOOKED_UP | {"shapes": Shapes(64, 71, 16, 100, 0, ())}, "is too small"),
-        (ALONE | {"format_version": 1}, "format_version 1 does not support engines without a drafter"),
-        (
-            {"speculation": Speculation(5, 8, 8, adapts=True), "format_version": 4},
-            "format_version 4 does not support adaptive K",
-        ),
-        (
-            {"speculation": replace(MEASURED, measured=MeasuredRounds((1.0,), (1.0,))), "format_version": 5},
-            "format_version 5 does not support measured rounds",
-        ),
         *(
-            ({"speculation": replace(MEASURED, measured=MeasuredRounds(*of)), "format_version": 6}, "cost above 0")
+            ({"speculation": replace(MEASURED, measured=MeasuredRounds(*of))}, "cost above 0")
             for of in [((), ()), ((1.0,), (1.0, 2.0)), ((0.5,), (1.0,)), ((1.0,), (0.0,)), ((math.nan,), (1.0,))]
         ),
         ({"speculation": replace(MEASURED, measured=MeasuredRounds((1.0,) * 10, (1.0,) * 10))}, "cost above 0"),
@@ -363,24 +361,6 @@ def test_a_manifest_that_cannot_be_true_is_refused(engine: Path, changes: dict[s
     assert complaint in refusal(engine).why
 
 
-def test_method_is_inferred_in_formats_without_its_name(engine: Path) -> None:
-    """Up to format 6 it followed from the drafter, and from whether there may be drafts without one."""
-    manifest = Manifest.read(engine)
-    autoregressive = replace(manifest.drafter, inputs=("input_ids", "start", "draft_hidden"))
-    for changes, method in (
-        ({}, "peagle"),
-        ({"drafter": autoregressive, "format_version": 4, "method": ""}, "eagle3"),
-        (LOOKED_UP, "ngram"),
-        (ALONE, "none"),
-    ):
-        replace(manifest, **changes).write(engine)
-        content = json.loads((engine / FILE_NAME).read_text())
-        assert ("method" in content, Manifest.read(engine).method) == (False, method)
-        replace(manifest, **{**changes, "format_version": FORMAT_VERSION, "method": method}).write(engine)
-        content = json.loads((engine / FILE_NAME).read_text())
-        assert (content["method"], Manifest.read(engine).method) == (method, method)
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -394,16 +374,6 @@ def test_method_is_inferred_in_formats_without_its_name(engine: Path) -> None:
 def test_a_method_that_cannot_be_is_refused(engine: Path, changes: dict[str, Any], complaint: str) -> None:
     replace(Manifest.read(engine), **changes | {"format_version": FORMAT_VERSION}).write(engine)
     assert complaint in str(refusal(engine))
-
-
-def test_method_is_stored_from_format_7(engine: Path) -> None:
-    edit(engine, method="peagle")
-    assert "method requires format 7 or newer" in refusal(engine).why
-    edit(engine, format_version=FORMAT_VERSION)
-    content = json.loads((engine / FILE_NAME).read_text())
-    del content["method"]
-    (engine / FILE_NAME).write_text(json.dumps(content))
-    assert "method requires format 7 or newer" in refusal(engine).why
 
 
 def test_a_hand_edited_manifest_is_refused(engine: Path) -> None:
