@@ -12,8 +12,8 @@ _KEY = "option"
 class Option:
     """The declaration of an option: ``--flag`` on the command line, ``name`` in an options file.
 
-    ``argument`` is the metavar of an equivalent positional argument; ``split`` separates values at commas; ``former``
-    is an old flag that is still accepted and no longer shown; ``least`` is the minimum.
+    ``argument`` is the metavar of an equivalent positional argument; ``split`` separates values at commas; ``least`` is
+    the minimum.
     """
 
     flag: str
@@ -22,7 +22,6 @@ class Option:
     least: int | None = None
     argument: str = ""
     split: bool = False
-    former: str = ""
 
 
 def option(

@@ -28,7 +28,6 @@ _OF_PLANS = (
     "from_export", "out", "backend", "gpus", "num_speculative_tokens", "max_batch_size", "optimization_level",
     "workspace_gb",
 )  # fmt: skip
-_WITHDRAWN = ("weight_streaming",)  # removed options; a file that sets one to a false value is still accepted
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,15 @@ class VerbOption:
     @property
     def names(self) -> tuple[str, ...]:
         """The accepted names in an options file; after its group, the field name is accepted too."""
-        flags = (self.option.flag, self.option.former) if self.option.former else (self.option.flag,)
-        return self.option.name, *map(named, flags)
+        return self.option.name, named(self.option.flag)
 
 
 def declare_options(
-    group: str, *names: str, flag: str = "", help: str = "", default: str = "", former: str = ""
+    group: str, *names: str, flag: str = "", help: str = "", default: str = ""
 ) -> tuple[VerbOption, ...]:
     """Return the entries of a group, or only those of the named fields.
 
-    A verb may use its own ``flag`` or ``help``, append a ``default`` to the help, or accept a ``former`` flag.
+    A verb may use its own ``flag`` or ``help``, or append a ``default`` to the help.
     """
     kind = GROUPS[group]
     types = get_type_hints(kind)
@@ -62,7 +60,7 @@ def declare_options(
     for name in names or declarations:
         declared = option_of(declarations[name])
         text = help or f"{declared.help} (default: {default})" if default else help or declared.help
-        changed = replace(declared, flag=flag or declared.flag, help=text, former=former)
+        changed = replace(declared, flag=flag or declared.flag, help=text)
         entries.append(VerbOption(group, name, changed, types[name], declarations[name].default))
     return tuple(entries)
 
@@ -121,7 +119,7 @@ class VerbOptions:
         """Flatten a mapping whose options may be in groups; ``where`` names its origin in errors."""
         answers: dict[str, Any] = {}
         for key, value in content.items():
-            if key in _RECORDS or (key in _WITHDRAWN and not value):
+            if key in _RECORDS:
                 continue
             if key in GROUPS and isinstance(value, Mapping):
                 for name, answer in value.items():
@@ -229,19 +227,9 @@ QUANTIZE = VerbOptions(
         declare_options("", "out", default="MODEL-fp8"),
         declare_options("precision", "name", help="Type of the quantized matrices: fp8. (default: fp8)"),
         declare_options("calibration", "data"),
-        declare_options("calibration", "method", former="--method"),
-        declare_options(
-            "calibration",
-            "num_samples",
-            help="Maximum number of samples. (default: 128)",
-            former="--num-samples",
-        ),
-        declare_options(
-            "calibration",
-            "max_length",
-            help="Maximum sample length in tokens. (default: 512)",
-            former="--max-length",
-        ),
+        declare_options("calibration", "method"),
+        declare_options("calibration", "num_samples", help="Maximum number of samples. (default: 128)"),
+        declare_options("calibration", "max_length", help="Maximum sample length in tokens. (default: 512)"),
         declare_options("calibration", "device"),
         declare_options(
             "precision",

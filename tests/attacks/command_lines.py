@@ -19,7 +19,7 @@ Piece = tuple[str, ...]
 _SIZES: tuple[Piece, ...] = (("--max-seq-len", "64"), ("--num-speculative-tokens", "3"))
 _SHORT: tuple[Piece, ...] = (("--max-tokens", "6"),)
 _PROOF: tuple[Piece, ...] = (("--prompts", "1"), ("--max-tokens", "4"), ("--num-speculative-tokens", "1"))
-_FEW: tuple[Piece, ...] = (("--num-samples", "40"), ("--max-length", "16"))
+_FEW: tuple[Piece, ...] = (("--calib-samples", "40"), ("--calib-length", "16"))
 _NEVER = {"--install-completion", "--show-completion"}  # of the shell of whoever runs the tests
 _GOOD = {
     "precision": ("fp32", "int8", "int4", "fp8", "mxfp8", "fp16", "bf16"),

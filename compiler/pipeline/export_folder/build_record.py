@@ -34,7 +34,7 @@ from ..reports.recorded_contents import check_export, inspect_export
 from ..shared_steps import Graphs
 from .polygraphy_files import SCRIPTS, SHAPES, shapes_of
 
-FORMAT_VERSION = 2  # 1 had the number of drafts twice, and no draft method
+FORMAT_VERSION = 2
 RECORD = "build.json"
 GRAPH = "graph.json"
 _AGAIN = "copy the whole folder again, or export again"
@@ -156,7 +156,6 @@ def _read_record(path: Path) -> tuple[BuildRecord, GraphAccount]:
     proofs, calibration = {}, None
     if isinstance(content, dict):
         proofs, calibration = content.pop("proofs", {}), content.pop("calibration", None)
-        content.pop("depth", None)  # format 1 repeated the manifest's number of drafts
     kept = decode(BuildRecord, content, problems)
     problems += [] if isinstance(proofs, dict) else ["proofs must be an object"]
     if kept and (form := kept.manifest.backend.lowering) not in LOWERINGS:

@@ -115,27 +115,23 @@ def _form_parameters(form: VerbOptions) -> list[inspect.Parameter]:
             )
             parameters.append(_keyword(_ARGUMENT, Annotated[str | None, same], None))
         parameters.append(_option(entry))
-        if entry.option.former:
-            parameters.append(_option(entry, former=True))
     return parameters
 
 
-def _option(entry: VerbOption, *, former: bool = False) -> inspect.Parameter:
+def _option(entry: VerbOption) -> inspect.Parameter:
     option, kind, default = entry.option, entry.type, entry.default
     shown = isinstance(default, int)
-    flag, name = (option.former, _former(entry)) if former else (option.flag, option.name)
     info = typer.Option(
-        flag,
+        option.flag,
         help=option.help,
         min=option.least,
         show_default=shown,
-        hidden=former,
         autocompletion=completion(entry),
         rich_help_panel=_section(entry),
     )
     if not shown:
         default, kind = None, _nullable(kind, split=option.split)
-    return _keyword(name, Annotated[kind, info], default)
+    return _keyword(option.name, Annotated[kind, info], default)
 
 
 def _section(entry: VerbOption) -> str | None:
@@ -144,11 +140,6 @@ def _section(entry: VerbOption) -> str | None:
     if at in _COMMON or entry.option.flag == "--for":
         return None
     return _SECTIONS.get(at) or _SECTIONS[entry.group]
-
-
-def _former(entry: VerbOption) -> str:
-    """Return the parameter name of a former flag, which is hidden."""
-    return f"former_{entry.option.name}"
 
 
 def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -184,16 +175,6 @@ def _merged(form: VerbOptions, answers: dict[str, Any]) -> dict[str, Any]:
                 fix="omit one of them",
             )
         answers["model"] = argument
-    for entry in form:
-        former = answers.pop(_former(entry), None)
-        if former is not None and entry.option.name in answers:
-            raise UsageError(
-                f"{entry.option.former} and {entry.option.flag} were both given",
-                why="both are names of the same option",
-                fix=f"give only {entry.option.flag}",
-            )
-        if former is not None:
-            answers[entry.option.name] = former
     said = [read_answers(form, read_config(path), f"--config {path}")] if path else []
     once: dict[str, Any] = {}
     theirs = []

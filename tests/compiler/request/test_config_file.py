@@ -121,9 +121,3 @@ def test_a_setting_has_a_name_and_a_value() -> None:
     for wrong in ("max_seq_len", "=5"):
         with pytest.raises(UsageError, match="is not NAME=VALUE"):
             read_settings([wrong])
-
-
-def test_a_resolved_configuration_of_before_an_option_was_withdrawn_is_read() -> None:
-    assert BUILD.flat({"model": "demo", "weight_streaming": False}, "file") == {"model": "demo"}
-    with pytest.raises(UsageError, match="no option 'weight_streaming'"):
-        BUILD.flat({"model": "demo", "weight_streaming": True}, "file")

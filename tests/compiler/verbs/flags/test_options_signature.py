@@ -73,21 +73,6 @@ def test_model_given_twice_is_rejected(cli: Run, second: str) -> None:
     assert "given twice" in done.err
 
 
-def test_calibration_flags_are_consistent_and_old_names_accepted(cli: Run, tmp_path: Path) -> None:
-    shown = cli("quantize", "--help").out
-    assert "--calib-method" in shown
-    assert "--num-samples" not in shown
-    for flag in ("--calib-method", "--method"):
-        done = cli("quantize", "demo", "--out", tmp_path / "out", flag, "entropy")
-        assert done.code == 2
-        assert "unknown --calib-method 'entropy'" in done.err
-    (tmp_path / "c.yaml").write_text("model: demo\nmethod: entropy\n")
-    assert "'entropy'" in cli("quantize", "--config", tmp_path / "c.yaml").err
-    both = cli("quantize", "demo", "--method", "max", "--calib-method", "max")
-    assert both.code == 2
-    assert "--method and --calib-method were both given" in both.err
-
-
 def test_quantize_only_accepts_precisions_it_writes(cli: Run, tmp_path: Path) -> None:
     done = cli("quantize", "demo", "--precision", "int8", "--out", tmp_path / "out")
     assert done.code == 2
