@@ -13,7 +13,6 @@ from .verify_engine import (
     require_parts,
     verify,
     verify_elsewhere,
-    verify_folder,
 )
 
 __all__ = [
@@ -28,5 +27,4 @@ __all__ = [
     "require_parts",
     "verify",
     "verify_elsewhere",
-    "verify_folder",
 ]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 State = Status | Literal["lossy", "left out", "not reached", "not needed"]
 FILE_NAME = "verify.json"
 DEFAULT_K = (1, 3, 5, 8)
-BATCH = 4
 PARTS = ("losslessness", "text", "parity", "precision")
 WITH_THE_PAIR = ("parity", "precision")  # these need the checkpoints of all halves
 _STATUS_OF: dict[State, Status] = {
@@ -127,68 +126,6 @@ class Verification:
             return self.precision.skipped or f"no limits are defined for {self.precision.recipe}"
         checks = self.text if part == "text" else self.parity
         return "; ".join(dict.fromkeys(check.detail for check in checks if check.status == "not checked"))
-
-
-def verify_folder(
-    folder: Path,
-    manifest: Manifest,
-    *,
-    threads: int | None = None,
-    prompts: Sequence[Prompt] | None = None,
-    max_tokens: int = 128,
-    k: Sequence[int] = DEFAULT_K,
-    draft: str | None = None,
-    batch: int | None = None,
-    acceptance_tolerance: float = 0.0,
-    request: MeasureRequest | None = None,
-    only: Sequence[str] = (),
-    certificate: CertificateRequest | None = None,
-    progress: Progress | None = None,
-) -> Verification:
-    """Check the engine in ``folder``. The caller has already compared its files with ``manifest``. See ``verify``.
-
-    ``batch``: largest batch. The default is 4 on a CPU, or 1 if the KV caches of 4 do not fit. On a GPU the default is
-    1, which every plan supports.
-
-    If a GPU engine cannot run on this machine, the parts that need no run are checked, and its recipe is emulated.
-    Raises ``EnvironmentProblem`` if any other engine cannot run, or if a part in ``only`` lacks what it needs.
-    """
-    from ...engines import Engine
-
-    require_parts(manifest, only)
-    prompts = code_prompts() if prompts is None else prompts
-    if tuple(only) == ("text",):
-        return verify_elsewhere(folder, manifest, "", prompts=prompts, only=only)
-    try:
-        batch_size = batch or (1 if manifest.backend.gpus else BATCH)
-        try:
-            engine = Engine.load(
-                folder, max_batch_size=batch_size, threads=threads, check="sizes", prefix_cache_bytes=0
-            )
-        except EnvironmentProblem:
-            if batch or batch_size == 1:
-                raise
-            batch_size = 1  # the KV caches of a batch may not fit
-            engine = Engine.load(folder, threads=threads, check="sizes", prefix_cache_bytes=0)
-    except EnvironmentProblem as error:
-        if not manifest.backend.gpus or (only and not {"text", "precision"} & {*only}):
-            raise
-        return verify_elsewhere(
-            folder, manifest, error.one_line, prompts=prompts, request=request, only=only, progress=progress
-        )
-    return verify(
-        engine,
-        prompts=prompts,
-        max_tokens=max_tokens,
-        k=k,
-        draft=draft,
-        batch=batch_size,
-        acceptance_tolerance=acceptance_tolerance,
-        request=request,
-        only=only,
-        certificate=certificate,
-        progress=progress,
-    )
 
 
 def verify(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ...engines.draft_methods import METHODS
 from ...engines.folder.checks import check_files
 from ...engines.folder.manifest import Manifest
 from ...engines.requests.arguments import integer, number
-from ...plugins.errors import UsageError
+from ...plugins.errors import EnvironmentProblem, UsageError
 from ...plugins.number_formats import NUMBER_FORMATS
 from ...plugins.optional_packages import require
 from ..bundled.prompts import code_prompts
@@ -20,7 +21,12 @@ from .certificate import Certificate
 from .certify import DEFAULT_TOKENS, CertificateRequest
 from .measure_precision import MeasureRequest, Reference
 from .precision_limits import limits_of
-from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts, verify_folder
+from .verify_engine import DEFAULT_K, WITH_THE_PAIR, Verification, require_parts, verify, verify_elsewhere
+
+if TYPE_CHECKING:
+    from ...engines import Engine
+
+_BATCH = 4  # on a CPU; every plan for a GPU has room for 1
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ class VerifyOptions:
 def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None = None) -> Verification:
     """Compare the files of ``engine`` with its manifest, check every part, and write ``verify.json``.
 
+    If a GPU engine cannot run on this machine, the parts that need no run are checked, and its recipe is emulated.
     Raises ``UsageError`` or ``EnvironmentProblem`` if verification cannot start. Failed checks do not raise; the
     ``Verification`` has them.
     """
@@ -121,18 +128,41 @@ def verify_path(engine: Path, options: VerifyOptions, progress: Progress | None 
         certificate = CertificateRequest(options.certificate, tokens, options.threads)
     with progress.step("check the files", Bytes(sum(entry.size for entry in manifest.files.values()))) as advance:
         check_files(manifest.files, engine, advance=advance)
-    return verify_folder(
-        engine,
-        manifest,
-        threads=options.threads,
-        prompts=code_prompts(options.prompts),
+    prompts = code_prompts(options.prompts)
+    if options.only == ("text",):
+        return verify_elsewhere(engine, manifest, "", prompts=prompts, only=options.only)
+    try:
+        loaded, slots = _loaded(engine, manifest, options)
+    except EnvironmentProblem as error:
+        if not manifest.backend.gpus or (options.only and not {"text", "precision"} & {*options.only}):
+            raise
+        return verify_elsewhere(
+            engine, manifest, error.one_line, prompts=prompts, request=request, only=options.only, progress=progress
+        )
+    return verify(
+        loaded,
+        prompts=prompts,
         max_tokens=options.max_tokens,
         k=options.num_speculative_tokens,
         draft=options.draft,
-        batch=options.batch_size,
+        batch=slots,
         acceptance_tolerance=options.acceptance_tolerance,
         request=request,
         only=options.only,
         certificate=certificate,
         progress=progress,
     )
+
+
+def _loaded(folder: Path, manifest: Manifest, options: VerifyOptions) -> tuple[Engine, int]:
+    """Load the engine with slots for the largest batch, and return their number too."""
+    from ...engines import Engine
+
+    load = partial(Engine.load, folder, threads=options.threads, check="sizes", prefix_cache_bytes=0)
+    slots = options.batch_size or (1 if manifest.backend.gpus else _BATCH)
+    try:
+        return load(max_batch_size=slots), slots
+    except EnvironmentProblem:
+        if options.batch_size or slots == 1:
+            raise
+        return load(max_batch_size=1), 1  # the KV caches of a batch may not fit

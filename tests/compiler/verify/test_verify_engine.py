@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from peagle.compiler.bundled.prompts import code_prompts
-from peagle.compiler.console.progress import Quiet
 from peagle.compiler.precision.recipes import MULTIPLIED, RECIPES
 from peagle.compiler.store.locks import locked
-from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verify, verify_engine, verify_folder
+from peagle.compiler.verify import FILE_NAME, Verification, require_parts, verify, verify_engine
 from peagle.compiler.verify.printing import lines
+from peagle.compiler.verify.verify_path import VerifyOptions, verify_path
 from peagle.engines import Engine
 from peagle.engines.folder.checks import check_files
 from peagle.engines.folder.manifest import Manifest
@@ -154,8 +154,9 @@ def test_unrunnable_engine_rejects_run_only_checks(
         raise EnvironmentProblem("there is no NVIDIA GPU")
 
     monkeypatch.setattr("peagle.engines.Engine.load", load)
+    monkeypatch.setattr(Manifest, "read", lambda _: manifest)
     with pytest.raises(EnvironmentProblem, match="there is no NVIDIA GPU"):
-        verify_folder(folder, manifest, only=("losslessness",), progress=Quiet())
+        verify_path(folder, VerifyOptions(only=("losslessness",)))
 
 
 def test_actual_compute_share_is_reported_first() -> None:
