@@ -8,8 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN
-from ...plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape
-from ...plugins.ops.quantized_linear.packed_weights import scale_dtype
+from ...plugins.ops.quantized_linear.packed_weights import code_shape, scale_dtype, scale_shape
 from ...plugins.ops.sparse_experts.spec import GATE
 from .qdq_nodes import onnx_type, streamed
 from .quantized_weight import QuantizedWeight, WeightStream
@@ -31,9 +30,10 @@ def pack_experts(graph: ir.Graph, node: ir.Node, weights: Mapping[str, Quantized
         name, shape = str(value.name), tuple(int(dim) for dim in value.const_value.shape)
         form = weights[name].packed
         del graph.initializers[name]
-        codes = streamed(graph, name, stack_code_shape(form, shape), ir.DataType.UINT8)
+        experts, *of_one = shape
+        codes = streamed(graph, name, (experts, *code_shape(form, *of_one)), ir.DataType.UINT8)
         kind = onnx_type(scale_dtype(form))
-        scales = streamed(graph, f"{name}_scale", stack_scale_shape(form, shape), kind)
+        scales = streamed(graph, f"{name}_scale", (experts, *scale_shape(form, *of_one)), kind)
         streams |= {name: WeightStream(name, scales=False), f"{name}_scale": WeightStream(name, scales=True)}
         packed += [codes, scales]
         attributes[f"{stack}_format"] = form

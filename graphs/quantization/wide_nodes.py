@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ...plugins.op_spec import DOMAIN, VERSION
 from ...plugins.ops.quantized_linear.packed_weights import TILE
-from ...plugins.ops.wide_experts.packed_stack import packed_stack_shape
 from ...plugins.ops.wide_linear.packed_matrix import pack_matrix, packed_shape
 from .packed_experts import STACKS, expert_terms, is_experts, replace_experts
 from .packed_nodes import put_in_place
@@ -99,7 +98,8 @@ def _pack_experts(graph: ir.Graph, node: ir.Node) -> dict[str, Shape]:
         value: Any = node.inputs[place]
         name, shape = str(value.name), tuple(int(dim) for dim in value.const_value.shape)
         del graph.initializers[name]
-        stacks.append(streamed(graph, name, packed_stack_shape(shape), ir.DataType.FLOAT))
+        experts, *of_one = shape
+        stacks.append(streamed(graph, name, (experts, *packed_shape(*of_one)), ir.DataType.FLOAT))
         packed[name] = shape
     _, (_, hidden, inner) = packed.values()
     attributes: dict[str, Any] = {"inner": inner, "hidden": hidden, **expert_terms(node)}

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...op_spec import CpuCase
 from ..sparse_experts.spec import CLAMPED, GELU
-from .packed_stack import pack_stack
+from ..wide_linear.packed_matrix import pack_matrix
 
 EXPERTS, CHOSEN, COLUMNS, INNER, HIDDEN = 5, 2, 33, 20, 41
 
@@ -21,7 +21,8 @@ def cpu_cases() -> Iterator[CpuCase]:
         x = rng.normal(size=(7, COLUMNS)).astype(np.float32)
         experts = np.array([rng.permutation(EXPERTS - 1)[:CHOSEN] for _ in x])
         shapes = (EXPERTS, 2 * INNER, COLUMNS), (EXPERTS, HIDDEN, INNER)
-        stacks = [pack_stack(rng.normal(size=shape).astype(np.float32)) for shape in shapes]
+        wide = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+        stacks = [np.stack([pack_matrix(matrix) for matrix in stack]) for stack in wide]
         biases = [rng.normal(size=shape[:2]).astype(np.float32) if has_bias else None for shape in shapes]
         attributes: dict[str, float] = {"inner": INNER, "hidden": HIDDEN, **gate}
         scores = rng.random((7, CHOSEN), np.float32)

@@ -19,7 +19,6 @@ from peagle.graphs.quantization import QuantizedWeight, pack_wide, packed_tiles,
 from peagle.graphs.stream_weights import attach
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.sparse_experts.spec import CLAMPED, GELU
-from peagle.plugins.ops.wide_experts.packed_stack import pack_stack
 from peagle.plugins.ops.wide_linear.packed_matrix import pack_matrix
 from tests.graphs.quantized_graphs import embedded, experts, linears, noise, outputs_of, tied
 
@@ -122,6 +121,7 @@ def test_runs_of_rows_are_packed_as_the_whole_stack(lengths: list[int], count: i
     cuts = np.cumsum(lengths)[:-1] * count  # of all rows, so that most are inside of a matrix
     runs = np.split(stack.reshape(-1, columns), cuts)
     tiles = np.concatenate(list(packed_tiles(runs, stack.shape)))
-    np.testing.assert_array_equal(tiles, pack_stack(stack).reshape(tiles.shape))
+    packed = np.stack([pack_matrix(matrix) for matrix in stack])
+    np.testing.assert_array_equal(tiles, packed.reshape(tiles.shape))
     of_one = np.concatenate(list(packed_tiles([stack[0]], stack[0].shape)))
     np.testing.assert_array_equal(of_one, pack_matrix(stack[0]))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.quantized_experts.cpu_cases import cpu_cases, random_stack
-from peagle.plugins.ops.quantized_experts.packed_stacks import stack_code_shape, stack_scale_shape, unpack_stack
-from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS
+from peagle.plugins.ops.quantized_linear.packed_weights import FORMATS, code_shape, scale_shape, unpack
 from peagle.plugins.ops.sparse_experts.spec import CLAMPED, GELU
 from tests.plugins.cpu.sessions import paths_here
 from tests.plugins.ops.expert_windows import (
@@ -100,13 +99,17 @@ def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None
     require_nan_for_unknown_experts(OP, cpu_library, make(np.random.default_rng(2)), EXPERTS)
 
 
+def _unpacked(name: str, codes: Any, scales: Any, rows: int) -> Any:
+    return np.stack([unpack(name, *each, rows) for each in zip(codes, scales, strict=True)])
+
+
 def test_experts_match_sparse_experts_on_unpacked_matrices(cpu_library: Path) -> None:
     for gate in GATES:
         case = make(np.random.default_rng(3), gate=gate, hidden=256)
         attributes, (codes, scales, down_codes, down_scales, *biases), tokens = case
         tokens[0] *= np.float32(0.02)  # where the gate is not all or nothing
-        gate_up = unpack_stack(attributes["gate_up_format"], codes, scales, 2 * attributes["inner"])
-        down = unpack_stack(attributes["down_format"], down_codes, down_scales, attributes["hidden"])
+        gate_up = _unpacked(attributes["gate_up_format"], codes, scales, 2 * attributes["inner"])
+        down = _unpacked(attributes["down_format"], down_codes, down_scales, attributes["hidden"])
         shared = {name: attributes[name] for name in GELU if name in attributes}
         terms = OPS["SparseExperts"].check_attributes(shared)
         exact = OPS["SparseExperts"].reference(*tokens, gate_up, down, *biases, **terms)[0]
@@ -154,8 +157,8 @@ def test_misfit_inputs_are_rejected_at_run(cpu_library: Path) -> None:
 
 def test_the_spec_knows_the_shapes() -> None:
     attributes, (codes, scales, down_codes, down_scales, *_), tokens = make(np.random.default_rng(6))
-    assert codes.shape == stack_code_shape("q4_1", (EXPERTS, 512, 256))
-    assert scales.shape == stack_scale_shape("q4_1", (EXPERTS, 512, 256))
+    assert codes.shape == (EXPERTS, *code_shape("q4_1", 512, 256))
+    assert scales.shape == (EXPERTS, *scale_shape("q4_1", 512, 256))
     stacks = [each.shape for each in (codes, scales, down_codes, down_scales)]
     spec = OPS[OP]
     given = spec.check_attributes(attributes)

@@ -14,7 +14,7 @@ from peagle.plugins.errors import BuildError
 from peagle.plugins.ops import OPS
 from peagle.plugins.ops.sparse_experts.spec import CLAMPED, GELU
 from peagle.plugins.ops.wide_experts.cpu_cases import cpu_cases
-from peagle.plugins.ops.wide_experts.packed_stack import pack_stack, packed_stack_shape, unpack_stack
+from peagle.plugins.ops.wide_linear.packed_matrix import pack_matrix, packed_shape, unpack_matrix
 from tests.plugins.cpu.sessions import paths_here
 from tests.plugins.ops.expert_windows import (
     Case,
@@ -33,7 +33,8 @@ few = settings(max_examples=25, deadline=None, derandomize=True)
 
 def make(rng: Any, *, tokens: int = 6, chosen: int = 3, gate: str = "silu", hidden: int = 41) -> Case:
     shapes = (EXPERTS, 2 * INNER, COLUMNS), (EXPERTS, hidden, INNER)
-    stacks = [pack_stack(rng.normal(size=shape).astype(np.float32)) for shape in shapes]
+    wide = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    stacks = [np.stack([pack_matrix(matrix) for matrix in stack]) for stack in wide]
     biases = [rng.normal(size=shape[:2]).astype(np.float32) if gate == "clamped" else None for shape in shapes]
     attributes: dict[str, Any] = {"inner": INNER, "hidden": hidden}
     attributes |= GATES[gate]
@@ -75,7 +76,8 @@ def test_expert_that_does_not_exist_makes_its_row_nan(cpu_library: Path) -> None
 def test_experts_match_sparse_experts_on_the_unpacked_matrices(cpu_library: Path, gate: str) -> None:
     case = make(np.random.default_rng(3), gate=gate, hidden=COLUMNS)
     attributes, (gate_up, down, *biases), tokens = case
-    stacks = unpack_stack(gate_up, 2 * INNER), unpack_stack(down, COLUMNS)
+    rows = ((gate_up, 2 * INNER), (down, COLUMNS))
+    stacks = [np.stack([unpack_matrix(matrix, count) for matrix in stack]) for stack, count in rows]
     shared = {name: attributes[name] for name in GELU if name in attributes}
     terms = OPS["SparseExperts"].check_attributes(shared)
     exact = OPS["SparseExperts"].reference(*tokens, *stacks, *biases, **terms)[0]
@@ -117,8 +119,8 @@ def test_misfit_inputs_are_rejected_at_run(cpu_library: Path) -> None:
 
 def test_the_spec_knows_the_shapes() -> None:
     attributes, (gate_up, down, *_), tokens = make(np.random.default_rng(6))
-    assert gate_up.shape == packed_stack_shape((EXPERTS, 2 * INNER, COLUMNS))
-    assert down.shape == packed_stack_shape((EXPERTS, 41, INNER))
+    assert gate_up.shape == (EXPERTS, *packed_shape(2 * INNER, COLUMNS))
+    assert down.shape == (EXPERTS, *packed_shape(41, INNER))
     spec, given = OPS[OP], OPS[OP].check_attributes(attributes)
     shapes = [each.shape for each in (*tokens, gate_up, down)]
     assert spec.infer_shapes(shapes, given) == [(6, 41)]
