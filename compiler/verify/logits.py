@@ -87,7 +87,7 @@ class LogitsTally:
         for at in range(0, len(ids), _ROWS):
             rows, following = slice(at, at + _ROWS), ids[at + 1 : at + _ROWS + 1]
             one, other = log_softmax(reference[rows]), log_softmax(candidate[rows])
-            self._divergences.append(_divergence(one, other))
+            self._divergences.append(divergence(one, other))
             self._agreeing += int((reference[rows].argmax(axis=-1) == candidate[rows].argmax(axis=-1)).sum())
             self._reference_nll.append(_nll(one, following))
             self._candidate_nll.append(_nll(other, following))
@@ -152,12 +152,8 @@ def most_added(errors: Sequence[LayerError]) -> int:
     return int(np.argmax(gains)) if gains else 0
 
 
-def divergence(reference: Array, candidate: Array) -> Array:
-    """KL(reference || candidate) of each row, float64 [n] from logits [n, V]; NaN where a logit is not a number."""
-    return _divergence(log_softmax(reference), log_softmax(candidate))
-
-
-def _divergence(one: Array, other: Array) -> Array:
+def divergence(one: Array, other: Array) -> Array:
+    """KL(one || other) of each row, float64 [n] from ``log_softmax`` [n, V]; NaN where a logit is not a number."""
     total: Array = (np.exp(one) * (one - other)).sum(axis=-1)
     return np.maximum(total, 0.0)  # rounding can leave -1e-17; NaN stays NaN
 

@@ -186,7 +186,7 @@ def profile_index(part: Part, name: str) -> int:
 
 
 def round_profile(part: Part, rows: int) -> str:
-    """Return the name of the profile for a round of ``rows`` rows; plans of earlier builds have one for all."""
+    """Return the name of the profile for a round of ``rows`` rows; plans for a single row have one for all."""
     return ONE if rows == 1 and any(profile.name == ONE for profile in _profiles(part)) else VERIFY
 
 

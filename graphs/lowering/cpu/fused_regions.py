@@ -23,9 +23,8 @@ _SAME_TYPE = ("Add", "Sub", "Mul", "Div", "Split", "Reshape", "Transpose", "Iden
 
 @dataclass(frozen=True)
 class Joined:
-    """The result for a graph: the number of fused regions and nodes, and reasons for the rest, by operator."""
+    """The result for a graph: the number of fused nodes, and reasons for the rest, by operator."""
 
-    regions: int
     nodes: int
     outside: Mapping[str, str]
 
@@ -47,7 +46,7 @@ def join(model: ir.Model) -> Joined:
         nodes, made = nodes + len(run), made + 1
     common.TopologicalSortPass()(model)
     outside = {node.op_type: why for node, why in complaints.items()}
-    return Joined(made, nodes, outside)
+    return Joined(nodes, outside)
 
 
 def _stages(graph: ir.Graph, complaints: dict[ir.Node, str]) -> dict[ir.Node, int]:

@@ -39,7 +39,6 @@ from .scale_layouts import BLOCK, TILE, tiled
 __all__ = [
     "BLOCK",
     "FORMATS",
-    "GGUF_BLOCK_BYTES",
     "TILE",
     "Array",
     "Unpacked",
@@ -60,7 +59,6 @@ __all__ = [
 ]
 
 FORMATS = tuple(PACKED_FORMATS)
-GGUF_BLOCK_BYTES = {name: each.gguf.size for name, each in PACKED_FORMATS.items() if each.gguf}
 _GROUP = 4
 _GROUPS = BLOCK // _GROUP
 _OFFSET = 128  # of stored 8-bit codes

@@ -30,8 +30,8 @@ LOGITS = arrays(np.float32, (4, 6), elements=st.floats(-20, 20, width=32))
 @settings(max_examples=30, deadline=None)
 @given(LOGITS, LOGITS, st.floats(-5, 5, width=32))
 def test_divergence_is_zero_only_for_equal_distributions(one: np.ndarray, other: np.ndarray, shift: float) -> None:
-    assert np.all(divergence(one, one + np.float32(shift)) < 1e-9)
-    found = divergence(one, other)
+    assert np.all(divergence(log_softmax(one), log_softmax(one + np.float32(shift))) < 1e-9)
+    found = divergence(log_softmax(one), log_softmax(other))
     assert np.all(found >= 0)
     apart = abs((one - one.mean(-1, keepdims=True)) - (other - other.mean(-1, keepdims=True))).max(-1)
     assert np.all(found[apart > 2] > 0)
@@ -48,7 +48,7 @@ def test_divergence_matches_torch() -> None:
         reduction="none",
         log_target=True,
     )
-    np.testing.assert_allclose(divergence(one, other), wanted.sum(-1).numpy(), rtol=1e-4)
+    np.testing.assert_allclose(divergence(log_softmax(one), log_softmax(other)), wanted.sum(-1).numpy(), rtol=1e-4)
 
 
 def test_a_model_compared_with_itself() -> None:
@@ -70,7 +70,7 @@ def test_texts_of_any_length_are_measured_token_by_token() -> None:
     tally = LogitsTally()
     tally.add(one, other, ids)
     found = tally.comparison()
-    every = divergence(one, other)
+    every = divergence(log_softmax(one), log_softmax(other))
     assert (found.kl_mean, found.kl_max) == (pytest.approx(every.mean()), every.max())
     assert found.top1_agreement == np.mean(one.argmax(-1) == other.argmax(-1))
     surprises = [-log_softmax(logits)[np.arange(149), ids[1:]] for logits in (one, other)]
