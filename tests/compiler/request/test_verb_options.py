@@ -64,7 +64,7 @@ def test_options_are_accepted_in_groups_by_flag_or_field_name() -> None:
 
 
 def test_unset_options_are_left_to_the_verb() -> None:
-    request = QUANTIZE.request(model="some/folder", method=None)
+    request = QUANTIZE.request(model="some/folder", calib_method=None)
     assert (request.out, request.calibration.method) == (Path("folder-fp8"), None)
     with pytest.raises(UsageError, match="no model was specified"):
         QUANTIZE.request()
